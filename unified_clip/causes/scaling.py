@@ -115,8 +115,9 @@ class Scaling:
     def allows(self, coef: float, slack: float) -> bool:
         """Return whether this coefficient explains the clipped gradient, with a relative error of at most `slack`.
 
-        For a dtype below 64 bits, round the coefficient to float32 first. A 16-bit gradient may differ by at least
-        TWICE_ROUNDED. A coefficient of exactly 1 must leave every bit unchanged if `slack` is at most EXACT.
+        For a dtype below 64 bits, round the coefficient to float32 first. For a 16-bit gradient, the relative error may
+        be up to TWICE_ROUNDED if `slack` is smaller. A coefficient of exactly 1 must leave every bit unchanged if
+        `slack` is at most EXACT.
         """
         if coef == 1 and slack <= EXACT:
             return self.is_unchanged

@@ -193,7 +193,7 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
 def make_directory(path: Path) -> Path:
     """Create the directory of --out, and return it.
 
-    VerifyError: the directory has files of an earlier run, or cannot be written.
+    VerifyError: the directory has files of an earlier run, or cannot be created.
     """
     for name in ("old", "new", "old.jsonl", "new.jsonl"):
         if (path / name).exists():

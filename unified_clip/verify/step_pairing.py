@@ -54,7 +54,7 @@ class StepPairing:
     """The pairs of parameters: each parameter of the old training step, and the same parameter of the new one."""
 
     def __init__(self, old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, names: Names) -> None:
-        """Pair the parameters by name.
+        """Pair the parameters by name, or by shape if no names are equal.
 
         names: The new name of each old parameter whose name differs.
         """
@@ -136,7 +136,8 @@ class StepPairing:
     def ratio(self, step: int) -> float | None:
         """Return the factor by which the updates of the new training step are larger than those of the old one.
 
-        Return None if no single factor explains all updates, or if the updates of one training step are all 0.
+        Return None if no single factor explains all updates, or if the updates of one training step are all 0. At
+        least one pair of updates must exist.
         """
         pairs = list(self.updates(step))
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))

@@ -259,6 +259,8 @@ def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
 def by_units(case: Case, extremes: Sequence[int] = (0, 0)) -> list[Dense | None]:
     """Return gradients with each unit clipped by the norm of the parameter's unit.
 
+    A gradient whose parameter is None is returned unchanged.
+
     extremes: For the norms of gradients and of parameters, 0 for the exact norm, -1 for the smallest that the contract
         allows, 1 for the largest.
     """

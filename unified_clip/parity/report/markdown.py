@@ -190,7 +190,7 @@ def size(value: float | None) -> str:
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
     """Return the report as Markdown of at most `most` bytes.
 
-    Long tables are cut. A line below a cut table has the number of missing rows.
+    Long tables and lists are cut. A line below each has the number of missing lines.
     """
     report = report.safe()
     header = ["case", *report.frameworks]

@@ -65,8 +65,8 @@ def histogram(report: ParityReport) -> Markup | None:
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
     """Return the number of results of a framework with each distance from the exact result, by index in BINS.
 
-    The distance is that of the element that differs most. A result without such an element counts as exact if its
-    verdict is `equal` or `close`. Otherwise it does not count.
+    The distance is that of the element that differs most, at the first stage that differs. A result without such an
+    element counts as exact if its verdict is `equal` or `close`. Otherwise it does not count.
 
     side: The results to count: those of unified_clip, or those of the framework's functions.
     """

@@ -57,7 +57,10 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the gradients break it, the error) for each condition of a call with an adaptive rule."""
+    """Yield (whether the gradients break it, the error) for each condition of a call with an adaptive rule.
+
+    arguments: Arguments in which `find_error` finds no error.
+    """
     count = len(gradients)
     if style == "units":
         halves = [[each and each.shape for each in part] for part in (gradients[: count // 2], gradients[count // 2 :])]

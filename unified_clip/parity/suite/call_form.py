@@ -32,7 +32,7 @@ any other container it returns a list."""
 
 
 class CallForm(BaseModel):
-    """The form of a case's call. The lists `need_clip` and `groups` have one entry for each gradient."""
+    """The form of a case's call. The lists `need_clip` and `groups` have one entry for each gradient, or are empty."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

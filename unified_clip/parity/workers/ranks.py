@@ -61,7 +61,7 @@ def gather_in_step(adapter: Adapter, step: str, text: str = "") -> list[str]:
 
     step: The point that this rank has reached, in words, such as "the end of a call".
 
-    SystemExit: the ranks are at different steps. Their texts would not belong together.
+    SystemExit: another rank has ended, or the ranks are at different steps: their texts would not belong together.
     """
     steps, texts = zip(*map(json.loads, adapter.all_gather_text(json.dumps([step, text]))), strict=True)
     if len(set(steps)) > 1:

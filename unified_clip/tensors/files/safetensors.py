@@ -84,7 +84,7 @@ def load(path: Path) -> dict[str, Dense]:
 
     The two tensors of a sparse gradient, its indices and its values, stay separate.
 
-    UnreadableError: the file is damaged, because another program changed it.
+    UnreadableError: the file was changed or removed, or cannot be read.
     """
     try:
         raw = read_or_map(path)
