@@ -137,7 +137,7 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     read_ported: A function that reads a report of `unified-clip port`, for `--ported`.
 
-    UsageError: the user passed `--case` together with an option that needs all cases, or `--accept` with `--without`.
+    CodedError: options contradict each other, the suite or another file is invalid, or the report cannot be written.
     """
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)

@@ -317,7 +317,7 @@ class ParityReport(ReportModel):
 
     @property
     def absent(self) -> list[str]:
-        """The frameworks without any result, among those that the suite allows to be missing."""
+        """The frameworks that the suite allows to be missing, and that are missing in all of their results."""
         results = [*self.results(), *self.natives()]
         present = {name for name, result in results if result.verdict != "missing"}
         return [name for name in self.frameworks if name in self.may_be_missing and name not in present]

@@ -169,7 +169,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording.
 
     If they were not stored, compute them from the gradients before the call. Return {} if these were not stored
-    either, or if the call clips slices.
+    either, or if the coefficients are unknown, as for a clip by slices.
     """
     if line.after:
         return safetensors.load(directory / line.after)

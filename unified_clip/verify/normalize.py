@@ -132,7 +132,10 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 
 
 def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Merge consecutive calls that clip one gradient each with the same settings into one call."""
+    """Merge consecutive calls that clip one gradient each with the same settings into one call.
+
+    A call with a gradient that the merged call already has begins a new one.
+    """
     groups: list[list[RecordedCall]] = []
     for line in lines:
         group = groups[-1] if groups else []
