@@ -211,7 +211,7 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
     natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
     old: The previous entries. The first one for the same framework, function, kind and some of these cases provides the
-        title and the reason. Without such an entry, the reason is the cause. If no cause is known, it is the kind.
+        title and the reason. Without such an entry, the reason is that of `_reason`.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
@@ -226,8 +226,10 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
 
 def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
-    """Return the cause of some differences: the first one, if there are several. If there is none, return what
-    differs.
+    """Return the cause of some differences. If none has a cause, return what differs, with the detail.
+
+    If there are several causes or details, return the first one and the number of cases. For the kinds "returns" and
+    "elements", return only what differs.
     """
     causes = list(dict.fromkeys(native.cause for native in natives if native.cause))
     if not causes:

@@ -43,8 +43,8 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns_norm: bool = True
-    """Whether the function has the arguments and the result of the public name. If False, it takes gradients, and
-    returns clipped gradients only."""
+    """Whether the function has the arguments and the result of the public name. In place, it may return None for the
+    norm. If False, it takes gradients, and returns clipped gradients only."""
 
     @classmethod
     def parse(cls, text: str, root: Path, place: str, *, returns_norm: bool) -> UserFunction:
