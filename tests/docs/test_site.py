@@ -151,12 +151,13 @@ def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(s
 def test_closest_functions_differ_for_an_infinite_norm() -> None:
     """Measured: tf.clip_by_global_norm makes [inf, 1], [2] NaN, and optax.clip_by_global_norm [NaN, 0], [0]."""
     sentence = (
-        "With an infinite norm, `optax.clip_by_global_norm` makes finite gradients 0, and `tf.clip_by_global_norm` NaN."
+        "If the norm is infinite, `optax.clip_by_global_norm` makes finite gradients 0, and `tf.clip_by_global_norm` "
+        "makes them NaN."
     )
     pages = functions.pages()
     assert sentence in pages["functions/tf.clip_by_global_norm.md"]
     assert sentence in pages["functions/optax.clip_by_global_norm.md"]
-    warned = [name for name, page in pages.items() if "It follows `" in page.partition("## Closest")[0]]
+    warned = [name for name, page in pages.items() if "` follows `" in page.partition("## Closest")[0]]
     assert warned == ["functions/optax.clip_by_global_norm.md"], "the only replacement with another rule"
     assert sentence in pages[warned[0]].partition("## Closest")[0]
     assert "infinite" not in pages["functions/paddle.nn.ClipGradByNorm.md"].partition("## Measured")[0]

@@ -45,7 +45,8 @@ def pages() -> dict[str, str]:
 def configuration() -> str:
     """Return the page of the names that need an extra."""
     text = (
-        "These names need the extra `config` ([installation](../install.md)). [Configurations](../config.md) shows how."
+        "These names need the extra `config` ([installation](../install.md)). [Configurations](../config.md) shows "
+        "examples."
     )
     options = "\n      inherited_members: false"
     return (
@@ -77,7 +78,7 @@ def index() -> str:
         for module in modules
     ]
     rows.insert(1, ["[Configuration](config.md)", ", ".join(f"[`{name}`][unified_clip.{name}]" for name in LATER)])
-    text = "Every public name, with its signature, parameters, errors and an executed example."
+    text = "The reference has every public name, with its signature, parameters, errors and an executed example."
     return f"# API reference\n\n{text}\n\n{_markdown.table(['page', 'names'], rows)}\n"
 
 

@@ -11,7 +11,8 @@ from unified_clip._command import statuses, subcommands
 
 BEGIN = """# Commands
 
-All commands of `unified-clip`, with their options and exit statuses. `unified-clip COMMAND --help` prints the same.
+This page has all commands of `unified-clip`, with their options and exit statuses. `unified-clip COMMAND --help`
+prints the same texts.
 [Command line](cli.md) describes output formats and shell completion."""
 
 

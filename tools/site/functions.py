@@ -79,11 +79,11 @@ def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-MEASURED = """The parity suite measures these differences, and fails if one changes. Other gradients may differ more. A
-row with several functions is about at least one of them. unified_clip returns the exact result, rounded once, for eager
-tensors in CPU memory."""
+MEASURED = """The parity suite measures these differences, and fails if one changes. Differences may be larger with other
+gradients. If a row has several functions, the difference occurs with at least one of them. For eager tensors in CPU
+memory, unified_clip returns the exact result, rounded once."""
 
-SAME_RULE = """For the same result there, too, use
+SAME_RULE = """To get the same result in this case, too, use
 `ClipConfig(rule="global_norm", threshold=1.0, family="paddle")` ([which family?](../config.md#which-family))."""
 
 NAN = "If the norm is infinite, every gradient becomes NaN."
@@ -99,14 +99,14 @@ def replacement(function: Mapping[str, Any]) -> str:
     use = function["use"]
     if "configure" in function:
         code = f"```python\n{function['configure']}\n```"
-        return f"[Adaptive clipping](../adaptive.md) does the same on every framework.\n\n{code}"
+        return f"This clip does the same on every framework ([adaptive thresholds](../adaptive.md)).\n\n{code}"
     alias = alias_of(function["framework"], use)
     link = f"`{use}` returns the same bits on every framework ([reference](../api/{function['framework']}.md))."
     if alias:
         link = f"{link} It is an alias of `{alias}`, the name in recordings and reports."
     followed = next(each for each in FUNCTIONS if each["name"].rpartition(".")[2] == use)
     if any(function.get(key) != followed.get(key) for key in ("eps", "infinite_norm_gives_nan")):
-        link = f"{link} It follows `{followed['name']}`. {difference(function, followed)} {SAME_RULE}"
+        link = f"{link} `{use}` follows `{followed['name']}`. {difference(function, followed)} {SAME_RULE}"
     return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
 
 
@@ -163,7 +163,9 @@ def difference(function: Mapping[str, Any], other: Mapping[str, Any]) -> str:
         sentences = [f"`{adding['name']}` adds {max(own, eps):g} to the norm. {clipped}", *sentences]
     if function.get("infinite_norm_gives_nan") != other.get("infinite_norm_gives_nan"):
         zero, nan = sorted((function, other), key=lambda each: bool(each.get("infinite_norm_gives_nan")))
-        sentences.append(f"With an infinite norm, `{zero['name']}` makes finite gradients 0, and `{nan['name']}` NaN.")
+        sentences.append(
+            f"If the norm is infinite, `{zero['name']}` makes finite gradients 0, and `{nan['name']}` makes them NaN."
+        )
     return " ".join(sentences) or "none"
 
 

@@ -29,7 +29,8 @@ GUIDES = Path(__file__).parents[2] / "docs/porting"
 
 BEGIN = """# Gallery of reports
 
-Each report is one file that loads nothing and opens from the disk. These were made with NumPy when the site was built.
+Each report is one file, which loads no other file and opens from the disk. The reports on this page were made with
+NumPy when the site was built.
 """
 
 

@@ -62,14 +62,14 @@ BEGIN = """# Libraries
 
 What you can do with each framework, trainer and optimizer:
 
-- **Clip**: call unified_clip in it, or attach it to the optimizer.
+- **Clip**: call unified_clip in code that uses the library, or attach a clip to the optimizer.
 - **Configuration**: `unified-clip config import`, `config export`, `config check` and `explain` read the clip from the
   library's own configuration files ([formats](formats.md)).
 - **Port**: `unified-clip port` rewrites or flags the library's own clips in Python source ([porting](port.md)).
 - **Record**: `unified-clip record` records the library's own clips ([recording](recording.md)).
 
-An empty cell means that unified_clip has no support. `port` and `config check` also report names and keys that look
-like the clip of an unknown library.
+An empty cell means that unified_clip does not support this. `port` and `config check` also report names and keys
+that look like the clip of an unknown library.
 """
 
 END = """## Experiment trackers, tests and CI
@@ -79,7 +79,7 @@ END = """## Experiment trackers, tests and CI
 - GitHub Actions, GitLab CI and SARIF: [parity in CI](ci.md), [check of configurations](config-check.md).
 - Files of gradients, such as safetensors, `.npz`, `.pt` and `.pdparams`: [gradient files](gradient_files.md).
 
-Your library is missing? Any container of tensors can be clipped: call a function of your framework's namespace
+If your library is missing, call a function of your framework's namespace, which clips any container of tensors
 ([quickstart](quickstart.md)).
 """
 

@@ -11,7 +11,7 @@ NOTEBOOK = Path(__file__).parents[2] / "docs/notebook.ipynb"
 ADDRESS = "../lite/lab/index.html?path=notebook.ipynb"
 RUN = f"""<a class="md-button md-button--primary" href="{ADDRESS}">Run it in your browser</a>
 
-It needs no installation. The first start takes a minute, since the browser loads Python."""
+You need no installation. The first start takes a minute, because the browser loads Python."""
 
 
 def page() -> str:
