@@ -79,9 +79,9 @@ def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-MEASURED = """The parity suite measures these differences, and fails if one changes. Differences may be larger with other
-gradients. If a row has several functions, the difference occurs with at least one of them. For eager tensors in CPU
-memory, unified_clip returns the exact result, rounded once."""
+MEASURED = """The parity suite measures these differences, and fails if one changes. Differences may be larger with
+other gradients. If a row has several functions, the difference occurs with at least one of them. For eager tensors in
+CPU memory, unified_clip returns the exact result, rounded once."""
 
 SAME_RULE = """To get the same result in this case, too, use
 `ClipConfig(rule="global_norm", threshold=1.0, family="paddle")` ([which family?](../config.md#which-family))."""
