@@ -45,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
     With --out, write the report to that file, and print its headline on standard error.
 
-    UsageError: the file of --out is one of the files to check, or cannot be written.
+    UsageError: the file of --out is one of the files to check, or cannot be written. ConfigError: a path has no files
+    to check, or the clip configuration cannot be used.
     """
     try:
         report = _checked(options)

@@ -54,7 +54,8 @@ class ClipUse:
 
     unused: str = ""
     """For a configuration in Python source that its file makes and does not use: its name, with "." before the name of
-    an attribute. It counts for `check.require` only if another file may use it."""
+    an attribute. Without a name: its code. '' again if another file may use it. Else it is no clip for
+    `check.require`."""
 
     note: str = ""
     """A sentence about a configuration in Python source that the file does not use, or ''."""
@@ -77,7 +78,8 @@ class Found:
     """Trainers' configurations with a known clip. A base file is one of them, even if its clip is not in `uses`."""
 
     notes: list[str] = field(default_factory=list)
-    """Notes on files without a clip of their own, and on large files that name no clip."""
+    """Notes on files without a clip of their own, on unread files that name no clip, and on configurations that their
+    file does not use."""
 
     elsewhere: list[Path] = field(default_factory=list)
     """Files that leave their clip to another file or to the script."""

@@ -64,9 +64,9 @@ class Edits:
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
         """Return the edit for a clip that differs from the configuration.
 
-        First comes the smallest change: the settings of the trainer's file, or the call or the arguments of the
-        framework. Then follows advice to clip by the configuration itself. For a trainer's file that can have the
-        effect, it is left out.
+        First comes advice to accept a clip that differs in family or eps only. For other clips, it is the smallest
+        change: the settings of the trainer's file, or the call or the arguments of the framework. Then follows advice
+        to clip by the configuration itself. For a trainer's file whose new settings the check accepts, it is left out.
         """
         if use.config is not None and family_difference(use.config, self._wanted) is not None:
             accept = "To accept differences of this size, pass --nearest, or add the file to check.nearest."
@@ -102,7 +102,10 @@ class Edits:
         return f"Or {remedy[0].lower()}{remedy[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
-        """Return the edit for a trainer's file: the text of `config export`, or advice if it cannot have the effect."""
+        """Return the edit for a trainer's file: the text of `config export`, or advice if it cannot have the effect.
+
+        If the check does not accept the text, because it has another family or eps, add advice.
+        """
         kind = KINDS.get(use.path.suffix.lower())
         if text := self._exported(use.format, kind):
             return text if self._is_accepted(use.format) else f"{text}\n{ACCEPT}\n{self._or_remedy(use)}"
@@ -113,7 +116,10 @@ class Edits:
         return f"{problem} {self._or_remedy(use)}"
 
     def _literal(self, use: ClipUse) -> str:
-        """Return the call or the arguments in source that have the effect of the configuration, or ''."""
+        """Return the call or the arguments in source that have the effect of the configuration, or ''.
+
+        Another family or eps is possible. Then ACCEPT follows, if the check does not accept it.
+        """
         threshold = self._wanted.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
@@ -138,8 +144,9 @@ class Edits:
         return f"{text}\n{ACCEPT}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the threshold of the configuration, or '' if its effect differs beyond family and eps.
+        """Return `call` with the configuration's threshold for THRESHOLD, or '' if more than family and eps differ.
 
+        If the check does not accept the family or eps, ACCEPT follows.
         settings: The settings with the effect of that call.
         """
         difference = family_difference(ClipConfig(**settings), self._wanted)

@@ -148,7 +148,10 @@ def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    """Return whether a file of a format for Python source has a clip in `source_uses`, which has its exact place."""
+    """Return whether a clip, read in a format for Python source, is also in `source_uses`, which has its exact place.
+
+    It is if the file has a clip of the format's framework there, or of unified_clip.
+    """
     package = trainer_files.package(use)
     return package != "" and any(
         each.path == use.path and each.package in (package, source_files.PACKAGE) for each in source_uses
@@ -156,7 +159,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(found: Found) -> None:
-    """Set `found.bases`, and remove the clips that base files repeat from `found.uses`.
+    """Set `found.files` and `found.bases`, and remove the clips that base files repeat from `found.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
     keep the first entry.
@@ -199,9 +202,9 @@ def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
 def _unused(
     clip: Path, rules: CheckRules, used: set[int], files: Sequence[Path], root: Path, paths: Sequence[Path]
 ) -> Iterator[Finding]:
-    """Yield a finding for each rule of the table `check` that has no effect.
+    """Yield a finding for each rule of the table `check`, except `check.require`, that has no effect.
 
-    If no path contains `root`, skip all format rules, and each ignore rule that matches none of `files`.
+    If no path contains `root`, skip all rules except the ignore rules that match one of `files`.
 
     clip: The file of the clip configuration. used: The indices of the ignore rules that matched a finding.
     files: The checked files. root: The directory of the clip configuration. paths: The paths that the user passed.

@@ -97,7 +97,8 @@ class Judge:
     def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
         """Return a sentence with the norm before and after a clip, and after the clip of the configuration.
 
-        It is about the example whose finite results differ most.
+        It is about the example whose finite results differ most. If both clips change its norm alike, the sentence also
+        has the difference of elements.
         """
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
         parts = [part for each in (config, self.wanted) for part in each.parts]

@@ -45,24 +45,24 @@ class Finding(ReportModel):
     """The column, from 1."""
 
     clip: str
-    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path or the
-    rule. For "unused": the rule."""
+    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path, the rule
+    or the trainer's default. For "unused": the rule."""
 
     does: str
     """The effect of the clip in sentences. For other kinds than "drift": the reason in sentences."""
 
     wanted: str
-    """The effect of the clip configuration in sentences. Empty for "missing" and "unused"."""
+    """The effect of the clip configuration in sentences. Empty if the finding is about no clip."""
 
     differences: list[Difference]
-    """The settings that differ, or empty if they are unknown."""
+    """The settings that differ. Empty for other kinds than "drift"."""
 
     effect: str
     """The norm before and after the clip, and after the clip of the configuration, for the example gradients whose
-    results differ most. Or the largest difference of two families. Empty if the effect is unknown."""
+    results differ most. Or the largest difference of two families. Empty for other kinds than "drift"."""
 
     edit: str
-    """The text to write instead, or advice in sentences."""
+    """The text to write instead, advice in sentences, or both."""
 
     ignored: str | None = None
     """The reason of the ignore rule that applies, or null if none does."""
@@ -86,7 +86,7 @@ class Clip(ReportModel):
     """The code or key that clips: a function, an argument, or a trainer with its key."""
 
     format: str
-    """The format in which the file was read, such as "hf". Empty for a clip in Python source, which names itself."""
+    """The format in which the file was read, such as "hf". Empty for a call in Python source, and if it is unknown."""
 
     family: str
     """The family of the clip's rule. Empty if the rule has none, or if the effect of the clip is unknown."""
@@ -141,7 +141,8 @@ class CheckReport(ReportModel):
     """Findings that an ignore rule of the configuration covers."""
 
     notes: list[str]
-    """Differences that `--nearest` accepts, large files that name no clip, and files without a clip of their own."""
+    """Sentences about what is no finding, such as differences that `--nearest` accepts, files without a clip of their
+    own, and patterns that were not checked."""
 
     counts: Counts
 

@@ -58,9 +58,10 @@ def as_text(report: CheckReport) -> str:
 
 
 def _clip_lines(report: CheckReport) -> list[str]:
-    """Return a line for each clip of a check without findings, with what it was read as and its family.
+    """Return a line for each clip of a check without findings, with its result, its name and its family.
 
     If there are more than MAX_LINES, return a line for each kind of clip instead, with the numbers of clips and files.
+    With findings, return [].
     """
     if report.findings:
         return []

@@ -38,10 +38,10 @@ def below(path: Path) -> list[Path]:
 def check(
     clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], found: Found
 ) -> tuple[list[Finding], list[str]]:
-    """Return a finding for each path, and for each pattern of `check.require`, that has no file with a clip.
+    """Return (findings, notes), with a finding for each path or pattern of `check.require` without a file that clips.
 
-    A configuration that is never used is no clip for a pattern. For a path, it is one: it has a finding of its own.
-    A pattern for files outside `paths` is not checked. Also return a note for each of these.
+    A clip with an unknown effect counts. A configuration that is never used is no clip for a pattern. For a path, it is
+    one: it has a finding of its own. A pattern for files outside `paths` is not checked, and has a note.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. found: The clips in these files.

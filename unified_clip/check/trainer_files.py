@@ -62,10 +62,10 @@ ON_A_COMMAND_LINE = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets, or [] if it is no trainer's file and has no clip key.
+    """Return the clips that a configuration file sets, or [] if it is no trainer's file and names no clip.
 
-    A shell script may have several clips, any other file one. A file of an unknown format with a clip key is an
-    unknown clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
+    A shell script may have several clips, any other file one. A file of an unknown format that may clip is an unknown
+    clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
 
     format_: The format as "name" or "name@version", or '' to infer it.
     """
@@ -82,7 +82,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
 
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clip of a file that several formats may recognise, as a list with one entry.
+    """Return the clip of a file that several formats may recognise, as a list with one entry, or [] without `uses`.
 
     If there are several formats, and their clips differ in effect or one effect is unknown, it is an unknown clip.
 
@@ -123,7 +123,7 @@ def _candidates(path: Path) -> list[Candidate]:
 
 
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a shell script: one of each trainer, and an unknown one for each other clip option.
+    """Return the clips of a shell script: one of each trainer, and an unknown one for each other option that may clip.
 
     If two trainers read the same option, or one reads none, return one clip for all, as `_chosen` does.
 
@@ -196,9 +196,9 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 def _unrecognised(path: Path) -> list[ClipUse]:
     """Return a list with one unknown clip for a file of no known format that may clip, and [] for any other file.
 
-    In TOML, YAML and JSON it is the first key with the name of a clip key. Without such a key the file may be one of
-    TrainingArguments, which clip by default. A file of another kind may clip if its text names a clip, except for
-    Python source.
+    In TOML, YAML and JSON it is the first key with the name of a clip key. A table or list counts only if it contains
+    a number other than 0. Without such a key the file may be one of TrainingArguments, which clip by default. A file of
+    another kind may clip if its text names a clip, except for Python source.
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
@@ -258,7 +258,7 @@ def may_be_configuration(path: Path) -> bool:
 def _shows_own_key(trainer: Format, path: Path) -> bool:
     """Return whether the text of a file contains a key that only `trainer` uses, or a key that names base files.
 
-    Base files may have such a key. Return True if the trainer has no such key.
+    Base files may have such a key. Return True if the trainer has no `own_keys`.
     """
     keys = [*(keys[-1] for keys in trainer.own_keys), *trainer.inheritance.keys, "read_base"]
     return not trainer.own_keys or any(key in _text(path) for key in keys)

@@ -51,6 +51,8 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
     """Return the calls in Python source by (line, column). Columns count characters, from 1.
 
+    Of calls that begin at the same place, such as `f()()`, return the inner one.
+
     source: The parsed source. text: Its text.
     """
     lines = re.split(r"\r\n?|\n", text)
@@ -62,7 +64,7 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
     """Return the code of a clip call, with THRESHOLD in place of its threshold.
 
-    If the call passes no threshold, or may pass two limits, the code is unchanged.
+    If the call passes no threshold, or the function has two, the code has no THRESHOLD.
 
     parameters: The names of the function's parameters, in order. limits: Those that set the threshold.
     """
@@ -161,7 +163,8 @@ def _part(source: Source, owner: ast.expr) -> str:
 def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
     """Return whether an expression is a whole model.
 
-    It is one if it is `owner` itself, if it has a usual name such as `model`, or if the source uses its `parameters`.
+    It is one if it is `owner` itself, if it has a usual name such as `model`, or if the source reads its `parameters`
+    or `named_parameters`.
     """
     if node is owner or MODEL.fullmatch(_last(node)):
         return True

@@ -21,7 +21,7 @@ WHY = (
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return an unknown clip for the first setting in a file that is named like a clip, such as config.grad_clip = 1.0.
+    """Return a list with an unknown clip for the first setting in a file with the name of a clip, as grad_clip = 1.0.
 
     The value must have a number other than 0. Return [] if the file has no such setting, or is not valid Python.
     """

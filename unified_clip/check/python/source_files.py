@@ -64,7 +64,8 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     clip and is not valid Python.
 
     advance: Called with the number of files that were just read. configurations: The files in `paths` that are
-    trainers' configurations, which were read as such. Only functions that clip are read there, not arguments.
+    trainers' configurations, which were read as such. Arguments of trainers, and settings with the name of a clip, are
+    not read there.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance)
     uses: list[ClipUse | None] = []
@@ -157,7 +158,7 @@ def _package(name: str) -> str:
 
 
 class OwnFunction(NamedTuple):
-    """A function or class of unified_clip: the rule that it clips by, and the parameters that set the threshold."""
+    """A function or class of unified_clip: its rule and family, and the parameters that set the threshold."""
 
     rule: str
     family: str
@@ -178,7 +179,8 @@ def _own_functions() -> dict[str, OwnFunction]:
 def _own_uses(path: Path) -> list[ClipUse]:
     """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
 
-    If the file names unified_clip and is not valid Python, return one unknown clip.
+    If the file names unified_clip and is not valid Python, return one unknown clip. Do so as well if names are only
+    known at run time, because of `import *` or `getattr`.
     """
     text = path.read_bytes().decode("utf-8", "replace")
     if PACKAGE not in text:
@@ -222,7 +224,9 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 
 
 def _file(source: Source, path: Path, call: ast.Call) -> Path:
-    """Return the file that a call of `ClipConfig.load` reads. Look for it in each directory above the source `path`.
+    """Return the file that a call of `ClipConfig.load` or `import_from` reads.
+
+    Look for it in the directory of the source `path`, and in those above it.
 
     ConfigError: the call passes no file, its path is only known at run time, or there is no such file.
     """
@@ -243,7 +247,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
 def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
     """Return the clip configuration with the effect of a call of unified_clip's function. `name`: the function's name.
 
-    ConfigError: an argument is only known at run time, or the call passes no threshold.
+    ConfigError: an argument is only known at run time or not valid, or the call passes no threshold.
     """
     function, parameters = _own_functions()[name], positional_parameters(name)
     passed = dict(zip(parameters, call.args, strict=False))

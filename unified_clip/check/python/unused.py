@@ -31,8 +31,9 @@ NOT_NAMED = (
 def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
     """Return the use of a `ClipConfig`, or an unknown clip if certainly no code uses the configuration.
 
-    Outside of functions, and for an attribute, other files may use it: the result then has `unused`, for `resolved`.
-    If the file uses the configuration, or may look names up by their text, the result is `use`.
+    No code uses one whose name in a function is never read, or one without a name. Outside of functions, and for an
+    attribute, other files may use it: the result then has `unused`, for `resolved`. In all other cases, the result is
+    `use`, such as if the file may use the configuration, or passes it to a call.
 
     call: The call that makes the configuration.
     """
@@ -66,8 +67,8 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield the clips, where a configuration that its file does not use gets a note or becomes unknown.
 
-    It gets a note if another file may use it: a file that imports the name from its module and reads it, or for an
-    attribute, any file that reads an attribute of this name.
+    It gets a note, and no `unused`, if another file may use it: a file that imports the name or its module and may read
+    the name there. For an attribute, it is any file that may read an attribute of this name.
 
     paths: All Python files that are checked.
     """
@@ -90,7 +91,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _is_imported(name: str, module: str, others: Sequence[_File]) -> bool:
-    """Return whether one of the other files imports a name of a module, and may use it."""
+    """Return whether one of the other files may use a name of a module, which it imports directly or from others."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # the others may import the name from these
@@ -114,11 +115,11 @@ class _File:
         return []
 
     def names(self, name: str) -> bool:
-        """Return whether the text has a name, or an import of all names."""
+        """Return whether the text has a name as a word, or an import of all names."""
         return re.search(rf"\b{re.escape(name)}\b|import \*", self._text) is not None
 
     def aliases(self, name: str, modules: Set[str]) -> set[str]:
-        """Return the names by which the file imports a name from one of these modules."""
+        """Return the names by which the file imports a name from one of these modules, also by `import *`."""
         imports = [node for node in self.nodes if isinstance(node, ast.ImportFrom)]
         aliases = [each for node in imports if self._origin(node) in modules for each in node.names]
         return {each.asname or name for each in aliases if each.name in (name, "*")}
@@ -126,8 +127,8 @@ class _File:
     def uses(self, name: str, modules: Set[str]) -> bool:
         """Return whether the file may use a name of one of these modules.
 
-        It does if it reads the name after an import from there. It may do so if it reads an attribute of this name,
-        and imports such a module or names one in a string.
+        It may if it imports the name from there, and may read it. It also may if it may read an attribute of this
+        name, and imports such a module or names one in a string.
         """
         aliases = self.aliases(name, modules)
         is_module_named = any(_names_module(node, modules) for node in self.nodes)
@@ -153,7 +154,10 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
 
 
 def _reads(node: ast.AST, name: str) -> bool:
-    """Return whether a node reads a name, declares it for another scope, or looks names up by their text."""
+    """Return whether a node may use a name: it reads it, or has it in `global` or `nonlocal`, or as a whole string.
+
+    A node that reads a function in BY_TEXT, such as `eval`, may use every name. Nodes inside the node do not count.
+    """
     match node:
         case ast.Name(id=other, ctx=ast.Load()):
             return other == name or other in BY_TEXT
@@ -165,7 +169,10 @@ def _reads(node: ast.AST, name: str) -> bool:
 
 
 def _reads_attribute(node: ast.AST, name: str) -> bool:
-    """Return whether a node reads an attribute of this name, or has the name as a text, as for `getattr`."""
+    """Return whether a node may read an attribute of this name: it does so, or has the name as a whole string.
+
+    A node that reads a function in BY_TEXT, such as `vars`, may read every attribute.
+    """
     match node:
         case ast.Attribute(attr=other, ctx=ast.Load()) | ast.Constant(value=str(other)):
             return other == name
