@@ -44,7 +44,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """This table with all settings, and equal for two tables with the same effect."""
+        """A table with the same effect as this one. It is equal for two tables with the same effect."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -148,7 +148,10 @@ class AdaptiveStates:
         ]
 
     def save(self, states: States, backend: Backend | None) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name. Packed states are first read from the device."""
+        """Return the states as plain data for a file, by group name. Packed states are first read from the device.
+
+        backend: May be None if no state is packed.
+        """
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each, backend)

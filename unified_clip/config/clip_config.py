@@ -211,7 +211,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             name: "name" or "name@version" of the format.
-            version: The version of the trainer. Default: the newest supported one.
+            version: The version of the trainer. Default: that in `name`, or else the newest supported one.
             nearest: If the format does not support `family` or `eps`, export the rule with the family and eps that it
                 supports. A ClipWarning states how much the coefficients differ.
 
@@ -252,8 +252,8 @@ class ClipConfig(OutcomeProperties, Settings):
                 `clip_grad_norm_`.
 
         Raises:
-            TypeError: names is none of these.
-            ValueError: When it clips: the configuration selects parameters by name, and they have none.
+            TypeError: names is none of these. When it clips: the configuration selects parameters by name, and they
+                have none.
 
         Example:
             >>> import numpy as np
@@ -276,6 +276,10 @@ class ClipConfig(OutcomeProperties, Settings):
             grads: Gradients of any framework.
             step: The step for a schedule: a whole number, or a tensor with one element. None: count calls.
             parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
+
+        Raises:
+            TypeError: An entry is no gradient, or the configuration selects parameters by name, and it has none.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
 
@@ -287,8 +291,8 @@ class ClipConfig(OutcomeProperties, Settings):
             step: The step for a schedule, as when you call the configuration.
 
         Raises:
-            TypeError: As for `clip_grad_norm_`.
-            ValueError: As for `clip_grad_norm_`. Or the configuration selects parameters by name, and they have none.
+            TypeError: As for `clip_grad_norm_`. Or the configuration selects parameters by name, and they have none.
+            ValueError: As for `clip_grad_norm_`.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -301,8 +305,8 @@ class ClipConfig(OutcomeProperties, Settings):
             step: The step for a schedule, as when you call the configuration.
 
         Raises:
-            TypeError: An entry is no tuple of a parameter and a gradient.
-            ValueError: The configuration selects parameters by name, and they have none.
+            TypeError: An entry is no tuple of a parameter and a gradient. Or the configuration selects parameters by
+                name, and they have none.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)

@@ -309,8 +309,9 @@ class Clipper:
         *,
         count: int = 0,
     ) -> Outcome:
-        """Clip gradients, and keep the outcome as `last`. Outside a graph, also count the step.
+        """Clip gradients, and keep the outcome as `last`.
 
+        Outside a graph, also count the step. Without `states`, keep the new states of the adaptive rules, too.
         ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
         the caller keeps them. count: The number of gradients in the call, with those that are None. 0: none is.
         TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.

@@ -32,7 +32,8 @@ class FamilyDifference:
     """The difference between the results of two configurations that are equal except for `family` and `eps`."""
 
     relative: float
-    """The largest relative difference of two coefficients, for any norm, before rounding. 0 if they are the same."""
+    """The largest relative difference of two coefficients, for any norm, before rounding. It is rounded up to two
+    digits. 0 only if they are the same."""
 
     differs_if_infinite: bool
     """Whether the results differ if the norm is infinite."""
@@ -49,7 +50,7 @@ class FamilyDifference:
 def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """Return the difference between the results of two configurations that are equal except for `family` and `eps`.
 
-    Return None if the configurations differ in another setting, too.
+    Return None if the configurations differ in any other setting.
 
     With eps of e1 < e2, the coefficients min(1, c / (n + e1)) and min(1, c / (n + e2)) differ by at most
     (e2 - e1) / (n + e2), relative to the larger one. They only differ for n > c - e2, so the maximum is at n = c - e1,

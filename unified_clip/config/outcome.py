@@ -35,25 +35,28 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at this step. None for the rule `none`, for two different bounds, for adaptive thresholds of
-    tensors, and if the step is a tensor of a graph."""
+    """The threshold at this step, or c for bounds of -c and c. None for the rule `none`, for other bounds, for adaptive
+    thresholds of tensors, and for a schedule if the step is a tensor of a graph."""
 
     norm: float | None
     """The total norm of the group before the clip. None for the rule `value`, and for `norm`, which measures each
     gradient."""
 
     coef: float | None
-    """The clip coefficient; for `norm` the smallest one. None if nothing is multiplied, as for `value`."""
+    """The clip coefficient; for `norm` the smallest one. None for the rule `value`, and for a skipped step."""
 
     clipped: bool | None
-    """Whether a gradient changed. None if it is unknown: for two different bounds, NaN elements, or a skipped step."""
+    """Whether a gradient changed. None if it is unknown, as for bounds other than -c and c, and for a skipped step."""
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print` shows it in one line. Reading the first number waits for the device."""
+    """The outcome of one clip. `print` shows it in one line. Reading the first number waits for the device.
+
+    After a clip inside a compiled graph, reading a number raises RuntimeError.
+    """
 
     def __init__(
         self,

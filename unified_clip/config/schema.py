@@ -138,7 +138,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. Keys that the group does not set come from the configuration."""
+    """A group of parameters with its own rule. Unset keys come from the configuration, if they fit the group's keys."""
 
     name: Name
     include: Patterns
@@ -244,7 +244,10 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A value that is equal for two configurations with the same effect."""
+        """A tuple that is equal for two configurations with the same effect. The last entry has the rule of each part.
+
+        `not_finite`, which the saved configuration does not have, does not count.
+        """
         parts = [
             ClipRule("global_norm", formula.PADDLE)
             if is_off(part)
@@ -272,8 +275,8 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that it inherits from the configuration.
 
-    A group with another rule inherits only family and eps, and these only if both rules are by norm. A group with its
-    own threshold or bounds inherits no other ones. A group that sets a family does not inherit eps.
+    A group with another rule inherits only family and eps, and these only if both rules are by norm. A group that sets
+    threshold, adaptive, min or max inherits none of these four. A group that sets a family does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))

@@ -20,6 +20,8 @@ from .schema import Settings
 class ParameterSelection:
     """Assigns gradients to the parts of a configuration: to its groups, and to a last part with all other
     parameters.
+
+    names, unmatched: As for `Clipper`.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -37,8 +39,10 @@ class ParameterSelection:
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
-        Excluded gradients, and those that are None, are left out. The first call also checks that each pattern matches
-        a name. It warns, or raises ValueError.
+        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. The first
+        call with gradients also checks that each pattern matches a name. It warns, or raises ValueError.
+
+        TypeError: the configuration selects parameters by name, and a gradient has none.
         """
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]

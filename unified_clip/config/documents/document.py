@@ -89,7 +89,7 @@ class Document:
         return ", ".join(filter(None, [file, f"line {line}" if line else "", dotted(keys)]))
 
     def wrong(self, keys: Sequence[Key], message: str, code: str = "") -> ConfigError:
-        """Return an error whose message begins with the file's name, the line and the path of a key.
+        """Return an error whose message begins with the place of a key, as `place` returns it.
 
         code: The error code, such as "UC106". '': the code of `ConfigError`.
         """

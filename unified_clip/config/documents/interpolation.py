@@ -82,7 +82,8 @@ class _Resolver:
         If the text is a single interpolation, its value may have any type. Otherwise, the values are inserted into the
         text.
 
-        _UnknownError: the value is not in the data, is escaped or too long, or is a table inside a text.
+        _UnknownError: an interpolation is unknown or has no closing brace, or the text has an escaped one, is too long
+        in the end, or inserts a table or a list.
         """
         parts: list[Any] = []
         position = 0
@@ -107,7 +108,7 @@ class _Resolver:
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
         """Return the value of the key that is named inside `${}`. `path`: the path of the text with the `${}`.
 
-        _UnknownError: the data has no such key, or only a resolver knows the value.
+        _UnknownError: the data has no such key, its value is unknown, or only a resolver knows the value.
         """
         if "${" in name:
             name = str(self._replaced(path, name))

@@ -31,7 +31,8 @@ class MergeRules:
     """Whether "???" does not replace the base file's value."""
 
     is_strict: bool = False
-    """Whether training fails if a table stands where the base file has another value."""
+    """Whether training fails if a table stands where the base file has another value. With the delete key, it does
+    not."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`.

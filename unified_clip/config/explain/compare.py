@@ -43,7 +43,7 @@ class ExampleResult:
     """The 2-norm of all results, including the excluded gradients, rounded to the dtype that norms have."""
 
     results: dict[str, list[float]] | None
-    """The first elements of the first gradients."""
+    """The first elements of the first gradients, after the clip."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
     """Describe a configuration in words, and clip `gradients` by it. Without gradients, clip examples.
 
     name: The name of the configuration in the output.
+
+    TypeError, ValueError: the configuration cannot clip these gradients, such as complex ones by value.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]

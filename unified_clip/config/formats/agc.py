@@ -29,7 +29,8 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 
     convention: The trainer's variant. has_eps: Whether the trainer's key for `eps` is exported.
 
-    NotRepresentableError: the trainer's AGC differs from that of the settings.
+    NotRepresentableError: the trainer's AGC differs from that of the settings, or the format does not support another
+    setting.
     """
     table = settings.adaptive
     if table is None or table.rule != "agc":

@@ -213,7 +213,7 @@ class Format(ABC):
             zero: The effect of a threshold of 0 in the trainer. None: that of the format's attribute `zero`.
             negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
             null: The effect of null: "off" switches clipping off, "error" makes training fail.
-            infinite: The effect of inf: "off" clips nothing, "error" makes gradients NaN.
+            infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
 
         Raises:
             ConfigError: The value is no number or too large for a float, or its effect is "error".

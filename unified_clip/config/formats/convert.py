@@ -117,7 +117,8 @@ def write(
     `ClipConfig.export_to` describes the first arguments. `to` may also be "unified_clip".
     kind: "toml", "yaml" or "json". None: the first kind of the format, and TOML for "unified_clip".
 
-    NotRepresentableError: the trainer does not read files of this kind, or does not support a setting.
+    NotRepresentableError: the trainer does not read files of this kind, or does not support a setting. ConfigError:
+    there is no such format, or a version is invalid.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
@@ -258,6 +259,8 @@ def recognising(path: Path) -> list[Candidate]:
 
     Documents are merged with their base files. A format is left out if another format in the result extends it. If no
     format recognises the file, return those whose COMMON_KEYS it has.
+
+    ConfigError: the file is invalid, or cannot be merged with its base files.
     """
     return [(trainer, _compose(trainer, document) if trainer else document) for trainer, document in _plain(path)]
 

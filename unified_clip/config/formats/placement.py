@@ -107,7 +107,7 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key, or a table around it, twice with different values.
+    """Raise ConfigError if a file sets a clip key, a table around it, or its base files twice with different values.
 
     places: The paths at which the trainer reads its clip keys.
     """
@@ -132,9 +132,10 @@ def first_read(document: Document, trainer: Format) -> Path:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return the first clip key of a trainer if a file sets none to a value, as "max_grad_norm is not set", else ''.
+    """Return "max_grad_norm is not set", for a trainer's first clip key, if a file sets none to a value, else ''.
 
-    Keys that choose a rule do not count. Return '' for a trainer without such keys.
+    If a clip key is null, return "max_grad_norm is null" instead. Keys that choose a rule do not count. Return '' for
+    a trainer without other keys.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
@@ -144,7 +145,10 @@ def unset(document: Document, trainer: Format) -> str:
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
-    """Return (path, value) of each key with the name of any trainer's clip key. Null and false values are left out."""
+    """Return (path, value) of each key with the name of any trainer's clip key. A value may be a table or a list.
+
+    Keys with null or false are left out. Keys with true are left out, except those in SWITCHES.
+    """
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
 

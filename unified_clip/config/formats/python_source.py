@@ -108,7 +108,10 @@ class Source:
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions."""
+        """Return the full name of a dotted name, such as 'optax.clip' for `ox.clip`, or '' for other expressions.
+
+        A name that is not imported stays as it is.
+        """
         if isinstance(node, ast.Attribute):
             before = self.dotted(node.value)
             return f"{before}.{node.attr}" if before else ""
@@ -121,7 +124,9 @@ class Source:
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
         """Yield (name in the package, node) for each use of a name of a package, in the order of the source.
 
-        ConfigError: the source uses `import *` or `getattr`, so that a name is only known at run time.
+        For `optax.tree.clip`, these are both "tree" and "tree.clip".
+
+        ConfigError: the source uses `import *` or `getattr` of the package, so that a name is only known at run time.
         """
         uses = []
         for node in self.nodes:

@@ -141,7 +141,10 @@ class _Reader:
 
 
 def _entries(node: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the entries of `dict(key=value)` or `{"key": value}`. Return None for other expressions."""
+    """Return the entries of `dict(key=value)` or `{"key": value}`.
+
+    Return None for other expressions, and if a key is no text, as with `**`.
+    """
     entries: dict[Any, ast.expr] | None = None
     match node:
         case ast.Call(func=ast.Name(id="dict"), args=[]):

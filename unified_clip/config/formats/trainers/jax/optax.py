@@ -189,6 +189,8 @@ class _PlaceCheck:
     def _uses(self, statement: ast.Assign | ast.AnnAssign | ast.Return) -> list[ast.AST]:
         """Return the nodes that use the result of a statement: later reads of the names that it assigns.
 
+        Reads in other functions count wherever they are.
+
         For `return`, these are the calls of its function, and other reads of the function's name.
 
         ConfigError: the statement assigns to a target other than names, attributes and tuples of these.
