@@ -51,7 +51,7 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
 def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
     """Return the calls in Python source by (line, column). Columns count characters, from 1.
 
-    Of calls that begin at the same place, such as `f()()`, return the inner one.
+    Of calls that begin at the same place, such as those in `model().clip()`, return the innermost one.
 
     source: The parsed source. text: Its text.
     """

@@ -31,9 +31,9 @@ NOT_NAMED = (
 def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
     """Return the use of a `ClipConfig`, or an unknown clip if certainly no code uses the configuration.
 
-    No code uses one whose name in a function is never read, or one without a name. Outside of functions, and for an
-    attribute, other files may use it: the result then has `unused`, for `resolved`. In all other cases, the result is
-    `use`, such as if the file may use the configuration, or passes it to a call.
+    No code uses the result of a call that is a statement, or a local variable that the file never reads. For a variable
+    outside of functions, and for an attribute, other files may do so: the result then has `unused`, for `resolved`. In
+    all other cases, the result is `use`: the file may use the configuration, for example as an argument.
 
     call: The call that makes the configuration.
     """

@@ -43,7 +43,7 @@ MISSPELT, SHORTEST_MISSPELT = 0.85, 8
 """The smallest similarity (of difflib) of a misspelt clip key, and the shortest clip key to which it applies."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
-"""The last parts of keys that switch clipping on or off."""
+"""The ends of the names of keys that switch clipping on or off, in lower case and without punctuation."""
 
 
 def check(document: Document, trainer: Format) -> list[Path]:
@@ -147,7 +147,7 @@ def unset(document: Document, trainer: Format) -> str:
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
     """Return (path, value) of each key with the name of any trainer's clip key. A value may be a table or a list.
 
-    Keys with null or false are left out. Keys with true are left out, except those in SWITCHES.
+    Keys with null or false are left out. Keys with true are left out unless their name ends in one of SWITCHES.
     """
     return [(path, value) for path, value in _entries(document.data, ()) if _is_clip_key(path, value, ())]
 
@@ -175,8 +175,8 @@ def _is_at(path: Path, places: Sequence[Path]) -> bool:
 def _is_clip_key(path: Path, value: Any, places: Sequence[Path]) -> bool:
     """Return whether the last key of a path has the name of a clip key in `places`, or of any trainer's clip key.
 
-    So does a name that resembles one in `places`, such as max_grad_nrom, if its value is a number. A key of another
-    trainer does not count if its value is null or false. A value of true counts only for a key in SWITCHES.
+    A name that resembles one in `places`, such as max_grad_nrom, counts if its value is a number. A key of another
+    trainer does not count if its value is null or false. With true, it counts if its name ends in one of SWITCHES.
     """
     name = _normalized(path[-1])
     if any(name == _normalized(place[-1]) for place in places):
