@@ -143,8 +143,8 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: The optimizer is neither. Optimizers of PyTorch and optax do not expose clip settings.
-            ConfigError: The optimizer's clipping is not supported: a custom class, or different clips for groups of
-                parameters.
+            ConfigError: The optimizer's clipping is not supported, such as a custom class, or different clips for
+                groups of parameters.
 
         Source: unified_clip; docs/formats.md has an example.
         """
@@ -252,8 +252,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 `clip_grad_norm_`.
 
         Raises:
-            TypeError: names is none of these. When it clips: the configuration selects parameters by name, and they
-                have none.
+            TypeError: names is none of these. Or, when it clips: a gradient has no name, and the patterns need one.
 
         Example:
             >>> import numpy as np
@@ -342,7 +341,8 @@ class ClipConfig(OutcomeProperties, Settings):
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
 
         Raises:
-            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, or is of an unsupported Keras version.
+            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, or is of an unsupported Keras version. Or
+                it is of Keras, and an argument is for PyTorch only.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

@@ -34,7 +34,7 @@ STATE_VERSION = 1
 """The version of the data that `state_dict` returns."""
 
 WINDOW = 100
-"""`rate` is the share of the last WINDOW clips that changed a gradient."""
+"""`rate` is about the last WINDOW clips."""
 
 
 class Clipper:
@@ -226,7 +226,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of clips that changed a gradient, of the last 100 whose effect is known. None if there are none."""
+        """The share of clips that changed a gradient, of those in the last 100 whose effect is known, or None."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -374,7 +374,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of clips that changed a gradient, of the last 100 whose effect is known. None if there are none."""
+        """The share of clips that changed a gradient, of those in the last 100 whose effect is known, or None."""
         return self._clipper.rate
 
     def state_dict(self) -> dict[str, Any]:

@@ -216,7 +216,8 @@ class Format(ABC):
             infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
 
         Raises:
-            ConfigError: The value is no number or too large for a float, or its effect is "error".
+            ConfigError: The value is no number or too large for a float, or its effect is "error". Or it is unknown,
+                such as a key that a base file may set, if the file cannot be read.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if value is None and null == "off":
@@ -365,6 +366,8 @@ def default_note(document: Document, keys: Sequence[Key], effect: str) -> list[s
     """Return a list with one note about the trainer's default if the file does not set a key, else [].
 
     effect: The default in words, such as "Trainer clips at 1.0".
+
+    ConfigError: a file that cannot be read may set the key.
     """
     return [] if document.has(*keys) else [f"The file does not set {keys[-1]}. By default, {effect}."]
 
