@@ -90,7 +90,7 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
     [
         (
             replicas.by_a_function,
-            "check_replicas cannot infer which ranks have copies of position 0, since ownership is",
+            "check_replicas cannot infer which ranks have copies of position 0: ownership is",
         ),
         (replicas.within_a_part, "process_group has only some of the ranks with copies of the gradient at position 0"),
         (replicas.without_a_mesh, "Pass process_group as well as ownership, check_numel or check_replicas"),

@@ -38,8 +38,9 @@ INVALID = "the command or a file is invalid"
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
         SUCCESS: "everything is as the suite expects, or with --baseline nothing got worse",
-        DIFFERENT: "unified_clip differs between frameworks or from exact arithmetic, or the list of known differences "
-        "does not match, or with --baseline a difference is new or larger",
+        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, another difference is not in the "
+        "list of known differences, or the list has a difference that is gone. With --baseline: a difference is new or "
+        "larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, or nothing was compared",
     },
@@ -48,7 +49,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. Every exit status of it is passed on",
+        SUCCESS: "the training command succeeded. If it fails, its exit status is passed on",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -70,12 +71,11 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip clips as the configuration does",
-        DIFFERENT: "a clip differs or is missing, what it does is unknown, or a rule of the table `check` has no "
-        "effect",
+        DIFFERENT: "a clip differs, is missing or cannot be understood, or a rule of the table `check` has no effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
-        SUCCESS: "every clip was rewritten, or would be with --write, or with --check no clip is left to port",
+        SUCCESS: "every clip was rewritten, or can be if --write is missing. With --check: no clip is left to port",
         DIFFERENT: "clips were flagged, or files could not be read, or with --check a clip is left to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
@@ -83,7 +83,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         SUCCESS: "the steps are the same, up to --max-ulp",
         DIFFERENT: "the steps differ",
         REJECTED: "a file, a function or the command is invalid, or no clip call of one side was recorded",
-        INCOMPLETE: "a process crashed or hung. The error has the signal and its last lines",
+        INCOMPLETE: "a process crashed or hung. The error has the signal and the last lines of its output",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
     "completion": {SUCCESS: "success", REJECTED: "the command is invalid, or shtab is not installed"},

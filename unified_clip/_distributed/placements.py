@@ -66,8 +66,8 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
         return None
     if not hasattr(ownership, "ranks_with_copies"):
         raise ValueError(
-            f"check_replicas cannot infer which ranks have copies of {leaf.place}, since ownership is a function. Pass "
-            f"mesh_ownership, {REPLICATED!r} or {DISTINCT!r} for it, or leave check_replicas out"
+            f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
+            f"Pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r} as ownership, or leave check_replicas out"
         )
     everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
     return Copies(("mesh", everywhere.key), len(everywhere), everywhere[0] == here)

@@ -453,7 +453,7 @@ def test_a_wrong_list_of_frameworks_is_refused(tmp_path: Path, frameworks: str, 
 
 def test_a_removed_key_has_a_remedy_and_is_not_offered(tmp_path: Path) -> None:
     for line, message in (
-        ("memory = 3", "line 1, memory: memory was removed from"),
+        ("memory = 3", "line 1, memory: memory is no longer a key"),
         ("zzz = 3", "Use one of gradients, "),
     ):
         (tmp_path / "suite.toml").write_text(f"{line}\n[frameworks.numpy]", encoding="utf-8")

@@ -155,7 +155,7 @@ def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
 
 
 def is_recorded(*tensors: Tensor) -> bool:
-    """Return whether a derivative with respect to any of these tensors is recorded, or may be computed in a graph."""
+    """Return whether Paddle records derivatives of any of these tensors, or a static program may compute them."""
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in tensors)
 
 

@@ -273,7 +273,8 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     path.
 
     For `adagc`, the norms of the tensors are unknown. Its result is continuous in them, so return whether it is within
-    CONTINUOUS times their error. Return False if either result has no gradients.
+    CONTINUOUS times their error. Return False if `expected` or `outcome` has no
+    gradients.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False

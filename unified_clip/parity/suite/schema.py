@@ -243,8 +243,8 @@ class SuiteFile(CasesFile):
     @classmethod
     def _removed(cls, data: Any) -> Any:
         if isinstance(data, dict) and "memory" in data:
-            remedy = "Remove it, and limit the memory of the command with `ulimit -v` or a cgroup"
-            raise ValueError(f"memory was removed from the keys of a suite. {remedy}")
+            remedy = "Remove the key. To limit the command's memory, use `ulimit -v` or a cgroup"
+            raise ValueError(f"memory is no longer a key of a suite. {remedy}")
         return data
 
 
