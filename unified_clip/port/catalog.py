@@ -99,7 +99,7 @@ class ClipFunction:
 
     @property
     def same_positions(self) -> int:
-        """The number of leading parameters that have the same position in the replacement."""
+        """The number of leading parameters with the same position in the replacement. There has to be a replacement."""
         pairs = zip(self.new_names, positional_parameters(self.replacement), strict=False)
         return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
 

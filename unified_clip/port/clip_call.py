@@ -126,7 +126,10 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the keyword and the value that a dict entry or an assignment sets. Return None for any other node."""
+    """Return the keyword and the value that a dict entry, or an assignment to an attribute or an element, sets.
+
+    Return None for any other node, and for a key that is not a string in the code.
+    """
     match node:
         case cst.DictElement(key=cst.SimpleString() as key, value=value):
             return Entry(node, str(key.evaluated_value), value)

@@ -78,9 +78,10 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for a setting that code assigns, as in parameter.need_clip = False or optimizer.clipnorm = 1.0.
+    """Yield a clip for parameter.need_clip = False, optimizer.clipnorm = 1.0, {"clipnorm": 1.0} or another Keras limit.
 
-    Entries of dicts count, too, as in {"clipnorm": 1.0}. The file has to import Paddle or Keras.
+    The file has to import Paddle for need_clip, and Keras for the limits. A limit that is set as an attribute counts
+    only if the code of its object contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")

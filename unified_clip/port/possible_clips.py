@@ -116,8 +116,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr may return one of these clips.
 
-    It may if the code calls the result with a gradient, or with a keyword that contains "clip". It also may if each
-    call of the result has only arguments that a clip takes. Names around it, such as "layer" or "loss", rule that out.
+    It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, it may if a
+    clip takes the arguments of each call of the result, if any. A clip class or a clip in place has to be among the
+    clips then, and the names around the call, such as "layer" or "loss", must not rule it out.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

@@ -21,10 +21,10 @@ from .to_config import UnsureError, meaning
 def port(path: Path, content: bytes, target: Target = "torch", native: bool = False) -> PortedFile:
     """Port the clips of one file. Return the file's new content, and the result for each clip.
 
-    Return a file that cannot contain a clip unchanged and without results. Functions that clamp any tensor have no
-    result where they clamp something other than gradients.
+    Return a file that cannot contain a clip unchanged and without results. Functions such as torch.clamp (`quiet` in
+    `catalog.toml`) have no result where they clamp something other than gradients.
 
-    UnreadableError: the content is not valid Python.
+    UnreadableError: the content is not valid Python, or is nested too deep.
 
     Args:
         path: The path of the file. The file is not read.

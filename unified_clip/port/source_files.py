@@ -81,7 +81,8 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port all files in parallel. Return (ported files, unreadable files), each in the order of `paths`.
 
-    The result for a file without clips has empty contents. Up to FEW files with clips are ported one after the other.
+    The result for a file without clips has empty contents. Up to FEW files that may have clips are ported one after the
+    other.
 
     advance: A function that is called when files are done, with the number of files since its last call.
     """

@@ -118,8 +118,10 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    If Paddle may clip each parameter group by its own norm, comments have a loop over the groups. Return [] if the clip
-    is not for a whole optimizer, or if the file builds a static program.
+    If Paddle may clip each parameter group by its own norm, comments have a loop over the groups.
+
+    Return [] unless the clip is an optimizer's limit, or an instance of a clip class. Return [] for an instance that
+    selects parameters or has a `why_not`, and in a file that builds a static program.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:
@@ -142,7 +144,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call that takes a clip as grad_clip=. Return None if the file has none."""
+    """Return the first call found that takes a clip as grad_clip=, or None."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -169,8 +171,9 @@ def _variable(module: Module, call: cst.Call | None) -> str:
 
 
 def scale(module: Module, clip: FoundClip) -> str:
-    """Return the code of the factor in a line such as clip_norm *= loss_scale. Return '' if the file has no
-    such line.
+    """Return the code of the factor by which a line such as clip_norm *= loss_scale multiplies a clip's threshold.
+
+    Return '' if the file has no such line with "scal" in the factor.
     """
     for bound in (bound for limit in clip.limits for bound in module.binding(limit).bounds):
         statement = bound.node

@@ -44,7 +44,7 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
     """Return the expressions of the threshold, or of the upper and the lower bound, of a clip function.
 
     A limit is None if the call does not pass it, or passes None. For a function that clamps any tensor, the limit is
-    then an infinite bound instead.
+    then an infinite bound instead, unless the call has unknown arguments.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -79,8 +79,8 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    In versions of Keras before 2.4, clipnorm= limits the global norm. Return ('', '') if the rule depends on the
-    version of Keras, which is unknown, or if the limit is 0 or less.
+    In versions of Keras before 2.4, clipnorm= limits the global norm. The rule is '' if it depends on the version of
+    Keras, which is unknown, if the limit is 0 or less, and for any other keyword.
     """
     if is_off_in_keras(module, clip):
         return "", ""
@@ -94,8 +94,8 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     """Return the clip configuration with the same effect as a clip. Return None if there is none.
 
-    Also return None if an argument other than the threshold is only known at run time. For a threshold that is only
-    known at run time, the configuration has 1, and the meaning has the code of the threshold.
+    Also return None if the call does not pass the threshold, or if another argument is only known at run time. For a
+    threshold that is only known at run time, the configuration has 1, and the meaning has the code of the threshold.
 
     UnsureError: the threshold is invalid.
     """

@@ -13,7 +13,7 @@ from .source.syntax_tree import is_name, keywords_of, method_of
 
 
 def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a call that passes a clipping argument to a trainer.
+    """Yield a clip for each clipping argument that a call passes to a trainer.
 
     Without the argument, yield a clip if the trainer clips by default, or may get the value from outside the file.
     Yield nothing for an argument of a function that the file defines, and for the methods in ENGINE_METHODS.
@@ -53,7 +53,8 @@ def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cs
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
     """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
 
-    Return None if the call's first argument does not name a trainer, or the file does not import a trainer's package.
+    Return None if the call is of no such factory, its first argument does not contain "trainer", or the file does not
+    import a trainer's package.
     """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None
@@ -76,7 +77,7 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
     """Yield a clip for a class derived from a trainer's arguments, as in class Arguments(TrainingArguments).
 
-    A parser sets the values of such a class at run time.
+    A parser sets the values of such a class at run time. Skip trainers that do not clip by default.
     """
     for base in node.bases:
         name = module.full_name(base.value)
@@ -85,7 +86,10 @@ def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
 
 
 def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0 or {"grad_clip": 1.0}."""
+    """Yield a clip for config["gradient_clipping"] = 1.0, training_args.max_grad_norm = 1.0 or {"grad_clip": 1.0}.
+
+    Yield nothing for an attribute of self.
+    """
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
         yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting, limit=entry.value)

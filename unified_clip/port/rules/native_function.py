@@ -54,7 +54,7 @@ def call_lines(module: Module, rule: str, variables: str, limit: str, name: str 
 
     variables: The code of the list of parameters.
     limit: The code of the threshold.
-    name: The name of the loop variable.
+    name: The name of the loop variable. Underscores are appended if the file uses it.
     """
     if rule != "norm":
         return f"{torch_function(rule)}({variables}, {limit})"
@@ -121,7 +121,7 @@ def _parts(
 def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
     """Return the expression of the threshold of a clip.
 
-    UnsureError: the call has no threshold, bounds that differ in size, or arguments that PyTorch's function lacks.
+    UnsureError: the call has no threshold, bounds that may differ in size, or arguments that PyTorch's function lacks.
     """
     function, limits = clip.function, clip.limits
     others = clip.arguments.passed.keys() - {function.clipped, *function.limits, "name"}

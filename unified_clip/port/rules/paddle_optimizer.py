@@ -82,7 +82,7 @@ def _insert_clips(
 
     write_clip: A function that returns the lines of the clip.
 
-    UnsureError: a step cannot be changed. Then no step is changed.
+    UnsureError: with --native, an optimizer may have another clip, too. Then no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")

@@ -113,7 +113,10 @@ class TapeRewrite:
         return self._module.binding(owner_of(step.apply)).key or step.optimizer
 
     def write(self) -> None:
-        """Record the edits of all steps that can be rewritten, and the verdicts on their clips."""
+        """Record the edits of all steps that can be rewritten, and the verdicts on their clips.
+
+        Without --native, clip functions get no verdict here: other rules rename them.
+        """
         file = self._file
         lines: dict[TapeStep, list[str]] = {}
         for clip, ranges in self._ranges.items():
@@ -141,7 +144,7 @@ class TapeRewrite:
 
         For a limit of a Keras optimizer, return the steps in which this optimizer applies gradients.
 
-        UnsureError: there is no such step, or one of the steps cannot be rewritten.
+        UnsureError: there is no such step, or the clip cannot be rewritten together with all of them.
         """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)
@@ -179,7 +182,7 @@ class TapeRewrite:
     def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
         """Check that a Keras optimizer makes steps in the training steps `ranges` of the file, and nowhere else.
 
-        UnsureError: it may make a step in another place, or there is no training step.
+        UnsureError: it may make a step in another place, its variable has several values, or there is no training step.
         """
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")

@@ -36,7 +36,10 @@ class LineEdit:
 
 
 class Edits(cst.CSTTransformer):
-    """All edits of a file. Call the methods to collect edits. Then call `to_bytes` for the edited source."""
+    """All edits of a file. Call the methods to collect edits. Then call `to_bytes` for the edited source.
+
+    The methods that take a statement have no effect if it is not alone on its line (`SyntaxTree.has_own_line`).
+    """
 
     def __init__(self, module: Module) -> None:
         super().__init__()
@@ -77,6 +80,7 @@ class Edits(cst.CSTTransformer):
         """Assign the value of a removed argument to a variable, in a new line before the statement.
 
         name: The name of the variable.
+        value: The value of the argument. Call `remove_argument` for the argument, too.
         """
         self._lines[statement].hoisted[value] = name
 
@@ -102,7 +106,7 @@ class Edits(cst.CSTTransformer):
     def to_bytes(self) -> bytes:
         """Return the content of the file with all edits and imports applied.
 
-        If there are no edits, return the content unchanged, without the imports.
+        If there are no edits, return the content unchanged, without the imports of `needs_import`.
         """
         if not (self._replaced or self._keywords or self._removed or self._lines):
             return self._module.content  # LibCST drops form feeds
@@ -150,7 +154,7 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line with a single statement, without the comments of the line."""
+        """Return the statements that replace a line with a single statement. They may lack comments of the line."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -172,7 +176,7 @@ class Edits(cst.CSTTransformer):
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
     """Return `argument` as the last argument of its call, after the arguments behind it were removed.
 
-    removed: The former last argument. Its ending, and the comments between both arguments, move to `argument`.
+    removed: The former last argument. Its ending moves to `argument`, with the comments that `end_with_comments` keeps.
     """
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
@@ -243,7 +247,7 @@ def _without_gaps(block: Any, gaps: set[cst.CSTNode]) -> Any:
 def _with_import(tree: cst.Module, name: str) -> cst.Module:
     """Return the tree with `import name` added: after the other imports, but before the first use of the package.
 
-    If the tree has this import at its top level, return it unchanged.
+    If a statement at its top level is exactly this import, without a comment, return the tree unchanged.
     """
     code = f"import {name}"
     body = list(tree.body)
@@ -274,7 +278,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """Return whether a line is an import, or a `try` that begins with one.
+    """Return whether a statement is an import, a line with one, or a `try` that begins with one.
 
     LibCST's matchers are not used here, because they take half a second to load.
     """

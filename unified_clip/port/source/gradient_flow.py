@@ -89,6 +89,8 @@ class Gradients:
     def contains_gradient(self, node: cst.CSTNode, visited: set[object] | None = None) -> bool:
         """Return whether an expression, or the value of a variable in it, contains a gradient.
 
+        Gradients that the file's own functions return, or get as arguments, count, too.
+
         visited: The keys of variables to skip. The method adds the variables that it examines.
         """
         visited = set() if visited is None else visited
@@ -100,7 +102,7 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether a call is of a function or method that is defined in this file and returns gradients."""
+        """Return whether a function or method of the called name is defined in this file and returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
@@ -127,8 +129,8 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return all expressions that the file passes to the function or lambda in which a parameter is named.
 
-        They include the values of the other parameters. For a lambda, they are the other arguments of the call that
-        takes the lambda.
+        They include the values of the other parameters. Calls of methods do not count. For a lambda, they are the other
+        arguments of the call that takes the lambda.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):
@@ -237,9 +239,9 @@ class Gradients:
 
 
 def element(kind: Kind, place: int | None) -> Kind:
-    """Return the kind of a tuple's element at the index `place`, or of any element if `place` is None.
+    """Return the kind of the element of a list or tuple at the index `place`, or of any element if `place` is None.
 
-    Return None if the tuple has no such element, or if `place` is None and its elements have different kinds. The
+    Return None if a tuple has no such element, or if `place` is None and its elements have different kinds. The
     element of a gradient is a gradient.
     """
     if isinstance(kind, TupleOf):

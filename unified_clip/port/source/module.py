@@ -32,7 +32,7 @@ class BoundValue:
     """A value that a statement binds to a name, whole or in part."""
 
     value: cst.BaseExpression | None
-    """The expression. None for a parameter, a function or a class, whose value is not an expression."""
+    """The expression. None if there is none, as for a parameter, a function, a class or x += 1."""
 
     path: Sequence[int | None] = ()
     """The part of the value that the name gets: positions in nested tuples, the outermost first. None stands for each
@@ -71,9 +71,10 @@ class Module(SyntaxTree):
     # -- names
 
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
-        """Return the full names that a dotted name can have, according to the imports.
+        """Return the full names that a dotted name can have, according to the imports and to aliases such as x = y.
 
-        The set has '' if the name may have another value. It is {''} if it would have more than MAX_NAMES names.
+        The set has '' if the name may have another value than these or None. It is {''} if it would have more than
+        MAX_NAMES names, and for a node that is no dotted name.
 
         depth: The number of aliases that were followed to `node`.
         """
@@ -136,7 +137,7 @@ class Module(SyntaxTree):
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """The full names of all imported functions, classes and modules that the file uses."""
+        """The full names of all functions, classes and modules that the file imports, or uses by an import."""
         return frozenset(self.full_name(node) for node in self.nodes if isinstance(node, Target)) - {""}
 
     @cached_property
@@ -146,13 +147,19 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the file does not bind the first part of a dotted name."""
+        """Return whether the first part of a dotted name is neither bound in the file nor a builtin.
+
+        Return False for any other node.
+        """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
         return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a package is a folder or a file near this file, and not an installed package."""
+        """Return whether a module, or the package that contains it, is in one of the PROJECT_DEPTH folders above.
+
+        A folder without __init__.py does not count. Return False if the file has no path.
+        """
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
@@ -178,7 +185,7 @@ class Module(SyntaxTree):
     def assigned(self, node: cst.CSTNode | None) -> Binding:
         """Return the binding of the variable to which a statement assigns an expression, as `x` in x = node.
 
-        For x = y = node, it is that of `x`. Return UNBOUND if no statement assigns the expression.
+        For x = y = node, it is that of `x`. Return UNBOUND for any other node, also for x: T = node and x, y = node.
         """
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
@@ -208,14 +215,15 @@ class Module(SyntaxTree):
         return attributes
 
     def is_target(self, node: cst.CSTNode) -> bool:
-        """Return whether a statement binds a value to this node."""
+        """Return whether an assignment, a loop, `with` or `:=` sets this node. A starred target does not count."""
         return self._bound_value(node).node is not None
 
     def _bound_value(self, node: cst.CSTNode) -> BoundValue:
-        """Return the value that a statement binds to a target, and the part of the value that the target gets.
+        """Return the value that an assignment, a loop, `with` or `:=` binds to a target, and the part that the target
+        gets.
 
-        If no statement binds a value to `node`, the value and the node of the result are None. For `x += 1`, only the
-        value is None.
+        For any other node, and for a starred target, the value and the node of the result are None. For `x += 1` and
+        `x: int`, only the value is None.
         """
         path: list[int | None] = []
         inner = node
@@ -244,7 +252,8 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression would have the same value at the node `place` as at its own place.
 
-        It would if all names in the expression are visible at `place`, and each name is bound only once.
+        All its names have to be visible at `place`, and each has to be bound only once, not anew in a loop. `self` has
+        to be of the same class. Calls, and attributes of other objects, count as unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):
@@ -342,8 +351,8 @@ class Module(SyntaxTree):
     def _may_change(self, binding: Binding) -> bool:
         """Return whether a variable may change at run time, although the file assigns it once.
 
-        A name may change if the file calls `exec`. An attribute of self may change if it is a dataclass field, if a
-        subclass sets it, or if code sets it on another object.
+        A name may change if the file calls `exec`. An attribute of self may change if the class body annotates it, as a
+        dataclass field, if a subclass sets it, or if code sets it on another object or by getattr or setattr.
         """
         if "." not in binding.text:
             return any(isinstance(node, cst.Call) and is_name(node.func, "exec") for node in self.nodes)

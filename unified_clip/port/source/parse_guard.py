@@ -40,11 +40,12 @@ class UnreadableError(Exception):
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return the names, keywords and short strings in source. Return None if Python cannot parse it.
+    """Return the names that source uses or imports, its keywords and its short strings.
 
-    Include `getattr` only if a call of it may look up a name in a module that is only known at run time.
+    Return None if Python cannot parse the source. Leave out names of definitions and parameters. Include `getattr` only
+    if a call of it may look up a name in a module that is only known at run time.
 
-    UnreadableError: the source is nested so deep that a parser may crash.
+    UnreadableError: the source is nested so deep, or has so many conditions in a row, that a parser may crash.
     """
     try:
         with warnings.catch_warnings(action="ignore"):

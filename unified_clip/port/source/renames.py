@@ -32,8 +32,9 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Replace a name by `module.name` in the edited file. Call `apply` to record the edit.
+        """Let a name in the edited file mean `module.name`. `apply` records the edits, with the import that is needed.
 
+        It changes the import statement of the name if possible. Otherwise it replaces the name by `module.name`.
         Do nothing for a name in a `global` or `nonlocal` statement.
         """
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
@@ -61,8 +62,10 @@ class Renames:
                 self._edits.import_after(node, module)
 
     def _assignment(self, node: cst.CSTNode) -> ImportAssignment | None:
-        """Return the import statement that binds a name. Return None if there are several, or if it cannot be
-        edited.
+        """Return the import that binds a name, if its statement can be edited. Else return None.
+
+        The statement cannot be edited if it is in an `if` or a `try`, or is not alone on its line. Return None, too, if
+        there are other imports or assignments of the name.
         """
         assignments = self._assignments(node)
         only = assignments[0] if len(assignments) == 1 else None
@@ -133,7 +136,7 @@ class Renames:
 
 
 def _with_names(statement: Any, names: Sequence[cst.ImportAlias]) -> cst.CSTNode:
-    """Return an import statement with only these names, and with the same formatting."""
+    """Return an import statement with only these of its names, at least one, and with the same formatting."""
     *others, last = names
     removed = statement.names[-1]
     if last.evaluated_name == removed.evaluated_name and last.evaluated_alias == removed.evaluated_alias:

@@ -51,7 +51,7 @@ class SyntaxTree:
         self._wrapper = metadata.MetadataWrapper(self.tree, unsafe_skip_copy=True)
         self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider
-        """All nodes but white space and comments, in the order of the text."""
+        """All nodes but white space, comments and punctuation, in the order of the text."""
 
     # -- text
 
@@ -68,7 +68,7 @@ class SyntaxTree:
         return self._wrapper.resolve(metadata.PositionProvider)[node]
 
     def code(self, node: cst.CSTNode) -> str:
-        """Return the source of a node on one line, without comments."""
+        """Return the source of a node on one line, without comments. Strings keep their line breaks."""
         return _on_one_line(self.tree.code_for_node(node).strip())
 
     def line(self, node: cst.CSTNode) -> str:
@@ -108,7 +108,8 @@ class SyntaxTree:
     def small_statement(self, node: cst.CSTNode) -> cst.BaseSmallStatement | None:
         """Return the simple statement that contains a node.
 
-        Return None if the statement may evaluate the node never, or more than once.
+        Return None for a node in the head of a compound statement, such as the test of an `if`. Also return None if the
+        statement may evaluate the node never, or more than once.
         """
         if isinstance(node, cst.BaseSmallStatement):
             return node
@@ -136,7 +137,7 @@ class SyntaxTree:
 
     def unused_name(self, name: str, within: cst.CSTNode | None = None) -> str:
         """Return `name`, with as many underscores appended as needed until it is unused in the file, or in the node
-        `within`.
+        `within`. Of a dotted name, the last part counts.
         """
         nodes = self.nodes if within is None else sorted_nodes(within)
         used = {inner.value for inner in nodes if isinstance(inner, cst.Name)}
@@ -178,17 +179,20 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the name of the method that a call calls. Return '' if the call is of a plain function."""
+    """Return the last part of the dotted name that a call calls, such as a method. Return '' if there is no dot."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
 def owner_of(call: cst.Call) -> cst.BaseExpression:
-    """Return the object whose method is called."""
+    """Return the object whose method is called. The call has to be one of a method."""
     return cast(cst.Attribute, call.func).value
 
 
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
-    """Return a node and all nodes in it except white space and comments, in order. Add their parents to `parents`."""
+    """Return a node and all nodes in it except white space, comments and punctuation, in order.
+
+    Add the parents of all but the first to `parents`.
+    """
     nodes, stack = [], [node]
     while stack:
         current = stack.pop()
@@ -201,7 +205,10 @@ def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | No
 
 
 def _children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield the child nodes of a node, ten times as fast as LibCST's own `children`."""
+    """Yield the child nodes of a node except white space, comments and punctuation.
+
+    This is ten times as fast as LibCST's own `children`.
+    """
     for name in _fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, cst.CSTNode):

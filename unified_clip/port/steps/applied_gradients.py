@@ -50,7 +50,10 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is the list of all gradients in order, clipped or not."""
+        """Return whether an expression is a list with one element for each gradient, in order.
+
+        The elements may be changed, as by a clip.
+        """
         match node:
             case cst.Call() if node is self._source:
                 return True
@@ -84,7 +87,8 @@ class AppliedGradients:
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
         """Return whether `judge` accepts every value that the file assigns to a variable, and none changes later.
 
-        A variable whose values are being judged counts as accepted.
+        For x, norm = clip_by_global_norm(...), the clip is accepted instead if it gets all gradients. A variable whose
+        values are being judged counts as accepted.
         """
         binding = self._module.binding(node)
         if binding.key is None or self._is_changed(binding):

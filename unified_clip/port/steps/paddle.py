@@ -160,7 +160,8 @@ class PaddleOptimizers:
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
 
-        UnsureError: the variable may contain other values, is also used elsewhere, or no optimizer takes it.
+        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or it is also used
+        elsewhere, or no optimizer takes it.
         """
         clips = []
         may_be_none = self._may_be_inherited(binding)
@@ -261,7 +262,7 @@ class PaddleOptimizers:
         return self._by_binding[binding.key]
 
     def _is_of_another_scope(self, target: cst.Name) -> bool:
-        """Return whether a function declares this name as global or nonlocal."""
+        """Return whether the function around a name declares the name as global or nonlocal."""
         function = self._module.enclosing(target, cst.FunctionDef)
         items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
         return any(item.name.value == target.value for item in items)
@@ -339,7 +340,8 @@ class PaddleOptimizers:
         """Return the step that the optimizer makes where code reads its variable. Return None if it makes no step
         there.
 
-        UnsureError: the code may make a step. For example, it passes the optimizer to another function.
+        UnsureError: the code may make a step, as if it passes the optimizer to another function. Or it makes one that
+        cannot be rewritten.
         """
         parent = self._module.parents[read]
         line = self._module.position(read)[0]

@@ -48,7 +48,10 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step, and the reason if the step cannot be ported."""
+    """The lines of a training step, or those of all calls of a function that are not in pairs.
+
+    `step` is None if the lines cannot be ported.
+    """
 
     first: int
     last: int
@@ -68,7 +71,7 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the step whose lines contain a node, such as a clip. Return None if no step contains it."""
+        """Return the range, in the function of a node, whose lines contain the node. Return None if none does."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
@@ -77,7 +80,10 @@ class TapeSteps:
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the steps in which this optimizer applies the gradients, whether they can be ported or not."""
+        """Return the range of each call by which this optimizer applies gradients, whether it can be ported or not.
+
+        optimizer: The binding of a variable, not UNBOUND.
+        """
         applies = filter(self._is_apply, self._module.calls)
         own = [call for call in applies if self._module.binding(owner_of(call)).key == optimizer.key]
         return [span for call in own if (span := self.range_of(call)) is not None]
@@ -87,7 +93,7 @@ class TapeSteps:
         return self._module.enclosing(node, cst.FunctionDef) or self._module.tree
 
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
-        """Yield a step for each pair of calls: the first computes gradients, and the second applies them.
+        """Yield a range for each pair of calls: the first computes gradients, and the second applies them.
 
         If these two kinds of calls do not alternate, yield one range for all of them that cannot be ported.
         """
@@ -191,7 +197,7 @@ class TapeSteps:
         return first, last
 
     def _is_persistent(self, tape: cst.Call) -> bool:
-        """Return whether a gradient tape is persistent, so that code can compute gradients with it more than once."""
+        """Return whether a gradient tape may be persistent, so that it may compute gradients more than once."""
         values = [argument.value for argument in tape.args if keyword_of(argument) in ("", "persistent")]
         return any(self._module.code(value) != "False" for value in values)
 
@@ -222,9 +228,9 @@ class TapeSteps:
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
-        """Check that the optimizer is in a variable that is assigned before the step.
+        """Check that the optimizer is a variable or an attribute, and that the step does not assign it.
 
-        UnsureError: the optimizer is no variable, or is assigned between both calls.
+        UnsureError: it is something else, or is assigned in the lines from one call to the other.
         """
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
