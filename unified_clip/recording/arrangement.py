@@ -58,6 +58,7 @@ def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "tr
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
     Return "same", or "transposed" if the transpose of one weight has the order of the other, or "other".
+    A symmetric weight is "same".
 
     norm: The norm of both weights.
     """

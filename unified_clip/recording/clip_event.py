@@ -257,7 +257,7 @@ class ClipEvent:
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.
 
-        Norm types other than 1 and 2 are not measured. A rank may have only some of the gradients. Every
+        Norm types other than 1 and 2, and weights, are not measured. A rank may have only some of the gradients. Every
         rank that has a gradient measures its norm.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
@@ -304,7 +304,7 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms are finite, or None if the clip has no measured norm."""
+        """Return whether all measured norms, of the clip and of gradients, are finite. None: there are none."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)

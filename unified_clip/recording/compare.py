@@ -56,7 +56,7 @@ class RecordingComparison:
 
     @property
     def findings(self) -> list[Cause]:
-        """The causes of all divergences. If several causes have the same kind, only the last one is in the list."""
+        """The causes of all divergences. Of several causes of one kind, only the last one is in the list."""
         return list({each.kind: each for findings in self.divergences.values() for each in findings}.values())
 
     @property

@@ -95,7 +95,10 @@ class Dispatcher:
             recording.on_unrecordable_graph(framework)
 
     def on_failure(self, what: str, error: Exception) -> None:
-        """Warn that `what`, such as a call of a framework's function, cannot be recorded because of an error."""
+        """Warn that `what`, such as a call of a framework's function, cannot be recorded because of an error.
+
+        Recordings that do not record the frameworks' functions do not warn.
+        """
         for recording in self.natives:
             recording.on_failure(what, error)
 

@@ -82,8 +82,8 @@ class DivergencePoint:
     def gradients(self) -> list[tuple[str, float, float]]:
         """Return (name, norm in run a, norm in run b) for each gradient whose norm both calls have.
 
-        If the norms of gradients were not recorded, return those by which a per-tensor clip scales. Return [] if there
-        are none. A gradient without a name is called "the gradient".
+        If no two gradients can be compared, return the norms by which a per-tensor clip scales. Return [] if there are
+        none. A gradient without a name is called "the gradient".
         """
         pair = self.pairs[self.index]
         norms = list(numbers(pair, "gradient"))
@@ -145,8 +145,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is its name in call a, or "position N" if it has no name. It is None if the call has only one number.
-    If only one of the calls is in float64, the numbers of both are rounded to float32.
+    The parameter is its name in call a, or "position N" if it has no name. It is None if the call has only one norm or
+    coefficient. Yield nothing if the calls have other rules, norm types or numbers of norms, or, for weights and
+    gradients, other norm types. If only one of the calls is in float64, the numbers of both are rounded to float32.
     """
     for name, a, b in _numbers(pair, stage):
         yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
@@ -181,7 +182,7 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, 
 def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
     """Return the threshold of a call, or its two bounds, or None if it is unknown.
 
-    If the norm is float32, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
+    Unless the norm is float64, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
     """
     if line.threshold is None or line.dtype == "float64":
         return line.threshold
@@ -232,7 +233,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm of a call exceeds its threshold.
 
-    None: the norm or the threshold is unknown, or they differ by rounding only.
+    None: a norm or the threshold is unknown or NaN, or they differ by rounding only.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):

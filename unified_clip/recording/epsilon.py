@@ -83,7 +83,8 @@ def compare_places(
 ) -> tuple[object, object, Cause] | None:
     """Compare the effect of the epsilons of two optimizers that add them at different places.
 
-    Return (effect in `left`, effect in `right`, cause), or None if the effects are equal, or if an eps is not recorded.
+    Return (effect in `left`, effect in `right`, cause). Return None if the effects are equal, if both eps are 0, or if
+    an eps is not recorded.
     An effect is the equal epsilon after the bias correction. If there is no such number, it is the place.
     """
     sides = [(run, step, eps) for run, step in ((a, left), (b, right)) if (eps := step.settings.get("eps")) is not None]
@@ -104,7 +105,10 @@ def compare_places(
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two effects are equal up to a relative difference. A tuple has the values of parameter groups."""
+    """Return whether two effects are equal up to a relative difference. A tuple has the values of parameter groups.
+
+    If one effect has a single value, compare it with every value of the other. Else compare the values in order.
+    """
     sides = [each if isinstance(each, tuple) else (each,) for each in (old, new)]
     pairs = itertools.product(*({*each} for each in sides)) if 1 in map(len, sides) else zip(*sides, strict=False)
     return all(math.isclose(x, y, rel_tol=tolerance) for x, y in pairs)

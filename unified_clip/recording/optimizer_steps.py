@@ -126,7 +126,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes.
 
-    Values that one run did not record are not compared.
+    Values that one run did not record, and a number of 0 backward passes, are not compared.
     """
     if None not in (left.cleared, right.cleared) and left.cleared != right.cleared:
         run, other = (a, b) if not left.cleared else (b, a)
@@ -166,8 +166,8 @@ def _left_out(a: RecordedRun, b: RecordedRun, step: int, clips: Sequence[set[int
 def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
-    Other settings than the learning rate are compared only if the class is the same. A setting that only one of the
-    runs recorded is not compared. If the optimizers add eps at different places, its effect is compared.
+    Other settings than the learning rate are compared only if `_are_one_kind` returns True. A setting that only one of
+    the runs recorded is not compared. If the optimizers add eps at different places, its effect is compared instead.
     """
     differs = f"{b.name} differs from {a.name} as with"
     is_moved = _are_one_kind(left, right) and places_differ(left, right)

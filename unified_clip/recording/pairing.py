@@ -34,7 +34,7 @@ class CallPair:
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
-    """Pair the calls of two runs in order. Stop at the first two calls whose steps differ.
+    """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
 
     names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
 
@@ -86,9 +86,9 @@ def match_parameters(
 ) -> Names:
     """Return {name in `a`: name in `b`} for the parameters of two calls. Parameters without a partner are left out.
 
-    The name in `b` comes from `names`, or is equal to that in `a`. If no names are equal, pair the parameters that
-    `names` lacks by shape, in order. Shapes may differ in the order of axes. Positions such as "0" do not count as
-    names.
+    The name in `b` comes from `names`, or is equal to that in `a`. If no name outside `names` is equal, pair the
+    parameters that `names` lacks by shape, in order. Shapes may differ in the order of axes. Positions such as "0" do
+    not count as names.
     """
     matched = {name: other for name, other in names.items() if name in a and other in b}
     taken = {*names, *names.values()}

@@ -224,7 +224,7 @@ class Recording:
             self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
 
     def on_failure(self, what: str, error: Exception) -> None:
-        """Warn once that something, such as a call of a framework's function, cannot be recorded."""
+        """Warn, once for equal messages, that something is not recorded, such as a call of a framework's function."""
         self._is_empty = False
         problem = f"{what} is not recorded: {type(error).__name__}: {error}"
         self._warn(f"{problem}. Training continues. If the framework is newer than unified_clip, update unified_clip.")
@@ -373,8 +373,8 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Record the call's duration (None if unknown) and exception, and write its lines. If the call was traced
-        without an exception, make its graph write the lines instead, whenever it runs.
+        """Record the call's duration (None if unknown), and write its lines, or one line with its exception. If the
+        call was traced without an exception, make its graph write the lines instead, whenever it runs.
         """
         self._tail["seconds"] = seconds
         if error is not None:

@@ -38,7 +38,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance between two numbers. It is 0 if both numbers are NaN, and inf if only one is finite."""
+    """Return the distance between two numbers. It is 0 if they are equal or both NaN, else inf if one is not finite."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

@@ -70,7 +70,8 @@ def inexact_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
-    Compare only the first call of each run. Return None if an optimizer stepped before it.
+    Compare only the first call of each run, if it differs in a weight, a gradient or a norm. Return None if an
+    optimizer stepped before it. Also return a cause for square weights that a port has not transposed.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None

@@ -97,7 +97,10 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both coefficients follow the same formula, but a framework's function rounds one, else None."""
+    """Return a cause if coefficients follow the same formula from equal norms, but a framework's function rounds one.
+
+    Return None otherwise, or if the coefficients are not the first difference.
+    """
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None

@@ -99,7 +99,8 @@ def twice(point: DivergencePoint) -> Cause | None:
 def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
     """Return (norm of the previous call, its coefficient, norm of this call) if a call clips the previous results.
 
-    Return None otherwise, or if one of the two calls does not clip by the total norm.
+    Return None otherwise, or if one of the two calls does not clip by the total norm, or the previous one
+    did not change its gradients.
 
     index: The index of the call in `run.lines`.
     """
@@ -200,7 +201,7 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 
 
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
-    """Return (norms of the first calls, number of these calls). Stop when the combined norm reaches `total`.
+    """Return (norms of the first calls, number of these calls). Stop when the combined 2-norm reaches `total`.
 
     Return ([], 0) if the combined norm does not reach `total` before the end, or before a call with other norms than
     those of tensors or a total norm.

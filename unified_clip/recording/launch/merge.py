@@ -40,7 +40,8 @@ class Part:
 def merge(directory: Path, file: Path, header: dict[str, Any]) -> Merged:
     """Write the lines of all processes to `file`, by rank, after a header that lists the processes.
 
-    With several processes, each line gets the index of its process. Return the number of clip events, and the notes.
+    With several processes, each line gets the index of its process. Return the number of lines about clip calls, and
+    the notes.
 
     directory: The directory of the parts, the files that the processes wrote.
     header: The fields of the header to write if there are no parts.

@@ -168,7 +168,9 @@ class Terminal:
     def draw(self, lines: Sequence[str]) -> None:
         """Draw these lines at the bottom of the terminal. Reserve room again if their number or the terminal changed.
 
-        Draw nothing if the terminal has less than three times as many lines.
+        Draw nothing if the terminal has less than three times as many lines. A line must fit the width of the terminal.
+
+        OSError: the stream is no terminal, or was closed.
         """
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines

@@ -50,7 +50,8 @@ class Hooks:
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
         """Add a hook that replaces a function by a wrapper, in each module or class of `homes` that has the function.
 
-        The function is replaced while hooks are in place. If no module or class has it, there is no hook.
+        The function is that of the first of them. A module that has another function of this name is not changed. The
+        function is replaced while hooks are in place. If no module or class has it, there is no hook.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

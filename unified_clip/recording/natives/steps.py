@@ -126,7 +126,7 @@ def record_step(
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
-    passes: The known fields about the backward passes before the step: `backward_calls`, `cleared` and `changed`.
+    passes: The known fields about what ran before the step: `backward_calls`, `cleared`, `changed` and `clips`.
     is_users: Whether the class may be the user's own. Then its module may be any.
 
     ValueError: a name is unknown.
@@ -146,7 +146,7 @@ def of_groups(values: Sequence[Any]) -> Any:
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
 
-    A tensor that is NaN, and a list with such a value, also become None.
+    A tensor that is NaN also becomes None, and a list with any value that becomes None. A float that is NaN remains.
     """
     if isinstance(value, bool | int | float):
         return value

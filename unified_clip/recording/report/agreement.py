@@ -77,7 +77,7 @@ def _limit(comparison: RecordingComparison) -> str:
 def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
     """Return the (step, value) tuples of each logged number, by name.
 
-    If the run logged no "loss", it has the losses that were recorded in backward passes.
+    If the run logged no "loss", it has the losses that were recorded in backward passes, if any.
     """
     numbers: dict[str, list[Numbered]] = {}
     for line in run.logged:
