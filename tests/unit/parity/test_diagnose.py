@@ -461,6 +461,8 @@ FEW = [dense([-0.0007, 0.1046])]
 """The root is what rounds most of so short a sum."""
 
 
+NEARLY = [dense([-0.2482231]), dense([0.01266844]), dense([1.530252])]
+"""Their norm is that threshold, so eps decides whether they are clipped."""
 LONE = [dense([-0.002481], "float16")]
 """Clipped once or twice by a coefficient just below 1, it moves by one unit in the last place."""
 
@@ -472,6 +474,7 @@ LONE = [dense([-0.002481], "float16")]
 @example(drawn=(named("GradientClipByGlobalNorm", FEW, clip_norm=0.02), 0))
 @example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
 @example(drawn=(named("clip_grad_norm_", LONE, max_norm=0.0024814605712890625), 0))
+@example(drawn=(named("clip_grad_norm_", NEARLY, max_norm=1.5503052473068237), 2))
 @settings(max_examples=30)
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn
@@ -485,6 +488,8 @@ def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn:
         facts.add("touched")
     if kind == "another threshold" and found.norm is None:
         facts.add("coefficient")  # which it cannot be told from
+    if digest(found.gradients or []) == digest(clipped(one, Mistake(eps=0.0)).gradients or []):
+        facts.add("another eps")  # a norm between the threshold and the threshold less eps is not clipped either
     if kind == "left out" and len(one.gradients) == 1:
         facts.add("underflow")  # as the norm of nothing is
     assert cause(one, found)[0] in {kind, "", *facts}

@@ -260,4 +260,4 @@ def test_a_suite_with_a_memory_limit_names_what_to_use_instead(
     assert cli.main(["parity", "--suite", str(where)]) == 2
     error = capsys.readouterr().err
     assert "suite.toml, line 3, memory: " in error
-    assert "limit the memory of the command with `ulimit -v` or a cgroup" in error
+    assert "To limit the command's memory, use `ulimit -v` or a cgroup" in error
