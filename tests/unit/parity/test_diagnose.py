@@ -168,10 +168,16 @@ SHOWN = {
         "the norm is NaN, but should not be",
     ),
     "NaN not spread": (
-        CallOutcome(dense(NAN), WITH_NAN),
+        CallOutcome(dense(NAN), [oracle.scaled(each, 0.5) for each in WITH_NAN]),
         named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
         "NaN",
         "'embedding' and 'encoder.weight' should become NaN, but did not",
+    ),
+    "NaN left as it was": (
+        CallOutcome(dense(NAN), WITH_NAN),
+        named("clip_by_global_norm", WITH_NAN, clip_norm=1.0),
+        "not clipped",
+        "the gradients are returned unchanged",
     ),
     "another family's infinite norm": (
         CallOutcome(dense(INF), [dense([NAN, NAN]), dense([NAN])]),
