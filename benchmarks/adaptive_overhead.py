@@ -38,7 +38,8 @@ LISTS: dict[str, tuple[Sequence[tuple[int, ...]], int, int]] = {
 
 def gradients(shapes: Sequence[tuple[int, ...]], *, on_torch: bool) -> tuple[Any, Any]:
     """Return (the gradients, the argument of `clip_`)."""
-    arrays = [np.full(shape, 1e-3, np.float32) for shape in shapes]
+    random = np.random.default_rng(0)
+    arrays = [random.normal(0.0, 1e-3, shape).astype(np.float32) for shape in shapes]
     if not on_torch:
         return arrays, arrays
     import torch

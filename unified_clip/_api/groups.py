@@ -71,20 +71,19 @@ def clip(
     details: Whether to measure the norm of each gradient, too.
     patterns, step: The configuration's patterns and step, which must be equal on every rank.
     """
-    everything = range(len(gradients.values))
+    everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
         gradients.set_consensus_fields(_must_match([each for _, each in groups], nonfinite, details, patterns, step))
     is_single = len(groups) == 1 and groups[0][1].kind == "global_norm"
     whole = groups[0][1] if is_single else ClipRule("global_norm")
+    # first the norms per tensor: on CPUs the total norm then needs no pass of its own
+    norms = [] if is_single else [rule.measure(gradients, group, own, inputs, scalars=scalars) for group, own in groups]
     (total,) = rule.measure(gradients, everything, whole, inputs)
     with total.path.scope():
         is_wrong = total.path.on_host and not total.path.is_finite(total.n)
         needs_counts = is_wrong or (details and not total.path.on_host)
         counts = total.path.count_nonfinite() if needs_counts else None
-    scalars = nonfinite != "family"
-    norms = [
-        [total] if is_single else rule.measure(gradients, group, own, inputs, scalars=scalars) for group, own in groups
-    ]
+    norms = norms or [[total]]
     measured = [[] if own.kind == "value" else found for (_, own), found in zip(groups, norms, strict=True)]
     max_abs = [_max_abs(gradients, group, inputs) if own.kind == "value" else None for group, own in groups]
     orders = [

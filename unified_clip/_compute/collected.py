@@ -44,7 +44,7 @@ class TensorListPath(HostPath):
         return self._tensors
 
     def per_tensor(self) -> PerTensorPath:
-        return PerTensorPath(self._backend, self._list)
+        return PerTensorPath(self)
 
     def part(self, group: Sequence[int]) -> TensorListPath:
         return TensorListPath(self._backend, self._list.part(list(group)))
@@ -73,14 +73,27 @@ class TensorListPath(HostPath):
 class PerTensorPath(TensorListPath):
     """A `TensorListPath` with one norm and one coefficient for each tensor: its scalars are arrays."""
 
+    def __init__(self, whole: TensorListPath) -> None:
+        super().__init__(whole._backend, whole._list)
+        self._whole = whole
+
     def norm(self, p: float) -> Array:
         """Return the 2-norm of each tensor."""
-        norms = np.empty(len(self._tensors))
+        if not self._list.has_float64:
+            return self._norms()
         is_wide = np.array(list(self._list.codes)) == kernels.CODES["float64"]
-        wide, narrow = np.flatnonzero(is_wide).tolist(), np.flatnonzero(~is_wide)
-        sums = (self._list.part(narrow.tolist()) if wide else self._list).square_sums(self._threads)
-        norms[narrow], doubt = kernels.certified_roots(*sums)
-        for index in (*wide, *narrow[doubt].tolist()):
+        norms = np.empty(len(is_wide))
+        if not is_wide.all():
+            norms[~is_wide] = self.part(np.flatnonzero(~is_wide).tolist()).per_tensor()._norms()
+        for index in np.flatnonzero(is_wide).tolist():
+            norms[index] = self.part([index]).norm(2)
+        return norms
+
+    def _norms(self) -> Array:
+        """Return the 2-norm of each tensor of a list without float64. The next total norm uses the same sums."""
+        self._whole._square_sums = self._list.square_sums(self._threads)
+        norms, doubt = kernels.certified_roots(*self._whole._square_sums)
+        for index in doubt:
             norms[index] = self.part([index]).norm(2)
         return norms
 

@@ -54,10 +54,9 @@ class HostPath:
     def norm(self, p: float) -> Scalar:
         if p == 2 and self._square_sums is not None:
             (sums, errors), self._square_sums = self._square_sums, None
-            with processor.ieee_arithmetic():
-                (norm,), doubtful = kernels.certified_roots([math.fsum(sums)], [max(errors, default=0.0) + 2.0**-52])
-            if not doubtful.size and math.isfinite(norm):
-                return float(norm)
+            norm = kernels.certified_root(math.fsum(sums), max(errors, default=0.0) + 2.0**-52)
+            if norm is not None:
+                return norm
         if p == 2 or (p == 1 and not self._has_complex):
             return self._list.norm(int(p), self.norm_dtype == "float64", self._threads)
         if p == 1:
@@ -73,7 +72,7 @@ class HostPath:
         with processor.ieee_arithmetic():
             self._square_sums = self._list.square_sums(self._threads)
             norms, doubtful = kernels.certified_roots(*self._square_sums)
-            for index in doubtful.tolist():
+            for index in doubtful:
                 norms[index] = HostPath(self._backend, [self._tensors[index]]).norm(2)
         return [float(norm) for norm in norms]
 

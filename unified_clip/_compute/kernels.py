@@ -222,7 +222,7 @@ def slice_norms(
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
     wide = wider_than(norm_name)
     if wide is None:
-        norms, doubt = np.empty(math.prod(shape)), np.arange(math.prod(shape))
+        norms, doubt = np.empty(math.prod(shape)), list(range(math.prod(shape)))
     else:
         if norm_name == "float32":
             sums = np.zeros(shape)
@@ -263,15 +263,29 @@ def _slice_sums(view: Array, dtype: str, kept: list[bool], wide: type[np.floatin
     return sums
 
 
-def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, Array]:
+def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array, list[int]]:
     """Return (rounded square roots of sums, indices of the roots whose rounding is in doubt).
 
     lost: The relative error of the sums.
     """
     sums = np.asarray(sums)
     lost = np.asarray(lost) + 4 * np.finfo(sums.dtype).eps  # for the product and the root below
-    low, high = (np.sqrt(sums * (1 + sign * lost)).astype(dtype).astype(np.float64) for sign in (-1, 1))
-    return low, np.flatnonzero((low != high) & ~np.isnan(low))
+    low, high = np.sqrt(sums * (1 - lost)).astype(dtype), np.sqrt(sums * (1 + lost)).astype(dtype)
+    differs = low != high
+    doubt = np.flatnonzero(differs & ~np.isnan(low)).tolist() if np.count_nonzero(differs) else []
+    return low.astype(np.float64), doubt
+
+
+def certified_root(total: float, lost: float) -> float | None:
+    """Return the square root of a number, rounded to float32. None if the rounding is in doubt, or hard to decide here.
+
+    It needs no NumPy array, nor a scope that keeps subnormal numbers. lost: The relative error of the number.
+    """
+    if not 1e-70 < total < 1e76:  # the root is a normal float32
+        return None
+    lost += 2.0**-50  # for the product and the root below
+    low, high = np.float32(math.sqrt(total * (1 - lost))), np.float32(math.sqrt(total * (1 + lost)))
+    return float(low) if low == high else None
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:

@@ -93,7 +93,8 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
     if type(condition) is bool and type(yes) is float and type(no) is float:
         return yes if condition else no
     if isinstance(condition, np.ndarray):
-        return np.where(condition, yes, no)
+        is_everywhere = isinstance(yes, np.ndarray) and np.count_nonzero(condition) == condition.size
+        return yes if is_everywhere else np.where(condition, yes, no)
     number = next((value for value in (yes, no, condition) if isinstance(value, Number)), None)
     if number is not None:
         xp = number.xp

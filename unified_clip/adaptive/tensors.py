@@ -91,7 +91,7 @@ def _decided_together(
 
     It has no thresholds, which only recordings need, and no total norm.
     """
-    total, norms = gradients.norm(gradients.path(group), group, 2.0), path.norm(2.0)
+    norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
     coefs, new = _coefficients(adagc, state, clip_rule, limit, HOST, total, norms, None)
     return Norm(group, path, norms, coef=coefs, state=new)
 

@@ -40,7 +40,7 @@ def test_norms_have_the_bits_of_each(dtype: type) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("special", [math.nan, math.inf, 0.0, 1e-45, 3e38])
+@pytest.mark.parametrize("special", [math.nan, math.inf, 0.0, 1e-45, 1e-38, 3e-36, 3e-35, 3e37, 1e38, 3e38])
 def test_special_numbers(special: float) -> None:
     check([np.full(3, special, np.float32), np.ones(4, np.float32)])
     check([np.full((40, 50), special, np.float32)])
@@ -50,12 +50,25 @@ def test_special_numbers(special: float) -> None:
 def test_norms_in_doubt_are_rounded_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     certified = kernels.certified_roots
 
-    def wrong_and_in_doubt(*arguments: object) -> tuple[np.ndarray, np.ndarray]:
+    def wrong_and_in_doubt(*arguments: object) -> tuple[np.ndarray, list[int]]:
         roots, _ = certified(*arguments)
-        return roots * 2, np.arange(len(roots))
+        return roots * 2, list(range(len(roots)))
 
     monkeypatch.setattr(kernels, "certified_roots", wrong_and_in_doubt)
     check([np.arange(1, 6, dtype=np.float32), np.ones((3, 3), np.float32)])
+
+
+@needs_kernels
+def test_a_total_norm_after_the_norms_of_collected_tensors_needs_no_pass() -> None:
+    tensor = np.array([3.0, 4.0], np.float32)
+    path = BACKEND.collect_tensors([tensor, np.zeros(2, np.float32)], in_place=False, differentiable=False)
+    assert path is not None
+    norms = path.per_tensor()
+    assert norms is not None
+    assert norms.norm(2).tolist() == [5, 0]
+    tensor *= 2
+    assert path.norm(2) == 5  # from the sums of the norms
+    assert path.norm(2) == 10
 
 
 def test_a_change_of_the_tensors_is_seen_after_the_next_norm() -> None:
