@@ -243,6 +243,11 @@ def test_what_cannot_be_run_is_refused(rule: Any, options: dict[str, Any], messa
         assert_clip_parity(GRADS, rule, **({"frameworks": ["numpy"]} | options))
 
 
+def test_an_error_has_no_advice_that_only_a_suite_can_follow() -> None:
+    with pytest.raises(ValueError, match=r"only clip_by_value supports int64\. Choose another dtype$"):
+        assert_clip_parity([np.arange(3)], "clip_grad_norm_", ["numpy"], max_norm=1.0)
+
+
 def test_by_default_it_takes_what_is_installed_or_has_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name in ("numpy", "jax") else None)
     assert testing._installed({"paddle": "python"}) == ["paddle", "jax", "numpy"]

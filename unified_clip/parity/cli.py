@@ -32,7 +32,7 @@ def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 < (seconds := float(text)) < math.inf:
             return seconds
-    raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0. Pass a number such as 60")
+    raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0. Pass a number of seconds, such as 60")
 
 
 RUN_OPTIONS: dict[str, dict[str, Any]] = {
@@ -54,8 +54,8 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--accept": {
         "action": "store_true",
-        "help": "write the differences of the frameworks' functions into the suite's list of known differences "
-        "(known.toml)",
+        "help": "write the differences of the frameworks' functions into the suite's list of known differences, such "
+        "as known.toml",
     },
     "--baseline": {
         "type": Path,
@@ -93,7 +93,11 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         "bit.",
     )
     parity.add_argument(
-        "--suite", type=Path, metavar="DIR", default=SUITE, help=f"directory with suite.toml (default: {SUITE})"
+        "--suite",
+        type=Path,
+        metavar="DIR",
+        default=SUITE,
+        help=f"directory with suite.toml, or another .toml file (default: {SUITE})",
     )
     for option, settings in RUN_OPTIONS.items():
         parity.add_argument(option, **settings)
@@ -107,7 +111,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         type=Path,
         metavar="DIR",
         default=argparse.SUPPRESS,  # a default would overwrite `--suite X` before `init`
-        help=f"directory for suite.toml (default: {SUITE})",
+        help=f"directory for suite.toml, or another .toml file (default: {SUITE})",
     )
     for option, settings in RUN_OPTIONS.items():
         init.add_argument(option, **{**settings, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
@@ -206,10 +210,8 @@ def _suite(options: argparse.Namespace) -> Suite:
 
     suite = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
-        message = (
-            f'{options.suite} names no list of known differences. Add known = "known.toml" at the top of suite.toml.'
-        )
-        raise SuiteError(message, "UC303")
+        advice = load.add_known_list(load.file_of(options.suite))
+        raise SuiteError(f"the suite names no list of known differences. {advice}.", "UC303")
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
@@ -250,7 +252,8 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .known import update
 
     if report.ours_differ or report.is_incomplete:
-        message = f"{path} was not changed: the run has other failures (above). Fix them, and run --accept again."
+        problem = f"{path} was not changed: unified_clip's results differ, or results are missing"
+        message = f"{problem} (see the problems in parity.md). Correct them, and run --accept again."
         reject(UsageError(message, "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs none at all
         return report.exit_code or DIFFERENT

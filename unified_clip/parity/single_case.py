@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     try:
         return cases.make_case(GIVEN, in_memory.read_container(container), {"call": call, **plain})
     except SuiteError as error:
-        text = str(error).replace(f", {cases.OR_EXPECT}", "")  # only the cases of a suite can expect an error
+        text = re.sub(r", or expect the error: raises = '\w+'", "", str(error))  # only a suite can expect an error
         raise ValueError(text.removeprefix(GIVEN).removeprefix(", calls 1").lstrip(",: ")) from None
 
 
@@ -90,8 +91,8 @@ def problems(
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
     """Return a description of the bits that differ between the first framework and each other framework.
 
-    Frameworks without a result are left out. All results must be correct: the contract allows differences for a
-    norm_type other than 1, 2 and inf.
+    Frameworks without a result are left out. All results must be correct. Even then, bits may differ for a norm_type
+    other than 1, 2 and inf.
     """
     results = {name: _named(case, outcome) for name, outcome in outcomes.items() if isinstance(outcome, CallOutcome)}
     first, *others = results or [""]

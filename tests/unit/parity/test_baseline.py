@@ -265,7 +265,10 @@ def test_keys_of_later_versions_are_ignored(tmp_path: Path) -> None:
         ("[" * 100_000, "is not a parity.json: maximum recursion depth"),
         ("[]", "is not a parity.json: the file: Input should be"),
         ("3", "is not a parity.json: the file: Input should be"),
-        ({}, "is not a parity.json: the key schema is missing. Write a new baseline: unified-clip parity --out"),
+        (
+            {},
+            "is not a parity.json: the key schema is missing. To write a new baseline, run the same command with --out",
+        ),
         (without("schema"), "the key schema is missing"),
         (written(schema=1), "has schema 1. This version reads schema 2 only"),
         (without("cases"), "is not a parity.json: cases: Field required"),
@@ -287,7 +290,7 @@ def test_what_is_no_baseline_is_refused_with_the_reason(tmp_path: Path, content:
 
 def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
     path = put(tmp_path, written())
-    with pytest.raises(SuiteError, match="has none of the cases of this suite"):
+    with pytest.raises(SuiteError, match="has none of the cases of this run"):
         baseline.read(path, ["another"], ["torch"])
     with pytest.raises(SuiteError, match="has no results of jax, paddle"):
         baseline.read(path, ["one"], ["jax", "paddle"])

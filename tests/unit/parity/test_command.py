@@ -115,7 +115,8 @@ def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
     report = result("equal", "missing", may_be_missing=["numpy"])
     assert report.exit_code == 3
     (problem,) = report.problems
-    assert problem.detail == "why. Install it, or set python under [frameworks.torch] in suite.toml"
+    interpreter = "set python under [frameworks.torch] of the suite to an interpreter that has it"
+    assert problem.detail == f"why. Install torch, or {interpreter}"
     assert result("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
 
 

@@ -158,7 +158,7 @@ FAILURES = {
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",
         "unreadable",
-        "the worker's result cannot be read. Run the case again: TypeError: ",
+        "the worker's result cannot be read: TypeError: ",
     ),
     "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (
@@ -249,7 +249,8 @@ def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureF
         cli.main(["parity", f"--timeout={seconds}"])
     assert refused.value.code == 2
     assert (
-        f"--timeout: {seconds} is not a number of seconds above 0. Pass a number such as 60" in capsys.readouterr().err
+        f"--timeout: {seconds} is not a finite number above 0. Pass a number of seconds, such as 60"
+        in capsys.readouterr().err
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
+import numpy as np
 import pytest
 from support.parity.cases import WORKED, case, dense, suite
 from support.parity.reports import native, one_case, report
@@ -32,6 +33,7 @@ from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework, SuiteError
 from unified_clip.parity.workers import user_function, worker
 from unified_clip.parity.workers.user_function import UserFunction
+from unified_clip.tensors.types import Dense
 
 CLIP = """
 import numpy as np
@@ -145,7 +147,7 @@ def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(tmp_pa
 
 IN_PLACE = {
     "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of the list, which changes no gradient of the "
-    "caller. Write into each tensor, as in gradient",
+    "caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, or None. Or, if it returns gradients",
 }
 """The body of a function that clips in place, and the error."""
@@ -335,6 +337,17 @@ def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
         (pair,) = own_pairs.compare(one, natives, outcomes, dict.fromkeys("abc", Framework()))
         assert own_pairs.in_words(pair) == words
         assert (pair.left, pair.right, pair.verdict) == ("a", "b", verdict)
+
+
+def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None:
+    one = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    row, column = (
+        CallOutcome(dense(5.0), [Dense("float32", np.ones(shape, np.float32))], name="clip.py:f")
+        for shape in ((1, 4), (2, 2))
+    )
+    natives = {name: native(function="clip.py:f", verdict="known") for name in "ab"}
+    (pair,) = own_pairs.compare(one, natives, {"a": row, "b": column}, dict.fromkeys("ab", Framework()))
+    assert own_pairs.in_words(pair) == "known, they return gradients of other shapes"
 
 
 def test_reports_have_the_comparison_of_functions_with_each_other() -> None:

@@ -353,6 +353,15 @@ def test_numpy_alone_has_no_table_of_frameworks_functions(tmp_path: Path, capfd:
         assert "The frameworks' functions" not in text
 
 
+def test_each_suite_of_a_directory_gets_a_list_of_its_own() -> None:
+    assert suites.add_known_list(suites.file_of(Path("parity"))) == 'Add known = "known.toml" at the top of ' + str(
+        Path("parity", "suite.toml")
+    )
+    assert (
+        suites.add_known_list(suites.file_of(Path("own.toml"))) == 'Add known = "own-known.toml" at the top of own.toml'
+    )
+
+
 @pytest.mark.parametrize("options", [[], ["--accept"]])
 def test_a_run_of_some_frameworks_leaves_the_entries_of_the_others_alone(tmp_path: Path, options: list[str]) -> None:
     path = written(tmp_path, 'known = "known.toml"\n[frameworks.torch]\n' + SUITE + RULES)
@@ -369,7 +378,7 @@ def test_a_run_of_some_frameworks_leaves_the_entries_of_the_others_alone(tmp_pat
 def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, out = written(tmp_path, SUITE + RULES), str(tmp_path / "out")
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 2
-    assert 'Add known = "known.toml" at the top of suite.toml.' in capfd.readouterr().err
+    assert f'Add known = "known.toml" at the top of {path}.' in capfd.readouterr().err.replace("\n", " ")
     written(tmp_path, 'known = "known.toml"\n' + SUITE + RULES)
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
     assert "known.toml does not exist, so every difference fails. To list" in capfd.readouterr().out

@@ -175,7 +175,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
         ("worker.versions = lambda packages: []\nworker.run = lambda *arguments: None", "without a result"),
         (
             "open(f'{sys.argv[3]}/worker.json', 'w').write('garbage')\nos._exit(0)",
-            "worker.json cannot be read. Run it again: Expecting value",
+            "worker.json cannot be read: Expecting value",
         ),
     ],
 )

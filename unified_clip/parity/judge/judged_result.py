@@ -135,7 +135,7 @@ def report_result(
 
     details: The element that is furthest from the exact result.
     command: The shell command that runs the case again.
-    judgement: For a framework's function: (verdict, the reason why it fails the run, or '' if it does not).
+    judgement: For a framework's function: (verdict, the reason why the result fails the run, or ''). Else None.
     user_function: The function of the user that the mode `native` called, or '' if it called the framework's own.
     """
     verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")

@@ -140,10 +140,9 @@ def is_long(case: Case) -> bool:
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
     """Return the norm of all gradients together, computed exactly and rounded once.
 
-    With `extreme`, return the smallest or the largest norm that the contract allows instead.
-
-    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
-        largest. If the norm is infinite or NaN, all are the same.
+    extreme: 0 for this norm, -1 for the smallest norm that the contract allows on the device path, 1 for the largest.
+        Ignored if the norm is infinite or NaN.
+    p: The norm_type.
     """
     dtype = norm_dtype(gradients)
     n = exact_norm(gradients, p, dtype)
@@ -220,11 +219,12 @@ def _clamped(gradient: Dense, low: float, high: float) -> Dense:
 
 
 def after_steps(case: Case, totals: Sequence[float] | None = None) -> Expected:
-    """Return the exact result of a sequence of steps, each with the state of the one before.
+    """Return the exact result of clipping in several steps. Each step uses the state after the previous step.
 
-    Its norm is a vector of float64: the total norm of each step, and then the numbers of the last state.
+    The field `norm` of the result is a vector of float64: the total norm of each step, and then the numbers of the last
+    state.
 
-    totals: The total norms, if not the exact ones.
+    totals: The total norm of each step. If None, the exact norms are computed.
     """
     rule, limit = case.arguments["rule"], float(case.arguments.get("clip_norm", math.inf))
     settings = adaptive_calls.settings(case.arguments)

@@ -22,8 +22,9 @@ def compare(
 ) -> list[OwnPair]:
     """Return the comparison of each two functions of the user in a case. Leave out frameworks without a result.
 
-    Results that differ by more than both tolerances are "known" if one result is a known difference and the other is
-    not "different" from the exact result. Else they are "different".
+    A pair is "equal", or "close" if the results differ by no more than the sum of both tolerances. For a larger
+    difference, the pair is "known" if one result is a known difference and the other is not "different" from the exact
+    result. Else it is "different".
 
     outcomes: The tensors of each result. None if the list of gradients is long: then the pair gets the worse of the
         verdicts on both results.
@@ -51,9 +52,10 @@ def compare(
 
 
 def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str, float | None]:
-    """Return (a difference other than a size in words, or ''; the largest relative difference of numbers).
+    """Return (description, size) of the difference between two results.
 
-    The size is None if there are such words, or if both raised an error.
+    `description` is a difference without a size, such as another shape, or ''. `size` is the largest relative
+    difference of numbers. The size is None if there is a description, or if both functions raised an error.
     """
     if left.raised or right.raised:
         return ("" if left.raised and right.raised else "only one of them raises an error"), None
@@ -61,7 +63,7 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
     for name, a, b in (("norm", _norm(left), _norm(right)), ("gradients", left.gradients, right.gradients)):
         if a is None or b is None:
             continue
-        if [each and each.array.size for each in a] != [each and each.array.size for each in b]:
+        if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
             return "they return gradients of other shapes", None
         found = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
         if not found.is_finite:

@@ -20,7 +20,10 @@ Step = tuple[float, dict[str, Any]]
 
 
 def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
-    """Yield the steps of the rule `ema_ratio`. values: the total norm of each step."""
+    """Yield (threshold, state after the step) for each step of the rule `ema_ratio`.
+
+    values: The total norm of each step.
+    """
     mean: Any = 0 * ratio
     seen = 0
     for value in values:
@@ -50,7 +53,11 @@ def zclip(
     eps: Any = 1e-6,
     root: Callable[[Any], Any] = math.sqrt,
 ) -> Iterator[Step]:
-    """Yield the steps of the rule `zclip`. values: the total norm of each step."""
+    """Yield (threshold, state after the step) for each step of the rule `zclip`.
+
+    values: The total norm of each step.
+    root: The function that computes square roots. Another function than `math.sqrt` can compute them exactly.
+    """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
     seen = 0
@@ -84,7 +91,10 @@ def zclip(
 def percentile(
     values: Sequence[float], percent: float = 10.0, window: int | None = None, include_current: bool = True
 ) -> Iterator[Step]:
-    """Yield the steps of the rule `percentile`. values: the total norm of each step."""
+    """Yield (threshold, state after the step) for each step of the rule `percentile`.
+
+    values: The total norm of each step.
+    """
     history: list[float] = []
     for value in values:
         limit = 0.0
@@ -120,7 +130,9 @@ def adagc(
     warmup_norms: str = "clipped",
     limit: float = math.inf,
 ) -> Iterator[TensorStep]:
-    """Yield the steps of the rule `adagc`.
+    """Yield (coefficients, state after the step) for each step of the rule `adagc`.
+
+    A tensor without a gradient has the coefficient None.
 
     norms_of_steps: The norm of each tensor in each step, or None for a tensor without a gradient.
     totals: The total norm of each step.
@@ -173,7 +185,7 @@ def unit_threshold(
     eps: float | None = None,
     smallest_norm: float | None = None,
 ) -> tuple[float, float]:
-    """Return (the threshold of a unit, the smallest norm that divides), for the rule `agc`.
+    """Return (the threshold of a unit, the smallest norm in the divisor of its coefficient), for the rule `agc`.
 
     weight: The norm of the parameter's unit.
     """

@@ -272,9 +272,10 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether a result of an adaptive rule follows exactly from norms that the contract allows on the device
     path.
 
-    For `adagc`, the norms of the tensors are unknown. Its result is continuous in them, so return whether it is within
-    CONTINUOUS times their error. Return False if `expected` or `outcome` has no
-    gradients.
+    For `adagc`, the norms of the tensors are unknown. A small error of these norms causes a small error of the result.
+    So return whether the error of the result is at most CONTINUOUS times the allowed error of a norm.
+
+    Return False if `expected` or `outcome` has no gradients.
     """
     if outcome.gradients is None or expected.gradients is None:
         return False

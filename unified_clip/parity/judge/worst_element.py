@@ -93,8 +93,8 @@ def _find(
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
     """Return the tensors of a result at one stage, converted to the dtypes and shapes of the exact result `right`.
 
-    Return None if either has no tensors at this stage, if the numbers of elements differ, or for the coefficient of a
-    clip by value.
+    Return None if either result has no tensors at this stage, if their numbers of elements differ, or for the
+    coefficient of a clip by value.
     """
     exact, tensors = right.at(stage), None if result is None else result.at(stage)
     if exact is None or tensors is None or (stage == "coefficient" and case.call.by_value):

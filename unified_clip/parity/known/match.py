@@ -85,7 +85,8 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
         return f"{what}; not listed as a known difference{cause}. {fix} it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
-        return f"{what}: {len(entries)} known differences cover it ({reasons}). Remove all but one"
+        several = f"{len(entries)} known differences cover it ({reasons})"
+        return f"{what}: {several}. Change their `cases` so that only one matches, or remove all but one"
     if not entries[0].bounds(deviation.size):
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
         return f"{what}: more than {listed}{cause}. {fix} the new size"
@@ -95,7 +96,7 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
 def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mapping[str, str]) -> KnownDifferenceResult:
     size = max(cases.values(), default=0.0)
     problem = ""
-    if package := entry.unreported(installed):
+    if installed and (package := entry.unreported(installed)):
         unreported = f"the worker of {entry.framework} does not report the version of that package"
         problem = f"`versions` names {package}, but {unreported}. Name {' or '.join(installed)} instead"
     elif not cases:

@@ -72,7 +72,7 @@ class Difference(NamedTuple):
     """Whether inf and NaN are in the same places on both sides."""
 
     is_absolute: bool = False
-    """Whether `size` is absolute and not 0, because all exact numbers are 0, and so are the gradients."""
+    """Whether `size` is absolute and not 0. It is absolute if all exact numbers and all gradients are 0."""
 
 
 Arrays = Sequence[Float64s]
@@ -82,8 +82,8 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the difference between numbers and the exact numbers, array by array.
 
     results, exact: Equally many arrays, with the same shapes.
-    inputs: The gradients before the clip. If no exact number is finite and not 0, the size is relative to the largest
-        of them.
+    inputs: The gradients before the clip. If every exact number is 0, inf or NaN, the size is relative to the largest
+        finite element of the gradients.
     """
     largest = _largest(exact) or _largest(inputs)
     size, is_finite = 0.0, True
@@ -110,9 +110,11 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Return results with the shapes and dtypes of the exact results. Each number is rounded to its dtype.
 
-    A result that is None becomes zeros. If there are more or fewer results than exact ones, pair those that are not
-    None, in order. Return None if there are too many of these, if one has another number of elements than its exact
-    result, or if one is not zero and its exact result is None.
+    A result that is None becomes zeros. If there are more or fewer results than exact results, pair the results that
+    are not None with the exact results that are not None, in order.
+
+    Return None if too many results are not None, or if a result has another number of elements than its exact result.
+    Also return None if an exact result is None, but its result is not zero.
     """
     if len(results) != len(exact):
         remaining = iter([tensor for tensor in results if tensor is not None])

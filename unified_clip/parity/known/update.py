@@ -30,6 +30,8 @@ def write(path: Path, report: ParityReport) -> Changes:
     the cases that still differ. If the file does not exist, create it.
 
     report: A report without failed or missing results, and without differences of unified_clip.
+
+    OSError: the file cannot be written.
     """
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
     tables = _entry_tables(document)
@@ -144,8 +146,8 @@ def _renew(
 ) -> list[Table]:
     """Remove from an entry the cases that no longer differ, and set its size to the measured size.
 
-    An entry of an earlier version with `size = inf` may cover differences with inf or NaN in several places. Return a
-    new entry for each place but the first, with the same title and reason.
+    An entry of an earlier version with `size = inf` may cover differences with several values of `not_finite`. Return a
+    new entry for each value but the first, with the same title and reason. For any other entry, return [].
 
     table: The entry in the TOML document, which this function changes.
     known: The same entry as a model, with its values before the change.

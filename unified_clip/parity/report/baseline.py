@@ -32,8 +32,7 @@ KINDS = {
     "version": "another version",
 }
 
-COMMAND = "unified-clip parity --out DIRECTORY"
-ADVICE = f"Write a new baseline: {COMMAND}"
+ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
 Key = tuple[str, str, str]
 """(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
@@ -60,8 +59,8 @@ class _Entry:
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
     """Return an earlier report.
 
-    SuiteError: the file cannot be read, is not a report, or has another SCHEMA. Or it has none of these cases, or none
-    of these frameworks.
+    SuiteError: the file cannot be read, is not a report, or has another SCHEMA. Or the report has none of `cases`, or
+        none of `frameworks`.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -73,7 +72,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         report = ParityReport.model_validate(data)
     except OSError as error:
         problem = f"The baseline {path} cannot be read: {error.strerror}. Correct the path or its permissions"
-        raise SuiteError(f"{problem}. Or write a new baseline: {COMMAND}", "UC302") from None
+        raise SuiteError(f"{problem}. {ADVICE}", "UC302") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         what = ".".join(map(str, first["loc"])) or "the file"
@@ -84,7 +83,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
         raise SuiteError(f"The baseline {path} is not a parity.json: {error}. {ADVICE}", "UC302") from None
     if not set(cases) & {case.name for case in report.cases}:
         raise SuiteError(
-            f"The baseline {path} has none of the cases of this suite. Pass an earlier report of this suite.",
+            f"The baseline {path} has none of the cases of this run. Pass an earlier report of this suite. {ADVICE}",
             "UC302",
         )
     if not set(frameworks) & set(report.frameworks):
@@ -200,7 +199,7 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
         what = f"known difference, {entry.function}, {entry.reason!r}"
         count[f"{entry.framework} {what}"] += 1
         number = count[f"{entry.framework} {what}"]
-        verdict = "stale entry of known.toml" if entry.problem else "as listed"
+        verdict = "stale entry of the list" if entry.problem else "as listed"
         size = entry.size or 0.0
         text = verdict + (f": {entry.problem}" if entry.problem else f", {size:.2g}" if size else "")
         key = (entry.framework, what if number == 1 else f"{what} ({number})", "")

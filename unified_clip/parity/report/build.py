@@ -102,7 +102,8 @@ def _detail(framework: str, result: Result) -> str:
     """Return the detail of a failed result. If the framework is missing, add the remedy."""
     if result.verdict != "missing":
         return result.detail
-    return f"{result.detail}. Install it, or set python under [frameworks.{framework}] in suite.toml"
+    remedy = f"set python under [frameworks.{framework}] of the suite to an interpreter that has it"
+    return f"{result.detail}. Install {framework}, or {remedy}"
 
 
 def _verdict(report: ParityReport) -> str:

@@ -62,16 +62,21 @@ def as_xml(report: ParityReport) -> bytes:
 
 
 def _title(mode: str, result: Result) -> str:
-    """Return the title of a mode. For a function of the user, add its name: no other element has it if it passes."""
+    """Return the title of the mode of a result. For a function of the user, add its name, such as "clip.py:clip".
+
+    In the XML, only the title names a function of the user whose tests all pass.
+    """
     title = compared.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
 
 def _suite(root: Element, report: ParityReport, framework: str, mode: str, title: str) -> None:
-    """Add a `testsuite` element with the results of one framework in one mode, as far as they have this title.
+    """Add a `testsuite` element with the results of one framework in one mode. Leave out results with another `_title`.
 
-    A result without tensors, such as after a crash, is an error. A missing framework is skipped if the suite allows it
-    to be missing.
+    The test of a result without tensors, such as after a crash, is an error. If the framework is missing and the suite
+    allows this, the test is skipped.
+
+    title: The end of the name of the test suite, such as "host path".
     """
     suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
     for row in report.cases:
@@ -95,7 +100,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed. If the baseline already had this failure, and it is no worse, mark it as skipped.
+    """Mark a test case as failed. If the baseline already had this failure, and now it is no worse, mark it as skipped.
 
     key: The key of the result: (framework, what, case).
     numbers: More lines about the difference.

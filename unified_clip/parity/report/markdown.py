@@ -95,7 +95,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
-    """Return a line with the counts of verdicts for each two frameworks whose functions of the user were compared."""
+    """Return a line for each two frameworks with functions of the user that were compared: how often each verdict."""
     counts: dict[str, Counter[str]] = {}
     for case in report.cases:
         for pair in case.own_pairs:
@@ -168,7 +168,8 @@ def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
 
     The numbers are the sizes of the difference: of the norm, and of the gradients. If the difference is not one of
-    numbers only, the text has its kind instead. If nothing differs, or there is no result, it has only the verdict.
+    numbers only, the text has its kind instead. If nothing differs, or the call failed, the text is only the verdict.
+    If the framework has no function for the case, the text is "-".
     """
     result = results.native
     if result is None:

@@ -125,8 +125,9 @@ class View:
         return [(verdict, verdicts[verdict]) for verdict in sorted(verdicts, key=list(VERDICTS).index)]
 
     def percent(self, column: Column, count: int) -> str:
-        """Return the share of a verdict in a column, in percent as text. Only an exact share is written as 0 % or 100
-        %.
+        """Return the share of a verdict in a column as text, such as "25 %".
+
+        The text is "0 %" or "100 %" only if none or all of the results have the verdict.
 
         count: The number of results with the verdict.
         """

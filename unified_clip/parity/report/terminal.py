@@ -18,7 +18,8 @@ MOST_CASES = 40
 def show(report: ParityReport, out: Path) -> None:
     """Print the report to the terminal: problems if the run fails, tables, the summary, and the path of the report.
 
-    With a baseline, print only the table of changes. Without one, print no tables of more than MOST_CASES cases.
+    With a baseline, print only the table of changes. Without one, print no table if the report has more than MOST_CASES
+    cases.
     """
     console = Console(highlight=False)
     if not console.is_terminal:

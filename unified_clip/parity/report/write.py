@@ -20,6 +20,8 @@ def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = ()
 
     recorded: Calls of a recording, to plot on the page.
     ported: A report of `unified-clip port`, to show on the page.
+
+    OSError: a file or the directory cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"

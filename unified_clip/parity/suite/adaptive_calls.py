@@ -26,7 +26,7 @@ def settings_of(rule: object) -> list[str]:
 
 
 def settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a call's rule. The rule has defaults for the others."""
+    """Return the settings of the rule that a call's arguments have. The rule has defaults for missing settings."""
     return {key: value for key, value in arguments.items() if key not in OF_CALLS}
 
 
@@ -43,7 +43,7 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
     """
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)
     if not isinstance(rule, str) or rule not in RULES:
-        return no_such("rule", str(rule), list(RULES))
+        return f"rule = {rule!r:.60}: {no_such('rule', str(rule), list(RULES))}"
     if (function := FUNCTIONS.get(rule, "adaptive.clip_by_global_norm")) != call_name:
         return f"the rule {rule} is for {function}. Correct call or rule"
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -58,8 +58,11 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the gradients break it, the error) for each condition of a call with an adaptive rule.
+    """Yield (is broken, message) for each condition that a call with an adaptive rule has on its gradients.
 
+    `message` is the error if the gradients break the condition.
+
+    style: The style of the call, "steps" or "units".
     arguments: Arguments in which `find_error` finds no error.
     """
     count = len(gradients)
@@ -72,7 +75,10 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
         )
         return
     steps = arguments["steps"]
-    yield bool(count % steps) or not count, f"{count} gradients cannot be split into {steps} equal steps. Correct steps"
+    yield (
+        bool(count % steps) or not count,
+        f"{count} gradients cannot be split into {steps} equal steps. Correct steps or the number of gradients",
+    )
     lists = split(gradients, steps)
     yield (
         any(all(each is None for each in step) for step in lists),

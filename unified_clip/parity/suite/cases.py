@@ -151,7 +151,7 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
                 if case.name in cases:
                     raise SuiteError(
                         f"{place}: the case {case.name!r} is already in this table or in an earlier one. Remove the "
-                        "repeated call, rule, threshold or name"
+                        "repeated call, rule, threshold, configuration, dtype or name of gradients"
                     )
                 _check(case, place)
                 cases[case.name] = case
@@ -273,7 +273,9 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
         kinds = int if key == "axes" else bool if key == "error_if_nonfinite" else (int, float)
         if not all(_is_number(number, kinds) for number in numbers):
             forms = {"axes": "a list of whole numbers", "error_if_nonfinite": "true or false"}
-            raise SuiteError(f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number for float64')}")
+            raise SuiteError(
+                f"{place}, {name}: {key} is {value!r:.60}. Give {forms.get(key, 'a number below 1.8e308')}"
+            )
     return name, arguments
 
 
@@ -297,7 +299,7 @@ def _check(case: Case, place: str) -> None:
 
 
 def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case breaks a rule, the error for a case that does) for each rule about its keys."""
+    """Yield (is broken, message) for each rule about the keys of a case. `message` is the error for a broken rule."""
     call, form, count = case.call, case.call_form, len(case.gradients)
     dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
     yield (
@@ -365,7 +367,7 @@ OR_EXPECT = "or expect the error: raises = 'ValueError'"
 
 
 def _unfit_numbers(case: Case) -> Iterator[tuple[bool, str]]:
-    """Yield (whether the case breaks the rule, the error for a case that does) for each rule about its arguments."""
+    """Yield (is broken, message) for each rule about the numbers in a case's arguments, as `_unfit` does."""
     arguments = case.arguments
     thresholds = {key: arguments[key] for key in (*case.call.required, "use_norm", "min") if key in arguments}
     for key, value in thresholds.items():

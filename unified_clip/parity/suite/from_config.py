@@ -76,7 +76,8 @@ def _why_not_one_call(config: Settings) -> str:
     if config.uses_names:
         return f"suites do not support include, exclude and groups. {COPY} without them, and choose tensors with `only`"
     if config.adaptive is not None:
-        return "its threshold is adaptive, and needs several steps. Write the call with steps into `calls`"
+        problem = "its threshold is adaptive, and needs several steps"
+        return f"{problem}. Remove it from `configs`, and write a call with the keys rule and steps into `calls`"
     if config.nonfinite != "family":
         return f"suites do not support nonfinite = {config.nonfinite!r}. {COPY} without nonfinite"
     if config.has_own_eps:

@@ -40,7 +40,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
             if table.framework and table.framework not in pythons:
                 raise SuiteError(
                     f"{place}: the suite has no framework {table.framework!r}. Correct the key `framework`, or add "
-                    f"[frameworks.{table.framework}] to suite.toml"
+                    f"[frameworks.{table.framework}] to the file with the suite's other frameworks"
                 )
             python = pythons[table.framework] if table.framework else sys.executable
             return files.call(table.function, suite, files.scratch(), python=python, framework=table.framework)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,20 @@ class Suite:
     """
 
 
+def file_of(path: Path) -> Path:
+    """Return the file of the suite in a directory. If `path` ends in `.toml`, return `path` itself."""
+    return path if path.suffix == ".toml" else path / FILE
+
+
+def add_known_list(file: Path) -> str:
+    """Return the advice for a suite whose file names no list of known differences: the key to add to the file.
+
+    Each file gets another name for its list: `--accept` would drop the entries of another suite in a shared list.
+    """
+    name = "known.toml" if file.name == FILE else f"{file.stem}-known.toml"
+    return f"Add known = {json.dumps(name)} at the top of {file}"
+
+
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
@@ -71,7 +86,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     SuiteError: the suite is invalid or has no cases, or a file that it names does not exist. The list of known
         differences may be missing: then the suite has a note.
     """
-    file = path if path.suffix == ".toml" else path / FILE
+    file = file_of(path)
     directory = file.parent
     data = schema.read(file, schema.SuiteFile)
     files: list[Path] = []
@@ -98,7 +113,7 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if replaced and not data.known:
         raise SuiteError(
             f"{file}, frameworks.{replaced[0]}.functions: without a list of known differences, the run passes whatever "
-            'your functions return. Add known = "known.toml" at the top'
+            f"your functions return. {add_known_list(file)}"
         )
     known_file = directory / data.known if data.known else None
     known: list[KnownDifference] | None = None if known_file is None else []

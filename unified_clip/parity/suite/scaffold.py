@@ -121,7 +121,7 @@ def _string(text: str) -> str:
     """
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(
-            f"The path {text!r} is not UTF-8, so suite.toml cannot contain it. Rename the file or the directory"
+            f"The path {text!r} is not UTF-8, so a suite cannot contain it. Rename the file or the directory"
         )
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 

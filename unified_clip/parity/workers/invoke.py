@@ -176,7 +176,7 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
 
 
 def call_public_name(invocation: Invocation, function: Callable[..., Any], settings: Any) -> CallResult:
-    """Call a public function of unified_clip with the gradients of a case.
+    """Call a public function of unified_clip, or a function with the same arguments, with the gradients of a case.
 
     `public_calls.Call.style` decides how gradients are passed and returned.
 
@@ -252,7 +252,7 @@ def _first_state(invocation: Invocation) -> Any:
 
 
 def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> CallResult:
-    """Clip the gradients of one step after the other. The result's norm is a list: the norm of each step, the state."""
+    """Clip the gradients of one step after the other. The result's norm is a list: each step's norm, then the state."""
     state, norms, gradients = _first_state(invocation), [], []
     for step in adaptive_calls.split(invocation.gradients, invocation.arguments["steps"]):
         clipped, norm, state = function(list(step), invocation.rule, state, **_limits(invocation))

@@ -41,6 +41,8 @@ OUT_OF_MEMORY = re.compile(
 )
 """Matches the messages of Python, C++ and the frameworks about too little memory."""
 
+AGAIN = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
+
 STOP = threading.Event()
 """When this event is set, all workers are ended, and none is started."""
 
@@ -156,10 +158,10 @@ def run(
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
     """Write the work items and their gradients into the directory `job`, which the worker reads.
 
-    items: The work items, by number.
-
     A list of gradients that several cases share is written once. Tensors that are memory-mapped from the user's file
     are not copied.
+
+    items: The work items, by number.
     """
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}
@@ -245,7 +247,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         results.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"the worker's file {path.name} cannot be read. Run it again: {error}")
+        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {AGAIN}")
     return None
 
 
@@ -267,4 +269,4 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return Failure("unreadable", f"the worker's result cannot be read. Run the case again: {reason}")
+        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {AGAIN}")

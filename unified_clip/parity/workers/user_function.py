@@ -64,15 +64,17 @@ class UserFunction(NamedTuple):
         UserFunctionError: the function cannot be loaded.
         """
         function = _load(self.file, self.name, self.text)
+        marks = invocation.adapter.marks_parameters
 
         def clip(gradients: Any, **arguments: Any) -> Any:
             positional = [arguments.pop(key) for key in invocation.call.required]
             items = self._items(gradients, invocation)
             returned = function(gradients, *positional, **arguments)
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
+                example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
-                    f"{self.text} replaced items of the list, which changes no gradient of the caller. Write into each "
-                    f"tensor, as in gradient[...] = clipped. {self._or_gradients()}"
+                    f"{self.text} replaced items of the list, which changes no gradient of the caller. For each item, "
+                    f"{example}. {self._or_gradients()}"
                 )
             return self._checked(returned, invocation)
 

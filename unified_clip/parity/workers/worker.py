@@ -82,8 +82,8 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
     In the mode `native` there is no path to check.
 
-    RuntimeError: the backend takes the other path, or does not see that a tensor is distributed. The mode would then
-    test the wrong code. Or the mode is unknown.
+    RuntimeError: the mode is unknown. Or the backend takes the other path, or takes a distributed tensor for a plain
+        tensor, so that the mode would test the wrong code.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
@@ -193,7 +193,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     """Run these cases, and return their results in order.
 
     If the cases share a graph and the graph fails, run them one by one. The result of a case that fails alone is
-    {"unreadable": the error}. If each case runs alone, the first case gets the error of the shared graph.
+    {"unreadable": the error}. If no case fails alone, the first case gets the error of the shared graph.
     """
     try:
         with adapter.scope({dtype for _, gradients in cases for dtype in dtypes(gradients)}):
