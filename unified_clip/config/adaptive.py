@@ -30,7 +30,10 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def is_per_tensor(self) -> bool:
-        """Return whether the rule has a threshold for each tensor or unit of a tensor, not one for the total norm."""
+        """Return whether the rule has a threshold for each tensor, or for each unit of a tensor.
+
+        Other rules have one threshold, for the total norm.
+        """
         return self.rule in PER_TENSOR
 
     @property
@@ -44,7 +47,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """A table with the same effect as this one. It is equal for two tables with the same effect."""
+        """A table with the same effect as this table. Tables with the same effect have an equal `meaning`."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -89,13 +92,15 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a state has a number for each entry of a call, with those without a gradient."""
+        """Whether a state has a number for each entry of a call, including entries without a gradient."""
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any) -> bool:
-        """Return whether the states know the entry of each gradient. If not, collect the gradients one by one.
+        """Return whether the states can use gradients that were collected in one pass. If not, collect them one by one.
 
-        gradients: The gradients, which may have been collected in one pass. entries: The entries of the call.
+        A state with a number for each entry needs the entry of each gradient. After one pass, this is unknown unless
+        every entry has a gradient.
+        gradients: The collected gradients. entries: The entries of the call.
         """
         count = len(gradients.values)
         return not self.need_places or (
@@ -109,8 +114,8 @@ class AdaptiveStates:
         """Return the threshold of the group `name` for its next norm.
 
         The rule adagc has a threshold for each gradient, and agc one for each unit of a gradient.
-        states: The current states. limit: The largest threshold. count: The number of gradients in the clip call, with
-        those that are None.
+        states: The current states. limit: The largest threshold. count: The number of gradients in the clip call,
+        including those that are None.
         """
         if name in self._without_state:
             return units.thresholds(self._without_state[name], limit)
@@ -122,9 +127,9 @@ class AdaptiveStates:
         )
 
     def sized(self, counts: Iterable[int]) -> States:
-        """Return the current states, in which each state of adagc has an entry for each gradient of a clip call.
+        """Return the current states. Each state of adagc has an entry for each gradient of a clip call.
 
-        counts: For each state, the number of gradients in the call, with those that are None.
+        counts: For each state, the number of gradients in the call, including those that are None.
 
         ValueError: a state has entries for another number of gradients.
         """
@@ -141,7 +146,7 @@ class AdaptiveStates:
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
-        """Return one packed tensor for each state, in the order of the dict. Packed states stay as they are."""
+        """Return one packed tensor for each state, in the order of `states`. Packed states stay unchanged."""
         return [
             backend.from_state(state.flat(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add `config import` and `config export` to the command line. Return the object to add more `config` commands.
+    """Add `config import` and `config export` to the command line. Their modules are imported when a command runs.
 
-    The modules of these commands are imported when a command runs.
+    Return the `config` object of argparse, to which the caller can add more `config` commands.
     """
     config = commands.add_parser(
         "config",
@@ -46,7 +46,7 @@ def add_parsers(commands: Any) -> Any:
         "--to",
         required=True,
         metavar="NAME[@VERSION]",
-        help="the trainer's format, such as deepspeed (default: its newest version)",
+        help="the trainer's format, such as deepspeed (default VERSION: the newest one)",
     )
     export.add_argument(
         "--nearest",
@@ -93,7 +93,8 @@ def _export(options: argparse.Namespace) -> int:
     text, notes = convert.write(config, options.to, nearest=options.nearest, kind=options.kind)
     to_trainer = options.to.partition("@")[0] != convert.UNIFIED_CLIP
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
-        default = f"the default, {DEFAULT_FAMILY!r} (eps = {FAMILIES[DEFAULT_FAMILY, 'global_norm'].eps:g})"
+        eps = FAMILIES[DEFAULT_FAMILY, "global_norm"].eps if config.eps is None else config.eps
+        default = f"the default, {DEFAULT_FAMILY!r} (eps = {eps:g})"
         notes = [f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."]
     _print_notes([*config.notes, *notes])
     print(text, end="")

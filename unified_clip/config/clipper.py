@@ -82,7 +82,7 @@ class Clipper:
         self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the constructor's arguments and `state_dict()` for a copy or a pickle. A copy has no last outcome."""
+        """Return the constructor's arguments and `state_dict()`, for a copy or a pickle, which has no last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` for an integration that keeps the step and the packed states itself."""
+        """Return the data of `state_dict` for an integration that keeps `step` and the packed states itself."""
         backend, _ = self._resolve(None)
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)), backend)
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
@@ -135,7 +135,7 @@ class Clipper:
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
         """Return the current states of the adaptive rules, one packed tensor each, for an optimizer's first state.
 
-        counts: For each state, the number of gradients in a clip call, with those that are None.
+        counts: For each state, the number of gradients in a clip call, including those that are None.
         """
         return self._adaptive.to_packed(self._adaptive.sized(counts), backend)
 
@@ -219,8 +219,8 @@ class Clipper:
         """The outcome of the last clip. NothingClippedError: there was none."""
         if self._last is None:
             raise NothingClippedError(
-                "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you called "
-                "attach_to() or clipper(), read `last` of the object that it returned."
+                "nothing has been clipped yet by this object, so `last` has no outcome. Clip first. If you clip by the "
+                "result of attach_to(), clipper() or as_paddle(), read `last` of that object."
             )
         return self._last
 
@@ -313,7 +313,7 @@ class Clipper:
 
         Outside a graph, also count the step. Without `states`, keep the new states of the adaptive rules, too.
         ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
-        the caller keeps them. count: The number of gradients in the call, with those that are None. 0: none is.
+        the caller keeps them. count: The number of gradients in the call, including those that are None. 0: none is.
         TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
         """
         settings, count = self.settings, count or len(gradients.values)

@@ -98,8 +98,7 @@ def _largest_difference(pair: Pair) -> Decimal:
 def _smallest_threshold(rule: ClipRule) -> Decimal | None:
     """Return the smallest threshold of a rule at any step. For an adaptive threshold, return 0.
 
-    Values of 0 in a piecewise schedule are left out. Return None if the threshold is always 0, which makes all
-    gradients 0.
+    Return None if the threshold is always 0, which makes all gradients 0. Ignore values of 0 in a piecewise schedule.
     """
     threshold: Any = rule.threshold
     if isinstance(threshold, AdaptiveTable):
@@ -128,8 +127,8 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number of 0 or more as a float. Only 0 becomes 0.0, which means that nothing differs.
+    """Return a number of 0 or more as a float. A number that is too small for a float becomes the smallest one above 0.
 
-    A number that is too small for a float becomes the smallest float above 0.
+    So only 0 becomes 0.0, which means that nothing differs.
     """
     return max(float(number), math.ulp(0)) if number else 0.0

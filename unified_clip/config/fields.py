@@ -22,12 +22,15 @@ class ConfigModel(BaseModel):
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:
-    """Return an error that a validator of a whole model can raise for one key, such as `["groups", 0, "min"]`."""
+    """Return an error about one key, which a validator of a whole model can raise.
+
+    keys: The path of the key, such as `["groups", 0, "min"]`.
+    """
     return PydanticCustomError("whole", "{message}", {"keys": list(keys), "message": message})
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. NumPy's scalars are numbers, too, and so are "inf" and "-inf", for JSON.
+    """Return a number as a float. Also accept NumPy's scalars, and the texts "inf" and "-inf", which JSON needs.
 
     ValueError: the value is no number, or too large for a float. The message has the remedy.
     """

@@ -105,7 +105,7 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm before the clip, over all included gradients.
 
-        It has the `norm_type` of the configuration if that is a single global norm, else 2.
+        Its order is the `norm_type` of a configuration with rule = "global_norm" and no groups, else 2.
         """
         return self._numbers.total
 
@@ -128,7 +128,10 @@ class ClipOutcome:
 
     @property
     def coef(self) -> float | None:
-        """The smallest clip coefficient, in float64. 1 if nothing was scaled, None if the step was skipped."""
+        """The smallest clip coefficient, in float64. 1 if nothing was scaled, None if the step was skipped.
+
+        Clips by value do not count, because they have no coefficient.
+        """
         coefs = [part.coef for part in self.parts.values() if part.coef is not None]
         return None if self.skipped else _smallest(coefs)
 
@@ -145,7 +148,10 @@ class ClipOutcome:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, largest first, NaN before all. Empty without `details`."""
+        """The norm of each gradient by name, or by position without names. NaN is first, then the largest norm.
+
+        Empty if the clipper was made without `details=True`.
+        """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
 
@@ -291,9 +297,9 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return a number that is known already. Otherwise, add the scalar to `_late`, and return a function.
+        """Return the number of a scalar on the host. For another scalar, return a function of the values of `_late`.
 
-        The function returns the number from the values of all late scalars.
+        The scalar is then added to `_late`. The function returns its number.
         """
         if isinstance(scalar, float):
             return float(scalar)  # a Python float instead of a NumPy scalar
@@ -308,9 +314,9 @@ class _DeferredNumbers:
     def values(self) -> _Numbers:
         if self._in_graph:
             raise RuntimeError(
-                "the last clip was part of a compiled graph, so its numbers are unknown here. Return the norm from the "
-                "graph, clip outside the graph, or use the integration with the optimizer, which keeps the numbers in "
-                "its state."
+                "this clip was part of a compiled graph, so its numbers are unknown here. Clip outside the graph, or "
+                "return the result of clip_, the norm, from the graph. Or use the integration with the optimizer, "
+                "whose state keeps the numbers."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)
@@ -320,7 +326,7 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Return nested lists of numbers, in which each function is replaced by its result.
+    """Return nested lists of numbers and functions, with each function replaced by its result.
 
     late: The argument of the functions: the numbers that the device has computed, by index.
     """

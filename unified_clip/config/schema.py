@@ -72,7 +72,7 @@ class Clipping(ConfigModel):
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Replace a constant schedule by its number. Other values stay unchanged."""
+        """Return the number of a constant schedule, or another threshold unchanged."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
@@ -83,11 +83,13 @@ class Clipping(ConfigModel):
         bounds = sorted({"min", "max"} & keys)
         norms = sorted({"norm_type", "family", "eps"} & keys)
         if self.rule in ("none", "value") and norms:
-            raise ValueError(f"{norms[0]} does not apply to rule = {self.rule!r}, which uses no norm. Remove it.")
+            raise ValueError(
+                f"{norms[0]} does not apply to rule = {self.rule!r}, but to norm and global_norm. Remove it."
+            )
         if self.rule == "none" and (bounds or "threshold" in keys):
             raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove it.")
         if self.rule != "value" and bounds:
-            remedy = "Remove it." if "threshold" in keys else "Give threshold instead."
+            remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Give threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
         wanted = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
         if self.adaptive is not None and self.rule != wanted:
@@ -96,7 +98,7 @@ class Clipping(ConfigModel):
                 f"{wanted!r}, or remove adaptive."
             )
         if wanted == "norm" and self.norm_type not in (None, 2.0):
-            raise ValueError(f"norm_type is {self.norm_type:g}, but adaptive thresholds of tensors need 2. Remove it.")
+            raise ValueError(f"norm_type is {self.norm_type:g}, but the rule of adaptive needs 2. Set norm_type = 2.")
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
@@ -110,7 +112,7 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Return whether eps is set and differs from the family's. Rules without a norm have no eps."""
+        """Return whether eps is set and differs from the family's. Return False for the rules "none" and "value"."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
@@ -122,9 +124,9 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule`, as the functions of `_core` need it.
 
-        The rule "none" becomes a global norm without a threshold. A number as the threshold of "value" becomes two
-        bounds.
-        threshold: The threshold at the current step.
+        The rule "none" becomes a global norm without a threshold. For "value", a threshold of c becomes the bounds -c
+        and c.
+        threshold: The threshold at the current step: a number, or an object that computes it later.
         """
         if self.rule == "value":
             bounds = self.bounds or ((-threshold, threshold) if isinstance(threshold, float) else None)
@@ -138,7 +140,7 @@ class Clipping(ConfigModel):
 
 
 class Group(Clipping):
-    """A group of parameters with its own rule. Unset keys come from the configuration, if they fit the group's keys."""
+    """A group of parameters with its own rule. It inherits unset keys from the configuration (see `_inherited`)."""
 
     name: Name
     include: Patterns
@@ -160,8 +162,9 @@ class Provenance(ConfigModel):
     file: str | None = None
     notes: list[str] = []
     not_finite: SkipJsonSchema[str] = Field(default="", exclude=True)
-    """What the trainer does with steps whose norm is not finite, if it is not the rule. It is not saved: a clip by the
-    saved configuration follows the rule."""
+    """What the trainer does with steps whose norm is not finite, as sentences. '' if it clips them by the rule.
+
+    This field is not saved: a clip by the saved configuration follows the rule."""
 
 
 class Settings(Clipping):
@@ -219,7 +222,7 @@ class Settings(Clipping):
 
     @property
     def is_adaptive(self) -> bool:
-        """Return whether a threshold depends on earlier norms."""
+        """Return whether a threshold depends on the norms of earlier clips."""
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
 
     @property
@@ -244,9 +247,9 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for two configurations with the same effect. The last entry has the rule of each part.
+        """A tuple that is equal for two configurations with the same effect, up to `not_finite`.
 
-        `not_finite`, which the saved configuration does not have, does not count.
+        The last entry has the rule of each part.
         """
         parts = [
             ClipRule("global_norm", formula.PADDLE)

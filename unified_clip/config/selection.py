@@ -18,14 +18,14 @@ from .schema import Settings
 
 
 class ParameterSelection:
-    """Assigns gradients to the parts of a configuration: to its groups, and to a last part with all other
-    parameters.
+    """Assigns gradients to the parts of a configuration. Each group is a part. The last part is for all parameters that
+    are in no group and not excluded.
 
     names, unmatched: As for `Clipper`.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
-        self._uses_names, self._has_names = settings.uses_names, names is not None
+        self._uses_names, self._names = settings.uses_names, names
         self._name_of = make_namer(names)
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in settings.patterns]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
@@ -40,7 +40,7 @@ class ParameterSelection:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
         Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. The first
-        call with gradients also checks that each pattern matches a name. It warns, or raises ValueError.
+        call with gradients warns if a pattern matches no name. With `unmatched`, it raises ValueError instead.
 
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """
@@ -52,10 +52,10 @@ class ParameterSelection:
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
     def parameters(self, parameters: Any) -> list[list[Any]] | None:
-        """Return the parameters of each part, and at the end the excluded ones. None: the parameters have no names.
+        """Return the list of parameters of each part, and at the end the list of the excluded parameters.
 
-        Names come from a dict or from a list of (name, parameter) tuples. A parameter with several names uses its first
-        one. The first call checks the patterns, as `group_leaves` does.
+        Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples. A parameter with
+        several names has the first one. The first call checks the patterns, as `group_leaves` does.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -84,17 +84,28 @@ class ParameterSelection:
         if not self._uses_names:
             return 0
         name = self.name(leaf)
-        if name is None and self._has_names:
-            raise TypeError(
-                f"The configuration selects parameters by name, and {leaf.place} is no parameter in `names`. Pass "
-                "gradients as a dict or (name, gradient) tuples. For clip_, pass `names` with every parameter."
-            )
         if name is None:
-            raise TypeError(
-                f"The configuration selects parameters by name, and {leaf.place} has no name. Pass "
-                "model.named_parameters(), a dict, or (name, gradient) tuples. Or clip by clip.clipper(names=model)."
-            )
+            raise TypeError(f"The configuration selects parameters by name, and {leaf.place} {self._unnamed(leaf)}")
         return self._part_of(name)
+
+    def _unnamed(self, leaf: Leaf) -> str:
+        """Return why a gradient has no name, with the remedy: the end of an error message."""
+        if isinstance(self._names, list | tuple):
+            return f"is after the last of the {len(self._names)} `names`. Pass a name for each entry of the call."
+        is_alone = leaf.parameter is None or leaf.parameter is leaf.tensor  # a gradient without its parameter
+        if self._names is not None and is_alone:
+            return (
+                "is a gradient alone, and `names` has names of parameters. Pass gradients as a dict or (name, "
+                "gradient) tuples."
+            )
+        if self._names is not None:
+            return "is no parameter in `names`. Pass `names` with every parameter, such as the model."
+        if not is_alone:
+            return "has no name. Clip by clip.clipper(model), or pass model.named_parameters() to clip_."
+        return (
+            "has no name. Pass gradients as a dict or (name, gradient) tuples. Or clip by clip.clipper(names), with a "
+            "list of names in the order of the gradients."
+        )
 
     def _part_of(self, name: str) -> int | None:
         """Return the index of the first part whose patterns match a name, or None if the name is excluded."""
@@ -112,7 +123,7 @@ class ParameterSelection:
                 message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
                 if self._unmatched:
                     raise ValueError(f"{message} {self._unmatched}")
-                validation.warn(f"{message} Correct or remove the pattern.")
+                validation.warn(f"{message} Correct the pattern. If no parameter should match it, remove it.")
         self._checked = True
 
 
@@ -127,9 +138,9 @@ def _dotted(name: str) -> str:
 
 
 def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that returns whether a name matches one of the patterns.
+    """Return a function that returns whether a name matches any of the patterns.
 
-    A leading `*.` is optional: `*.bias` matches `bias`. Without patterns, no name matches.
+    A name may lack the leading `*.` of a pattern: `*.bias` also matches `bias`. Without patterns, no name matches.
     """
     if not patterns:
         return lambda name: False

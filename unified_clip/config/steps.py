@@ -52,7 +52,7 @@ def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
 
 
 def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
-    """Return the step of a clip call. A tensor becomes a number, unless it is inside a compiled graph.
+    """Return the step of a clip call. A tensor outside compiled graphs becomes a number.
 
     step: The argument of the call. None: use `counted`, the step that the clipper has counted.
 

@@ -49,7 +49,7 @@ def settings_data(document: Document) -> dict[str, Any]:
     """
     data = document.data
     if not isinstance(data, dict):
-        remedy = 'Give at least a rule, such as rule = "norm".'
+        remedy = 'Give keys with values, such as {"rule": "norm", "threshold": 1.0}.'  # both YAML and JSON
         raise ConfigError(f"{document.name} contains {format_value(data)}, not keys with values. {remedy}")
     for keys, _, _ in document.duplicates:
         line = document.line(keys)
@@ -198,7 +198,7 @@ def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """Return the members of a union type, without pydantic's constraints. Another type is its own only member."""
+    """Return the members of a union type, without pydantic's constraints. For another type, return only that type."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):

@@ -158,7 +158,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("yaml", "rule: norm\ngroups:\n - name: a\n   include: [x]\n   threshold: q", "line 5, groups 1, threshold"),
         ("yaml", "rule: norm\nrule: value", "clip.yaml, line 2: the key 'rule' occurs twice. Remove one"),
         ("yaml", "rule: [norm", "clip.yaml, line 1: "),
-        ("yaml", "- rule: norm", "clip.yaml contains [{'rule': 'norm'}], not keys with values. Give at least a rule"),
+        ("yaml", "- rule: norm", "clip.yaml contains [{'rule': 'norm'}], not keys with values. Give keys with"),
         ("yaml", "rule: off\n", "line 1, rule: it is False. Give 'none'"),
         ("yaml", "!!python/object:os.system x", "clip.yaml contains !!python/object:os.system x, not keys with values"),
         ("json", '{"rule": "norm",\n "threshold": "x"}', "clip.json, line 2, threshold: it is 'x'"),
@@ -410,11 +410,11 @@ def test_the_error_about_last_names_the_objects_that_have_their_own() -> None:
     clipper = clip.clipper()
     clipper([np.array([3.0, 4.0])])
     assert clipper.last.norm == 5.0
-    with pytest.raises(RuntimeError, match=r"by this object, .* attach_to\(\) or clipper\(\), read `last` of"):
+    with pytest.raises(RuntimeError, match=r"by this object, .* attach_to\(\), clipper\(\) or as_paddle\(\), read"):
         _ = clip.last
 
 
 def test_a_gradient_that_is_not_among_the_names_is_an_error() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, exclude=["b"]).clipper(names={"a": np.ones(2)})
-    with pytest.raises(TypeError, match=r"position 0 is no parameter in `names`\. Pass gradients as a dict"):
+    with pytest.raises(TypeError, match=r"position 0 is a gradient alone, and .* Pass gradients as a dict"):
         clip([np.ones(2)])

@@ -277,7 +277,11 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
             "lightning",
             'the rule \'norm\'. Set `rule` to "global_norm" or "value", or export to an',
         ),
-        ({"rule": "value", "min": -1.0, "max": 2.0}, "lightning", "`min` and `max`. Set `threshold`, for bounds of"),
+        (
+            {"rule": "value", "min": -1.0, "max": 2.0},
+            "lightning",
+            "`min` and `max`. Set `threshold = c` instead, for bounds of",
+        ),
         (
             {"rule": "global_norm", "threshold": 1.0, "norm_type": 1.0},
             "torchtitan",
@@ -411,6 +415,14 @@ def test_export_notes_that_the_default_family_applies(
         "Set family to choose another.\n"
     )
     assert capsys.readouterr().err == (note if noted else "")
+
+
+def test_export_notes_the_eps_of_a_configuration_without_a_family(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write("clip.toml", 'rule = "global_norm"\nthreshold = 0.5\neps = 0.0\n')
+    assert main(["config", "export", str(file), "--to", "paddle"]) == 0
+    assert "Exported with the default, 'pytorch' (eps = 0)." in capsys.readouterr().err
 
 
 BOUND = (

@@ -35,7 +35,7 @@ def sentences(**settings: Any) -> str:
     [
         (PLAIN, ["Multiply all gradients by min(1, c / (n + 1e-06)) with c = 1.", "total norm", "PyTorch's"]),
         (PLAIN, ["finite gradients become 0"]),
-        (PLAIN | {"family": "paddle"}, ["min(1, c / n)", "Paddle's rule"]),
+        (PLAIN | {"family": "paddle"}, ["min(1, c / n)", "the rule of Paddle, optax and MaxText"]),
         (PLAIN | {"family": "tensorflow"}, ["min(1, c / n)", "If the norm is NaN or infinite, every gradient becomes"]),
         (PLAIN | {"eps": 0.5}, ["(n + 0.5)", "PyTorch's rule, with eps = 0.5."]),
         ({"rule": "norm", "threshold": 2.0}, ["Multiply each gradient by", "n is its own norm"]),

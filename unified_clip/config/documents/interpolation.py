@@ -82,8 +82,8 @@ class _Resolver:
         If the text is a single interpolation, its value may have any type. Otherwise, the values are inserted into the
         text.
 
-        _UnknownError: an interpolation is unknown or has no closing brace, or the text has an escaped one, is too long
-        in the end, or inserts a table or a list.
+        _UnknownError: an interpolation is unknown, is escaped, or has no closing brace. Or the result is too long, or a
+        table or a list would be inserted into the text.
         """
         parts: list[Any] = []
         position = 0

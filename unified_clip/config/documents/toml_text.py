@@ -29,9 +29,9 @@ def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
 
 
 def _toml_error(error: tomllib.TOMLDecodeError, text: str) -> UnreadableError:
-    """Return an error with the message and the line of the parser's error. For a duplicate key, the message names it.
+    """Return an error with the message and the line of the parser's error.
 
-    An error without a line is at the end of the text.
+    For a duplicate key, the message has the key. If the parser reports no line, the error is at the end of the text.
     """
     problem, _, place = str(error).rpartition(" (at ")
     message = NOT_VALID.format("TOML", problem)

@@ -47,7 +47,8 @@ class _Yaml(yaml.SafeLoader):
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             if key.tag != MERGE:
                 if not isinstance(key, yaml.ScalarNode):
-                    raise _marked("a key is a list or a table. Give a string.", key)
+                    advice = "Give a string. In place of a template such as {{ x }}, write its value."
+                    raise _marked(f"a key is a list or a table. {advice}", key)
                 name = self.construct_object(key, deep=True)
                 self.has_duplicates |= name in names
                 names.add(name)

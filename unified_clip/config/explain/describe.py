@@ -19,7 +19,8 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration, for `unified-clip explain`.
 
-    For steps whose norm is not finite, they are about the trainer of an imported file, if it does not follow the rule.
+    If the trainer of an imported file does not clip steps by the rule when the norm is not finite, a sentence has what
+    it does instead.
 
     threshold: Code to print in place of the threshold, such as args.max_norm.
     """

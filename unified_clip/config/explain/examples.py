@@ -166,8 +166,9 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules, without `step`. Return [] if no rules differ.
+    """Return steps at the start, inside and at the end of schedules, without `step`.
 
+    Return [] if all rules have the same threshold or schedule.
     rules: The rule of each configuration for the same parameters.
     """
     thresholds = [rule.threshold if rule else None for rule in rules]

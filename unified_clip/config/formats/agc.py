@@ -25,9 +25,9 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
 
 
 def exported_agc(trainer: Format, settings: Settings, convention: Convention, *, has_eps: bool = False) -> AGC | None:
-    """Return the rule to export, or None if the settings have no AGC. Then `export_threshold` has more to check.
+    """Check all settings, and return the AGC rule to export. For settings without AGC, check nothing, and return None.
 
-    convention: The trainer's variant. has_eps: Whether the trainer's key for `eps` is exported.
+    convention: The trainer's variant of AGC. has_eps: Whether the format can export the rule's `eps`.
 
     NotRepresentableError: the trainer's AGC differs from that of the settings, or the format does not support another
     setting.
@@ -51,7 +51,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 
 
 def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
-    """Return an error message if a rule differs from that of a trainer by more than its factor, else ''."""
+    """Return an error message if a rule differs from the trainer's AGC in more than `clip_factor`, else ''."""
     same = f'Set `adaptive.convention = "{convention}"`.'
     if (rule.convention == "optax") != (convention == "optax"):
         return f"its adaptive clipping has other units than those of {rule.convention}. {same}"

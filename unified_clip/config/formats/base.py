@@ -113,7 +113,7 @@ class Format(ABC):
     """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last parts of those paths in `clip_keys` whose value is no threshold, but chooses a rule."""
+    """The last keys of those paths in `clip_keys` whose value chooses a rule. Other paths have thresholds."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
@@ -171,7 +171,7 @@ class Format(ABC):
         """Return the version of the trainer that the user passed. ConfigError: the user passed none.
 
         Call this if the meaning of the file's clip keys depends on the version.
-        unset: The key that makes the version irrelevant, or ''.
+        unset: A key that the file does not set. With a value for it, the version would not matter. '': no such key.
         """
         if version is None:
             newest = f"f your version is {self.newest}, {name_format(f'{self.name}@{self.newest}')}"
@@ -220,6 +220,8 @@ class Format(ABC):
                 such as a key that a base file may set, if the file cannot be read.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
+        if isinstance(value, list) and document.kind == "args":
+            raise document.wrong(keys, f"the script has several values: {', '.join(map(str, value))}. Leave one.")
         if value is None and null == "off":
             return None
         if isinstance(value, str) and value.lower() in ("inf", "infinity", ".inf"):
@@ -232,14 +234,14 @@ class Format(ABC):
         if not is_number(value) or math.isnan(value):
             raise document.wrong(keys, f"{value!r:.60} is not a threshold. Set a number.")
         if value == 0 and zero == "error":
-            raise document.wrong(keys, "training fails with 0. Set a number above 0, or remove the clip.")
+            raise document.wrong(keys, f"training fails with 0. Set a number above 0. {CLIP_NOTHING}")
         if value < 0 and (negative or zero) != "off":
             least = "0 or more" if zero == "off" else "a number above 0"
             raise document.wrong(keys, f"{value:g} makes training fail, or changes the sign of gradients. Set {least}.")
         if value < 0 or (value == 0 and zero == "off"):
             return None
         if value == math.inf and infinite == "error":
-            raise document.wrong(keys, "inf makes gradients NaN in training. To clip nothing, remove the clip.")
+            raise document.wrong(keys, f"inf makes gradients NaN in training. {CLIP_NOTHING}")
         return float(value)
 
     def export_threshold(
@@ -292,7 +294,7 @@ class Format(ABC):
     def _unsupported_rule(self, settings: Settings, rules: Sequence[Rule]) -> str:
         """Return an error message if the format does not support the rule, its threshold or its norm type, else ''.
 
-        The threshold may be an adaptive one, a schedule or bounds. Settings that clip nothing are always supported.
+        Adaptive thresholds, schedules and bounds are checked, too. Settings that clip nothing are always supported.
         """
         if is_off(settings):
             return ""
@@ -301,8 +303,8 @@ class Format(ABC):
         if settings.adaptive is not None:
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
-            error = "it does not support `min` and `max`. If they are -c and c, set `threshold = c` instead."
-            return "" if self.has_bounds else error + self.in_python
+            advice = "Set `threshold = c` instead, for bounds of -c and c. For other bounds, export to another format."
+            return "" if self.has_bounds else f"it does not support `min` and `max`. {advice}{self.in_python}"
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self.in_python
         if settings.rule == "value":
@@ -342,6 +344,9 @@ class OwnFormat(Format):
     def dump(self, data: Any) -> str:
         """Return the text of a file in the format's own kind. `data`: the result of `write`."""
 
+
+CLIP_NOTHING = "To clip nothing, set a large number such as 1e20."
+"""Advice for trainers where 0 and inf fail. To remove the key is no advice, because there may be a default."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"

@@ -191,9 +191,9 @@ def named(path: Path, name: str) -> Candidate:
 
 
 def _unlike(trainer: Format, document: Document) -> list[str]:
-    """Return a list with one note if only other formats than `trainer` recognise a file, else [].
+    """Return a list with one note if other formats recognise a file, but `trainer` does not, else [].
 
-    The format that `trainer` extends is not another one. A document without a path gets no note.
+    The format that `trainer` extends counts as `trainer`. A document without a path gets no note.
     """
     if document.path is None or trainer.recognises(document):
         return []
@@ -296,7 +296,7 @@ def _candidates(path: Path) -> list[Candidate]:
 def _recognises(trainer: Format, document: Document) -> bool:
     """Return whether the format recognises the file, alone or merged with its base files.
 
-    By default, it does if the file has one of `own_keys`. Base files that cannot be read do not count.
+    Most formats recognise a file that has one of `own_keys`. Base files that cannot be read do not count.
     """
     if trainer.recognises(document):
         return True
@@ -351,6 +351,8 @@ def _advice(path: Path) -> str:
     with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
     if path.suffix == ".gin":
         advice = "gin files are not supported. Write a clip configuration."
+    elif unread := _unread_base(path):
+        advice = unread
     elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
         file = shlex.quote(str(path))
         advice = (
@@ -358,8 +360,6 @@ def _advice(path: Path) -> str:
             f"unified-clip config check clip.toml {file}. To list them: unified-clip port {file}. If it is a "
             f"configuration, {name_format('NAME')}."
         )
-    elif unread := _unread_base(path):
-        advice = unread
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
         first, *others = [trainer.name for trainer in with_key]

@@ -27,13 +27,13 @@ def data(optimizer: Any) -> dict[str, Any]:
     advice = "is not an optimizer of Keras or Paddle. Pass such an optimizer."
     if "torch" in packages:
         advice = (
-            "does not clip: in PyTorch, the training loop clips. Import the trainer's configuration instead: "
-            "ClipConfig.import_from(FILE)."
+            "does not clip: in PyTorch, the training loop or the trainer clips. Pass the loop's threshold to "
+            "ClipConfig, or import the trainer's configuration: ClipConfig.import_from(FILE)."
         )
     elif "optax" in packages:
         advice = (
             "does not expose its clip settings. Import the source that builds it: "
-            "ClipConfig.import_from('train.py', 'optax')."
+            "ClipConfig.import_from(FILE, 'optax')."
         )
     raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
 

@@ -132,10 +132,10 @@ def first_read(document: Document, trainer: Format) -> Path:
 
 
 def unset(document: Document, trainer: Format) -> str:
-    """Return "max_grad_norm is not set", for a trainer's first clip key, if a file sets none to a value, else ''.
+    """Return a text such as "max_grad_norm is not set" if a file gives no clip key of its trainer a value, else ''.
 
-    If a clip key is null, return "max_grad_norm is null" instead. Keys that choose a rule do not count. Return '' for
-    a trainer without other keys.
+    The text names the trainer's first clip key. If the file sets a clip key to null, the text is "max_grad_norm is
+    null". Keys that choose a rule do not count as clip keys here. Return '' for a trainer that has only such keys.
     """
     places = [place for place in trainer.places(document) if place[-1] not in trainer.mode_keys]
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]

@@ -124,7 +124,7 @@ class Source:
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
         """Yield (name in the package, node) for each use of a name of a package, in the order of the source.
 
-        For `optax.tree.clip`, these are both "tree" and "tree.clip".
+        `optax.tree.clip` is a use of two names: "tree" and "tree.clip".
 
         ConfigError: the source uses `import *` or `getattr` of the package, so that a name is only known at run time.
         """
@@ -150,7 +150,8 @@ class Source:
         parent = self.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             return parent
-        raise self.wrong(node, f"{ast.unparse(node)} is not called here. Import a file that calls it with a number.")
+        advice = "Import a file that calls it with a number, or write a clip configuration."
+        raise self.wrong(node, f"{ast.unparse(node)} is not called here. {advice}")
 
     def only(self, clips: Sequence[tuple[str, ast.Call]]) -> tuple[str, ast.Call] | None:
         """Return the single clip of this file, or None if there is none. ConfigError: there are several.

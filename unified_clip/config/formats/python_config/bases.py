@@ -53,9 +53,9 @@ class ConfigBases(BaseFiles):
     def merge_bases(
         self, document: Document, bases: Sequence[Document | UnreadFile], keys: Sequence[Sequence[Key]]
     ) -> Any:
-        """Return the values of all base files by name, or a `PartialTable` if a base file is unread.
+        """Return the values of all base files by name, in a `PartialTable` if a base file is unread.
 
-        For imports, these are the imported names, and later files replace earlier ones.
+        For `with read_base()`, return only the imported names. A later file replaces the values of earlier ones.
 
         ConfigError: two files of the list `_base_` set the same name.
         """
@@ -71,7 +71,7 @@ class ConfigBases(BaseFiles):
             if repeated and not imports:
                 raise document.wrong(
                     keys[index],
-                    f"this file and another base file set {repeated[0]}, so that training fails. Remove one of them.",
+                    f"this file and another base file set {repeated[0]}, so that training fails. Set it in one only.",
                 )
             names |= data
             if isinstance(data, PartialTable):

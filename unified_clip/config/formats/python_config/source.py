@@ -97,9 +97,10 @@ class _Reader:
                 table.pop(key, None)
 
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
-        """Return whether the reader can skip a statement that changes this path.
+        """Return whether the reader can skip a statement that changes the value at this path.
 
-        It can for a path in a base file if the path leads to no clip setting, or if the base file is not read yet.
+        This is so for a path in a base file that leads to no clip setting. If the base files are not read yet, this is
+        so for all paths in base files.
         """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 

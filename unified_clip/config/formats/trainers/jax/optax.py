@@ -19,7 +19,7 @@ EPS = 1e-3
 """The default of adaptive_grad_clip."""
 
 KEEP = "This is not supported: keep optax's clip."
-SELECT = "Write a clip configuration with `include`."
+SELECT = "Write a clip configuration, with `include` if it clips only some parameters."
 PRIVACY = f"clips the gradient of each example, for differential privacy. {KEEP}"
 ANY_PYTREE = "clips any pytree, not always gradients. Set the threshold in a clip configuration."
 REJECTED = {

@@ -28,6 +28,21 @@ ARGUMENTS = {
 """The arguments of each class. Paddle 2 and 3 have ClipGradBy*. Paddle 1 has GradientClipBy*, and for dygraph
 GradClipBy*."""
 
+MODULES = {
+    "ClipGradBy": "paddle.nn",
+    "GradientClipBy": "paddle.fluid.clip",
+    "GradClipBy": "paddle.fluid.dygraph_grad_clip",
+}
+"""The module of each class, by the beginning of its name."""
+
+KEYWORDS = {
+    "need_clip": "excludes parameters that this file does not name. Remove it, import the file, and name these "
+    "parameters in `exclude`.",
+    "gradient_clip": "sets the clip of one parameter, which this file does not name. Remove it, import the file, and "
+    "add a group for this parameter to `groups`.",
+}
+"""Why keyword arguments of any call are rejected, by name."""
+
 REJECTED = {
     "clip_grad_norm_": "clips only the parameters in its call. Write a clip configuration with rule = 'global_norm' "
     "and family = 'pytorch'.",
@@ -60,7 +75,9 @@ class Paddle(PythonFormat):
         FormatKey("ClipGradByGlobalNorm(clip_norm)", "the global norm; 0: zeros", "", "2.0 and later"),
         FormatKey("ClipGradByNorm(clip_norm)", "each tensor by its own norm; 0 or less: fails", "", "2.0 and later"),
         FormatKey("ClipGradByValue(max, min)", "each element, between min and max", "min: -max", "2.0 and later"),
-        rejected_key("ClipGradByGlobalNorm(group_name, auto_skip_clip)", "other norms in static programs"),
+        rejected_key(
+            "ClipGradByGlobalNorm(group_name, auto_skip_clip)", "other norms in static programs; NaN is not clipped"
+        ),
         imported_key("fluid.clip.GradientClipByGlobalNorm(clip_norm)", "as ClipGradByGlobalNorm", versions="1.x"),
         imported_key("fluid.clip.GradientClipByNorm(clip_norm)", "as ClipGradByNorm", versions="1.x"),
         imported_key("fluid.clip.GradientClipByValue(max, min)", "as ClipGradByValue", "min: -max", "1.x"),
@@ -89,20 +106,15 @@ class Paddle(PythonFormat):
                 clips.append((name, source.call(named)))
             if name == "set_gradient_clip":
                 notes += _check_set_gradient_clip(source, source.call(named), version)
-        for keyword in [*_keywords(source, "need_clip"), *_keywords(source, "gradient_clip")]:
-            raise source.wrong(
-                keyword,
-                f"{keyword.arg} excludes parameters that this file does not name. Remove it, import the file, and name "
-                "these parameters in `exclude`.",
-            )
+        for name, problem in KEYWORDS.items():
+            for keyword in _keywords(source, name):
+                raise source.wrong(keyword, f"{name} {problem}")
         _check_groups(source)
         for node in source.nodes:
             if isinstance(node, ast.Attribute) and node.attr in ARGUMENTS and not _is_imported(source, node):
-                raise source.wrong(
-                    node,
-                    f"cannot infer whether {ast.unparse(node)} is Paddle's class. Import it: from paddle.nn import "
-                    f"{node.attr}.",
-                )
+                module = next(module for prefix, module in MODULES.items() if node.attr.startswith(prefix))
+                problem = f"cannot infer whether {ast.unparse(node)} is Paddle's class"
+                raise source.wrong(node, f"{problem}. Import the name: from {module} import {node.attr}.")
         clip = source.only(clips)
         if clip is None:
             return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
@@ -123,12 +135,17 @@ class Paddle(PythonFormat):
             raise arguments.wrong([key], f"{name} has no default for {key}. Pass a number.")
         if name.endswith("Value"):
             return self.bounds(arguments, key, more[0])
-        is_named = data.get("group_name") not in (None, "default_group")
-        if is_named or data.get("auto_skip_clip"):
+        if data.get("group_name") not in (None, "default_group"):
             raise arguments.wrong(
-                ["group_name" if is_named else "auto_skip_clip"],
+                ["group_name"],
                 "this argument makes static programs clip each group of parameters by a norm of its own. Write a clip "
                 "configuration for each group. If the program is not static, remove the argument.",
+            )
+        if data.get("auto_skip_clip"):
+            raise arguments.wrong(
+                ["auto_skip_clip"],
+                "with this argument, Paddle does not clip if the norm is NaN, and static programs fail. This is not "
+                "supported. Remove the argument.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))

@@ -47,7 +47,8 @@ class ModelGarden(Format):
         for keys in self.foreign_keys:
             if document.get(*keys) is not None:
                 raise document.wrong(
-                    keys, "this key clips the gradient of each example, which is not supported. Use the trainer's clip."
+                    keys,
+                    "this key clips the gradient of each example, which is not supported. Keep the trainer's clip.",
                 )
         name = document.get(*ROOT, "type")
         if not isinstance(name, str):

@@ -49,8 +49,9 @@ class DeepSpeed(Format):
         default, notes = 0.0, []
         if document.get(KEY) == "auto":
             message = (
-                "'auto' leaves the clip to max_grad_norm of Hugging Face's TrainingArguments, in a file or in the "
-                "training script. Import the file that sets it: unified-clip config import FILE --from hf"
+                "'auto' leaves the clip to max_grad_norm of Hugging Face's TrainingArguments. If the training script "
+                "sets it, write a clip configuration with its value. If a file does, import that file: unified-clip "
+                "config import FILE --from hf"
             )
             raise SetElsewhereError(str(document.wrong([KEY], message)))
         if document.get(*ARGUMENT) is not None:

@@ -20,6 +20,7 @@ from ...base import (
     rejected_key,
     words,
 )
+from ...naming import name_format
 from ...python_config import source as python_config
 from ...python_config.bases import ConfigBases
 
@@ -97,7 +98,8 @@ class MMEngine(OwnFormat):
         if document.shows(MMCV[0]) and document.has(*MMCV):
             raise document.wrong(
                 MMCV,
-                "mmengine ignores this key of mmcv 1. Remove it. To clip, set optim_wrapper = dict(clip_grad=...).",
+                f"mmengine ignores this key of mmcv 1. If mmcv 1 reads the file, {name_format('mmcv')}. Otherwise, "
+                "remove the key. To clip by mmengine, set optim_wrapper = dict(clip_grad=...).",
             )
         wrapper = document.get("optim_wrapper", default={})
         if not isinstance(wrapper, dict):
