@@ -21,8 +21,8 @@ ERRORS = """<!-- `python tools/command_line.py` writes this page from unified_cl
 
 # Errors
 
-Every error of `unified-clip` has a code, which stands for a kind of problem. The message has the file, the line and the
-remedy. `unified-clip help UC101` prints the section of a code, `unified-clip help errors` the list.
+Every error of `unified-clip` has a code for the kind of problem. The message has the file, the line and the remedy.
+`unified-clip help UC101` prints the section of a code, and `unified-clip help errors` prints the list.
 
 In Python, a `ConfigError` has the attribute `code`."""
 

@@ -57,7 +57,7 @@ def files() -> str:
         ]
         for each in FORMATS.values()
     ]
-    return _markdown.table(["name", "of", "files", "export is for", "read in"], rows)
+    return _markdown.table(["name", "trainer", "files", "version for export", "source of the meaning"], rows)
 
 
 def families() -> str:
@@ -80,7 +80,7 @@ def keys() -> str:
         for each in FORMATS.values()
         for key in each.keys
     ]
-    return _markdown.table(["format", "key", "versions", "default", "meaning", "here"], rows)
+    return _markdown.table(["format", "key", "versions", "default", "meaning", "unified_clip"], rows)
 
 
 def known() -> str:
