@@ -29,6 +29,13 @@ COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.floa
 """Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
 
 
+COLLECTIVES = {
+    ("replicated", 2): 0, ("replicated", 4): 0, ("terms of a sum", 2): 2, ("terms of a sum", 4): 2,
+    ("sum and shard", 2): 2, ("sum and shard", 4): 3,
+}  # fmt: skip
+"""Of a clip by the 2-norm; 1 for other layouts."""
+
+
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
 @pytest.mark.parametrize("layout", [*PLACEMENTS, "mixed"])
 @pytest.mark.parametrize("size", SIZES)
@@ -38,8 +45,9 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
     expected = [array.copy() for array in arrays()]
     n = whole.clip_grad_norm_(expected, 1.5, p)
     assert float(n) == reference.norm(arrays(), p)
-    for norm, kind, gradients, _ in torch_worlds(size).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
+    for norm, kind, gradients, calls in torch_worlds(size).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
         assert (norm, kind) == (float(n), "Tensor torch.float32")
+        assert p != 2 or len(calls) == (COLLECTIVES.get((layout, size), 1) if size > 1 else 0)
         for got, wanted in zip(gradients, expected, strict=True):
             np.testing.assert_array_equal(got, wanted, strict=True)
 

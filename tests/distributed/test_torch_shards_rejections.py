@@ -61,6 +61,8 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("order", "ValueError: norm_type"),
         ("clip_norm", "ValueError: clip_norm is nan"),
         ("entry", "TypeError: position 3 is a builtins.str"),
+        ("the first entry", "TypeError: position 0 is a builtins.str"),
+        ("an entry of a dict", r"TypeError: position 0 \(parameter 'x'\) is a builtins.str"),
         ("gradient", "TypeError: position 3 is a builtins.str"),
         ("main_grad", "ValueError: position 3 has a gradient in main_grad"),
         ("overlap", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
@@ -76,6 +78,33 @@ def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, 
     for rank, (first, second) in enumerate(worlds(2).run(rejections.rejected_early, how)):
         check(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
         assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
+
+
+@pytest.mark.nightly
+def test_all_ranks_of_a_copy_raise_and_with_the_group_of_all_ranks_those_of_all_copies(worlds: Worlds) -> None:
+    """Of HSDP with two copies on two ranks each. The ranks of the other copy clip."""
+    for keywords, copies in (({}, 1), ({"process_group": "WORLD"}, 2)):
+        for rank, (first, second) in enumerate(worlds(4).run(rejections.rejected_in_one_copy, keywords)):
+            if rank == 1:
+                check(first, "^ValueError: max_norm is nan")
+            elif rank < 2 * copies:
+                check(first, "^ValueError: rank 1 rejected this call: ValueError: max_norm is nan")
+            else:
+                assert first.norm == reference.norm(ARRAYS)
+            assert second.error == ""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("case", ["beside Replicate", "left out"])
+def test_a_rank_sends_its_error_to_the_ranks_that_wait(worlds: Worlds, case: str) -> None:
+    """It reads its group from the entries after the wrong one, too, and not from parameters that are not clipped."""
+    for rank, (first, second) in enumerate(worlds(4).run(rejections.rejected_beside_others, case)):
+        if rank == 1:
+            check(first, "^TypeError: position 2 is a builtins.str")
+        elif rank == 0:
+            check(first, "^ValueError: rank 1 rejected this call: TypeError: position 2 is a builtins.str")
+        assert rank < 2 or first.error == ""
+        assert second.error == ""
 
 
 def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:

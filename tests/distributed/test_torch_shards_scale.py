@@ -14,13 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import sharded
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
+from unified_clip._distributed import replicas
+from unified_clip._distributed.digests import PIECES
 from unified_clip._distributed.ranks import Ranks
 from unified_clip.ownership import mesh_ownership
 
@@ -43,8 +45,8 @@ def collectives() -> Iterator[list[Any]]:
     dist.destroy_process_group()
 
 
-def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6) -> list[nn.Parameter]:
-    shape = torch.Size([length * 8 for length in (2, 2)])
+def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6, length: int = 16) -> list[nn.Parameter]:
+    shape = torch.Size([length, 16])
 
     def local() -> Any:
         return DTensor.from_local(torch.ones(2, 2), mesh, placements, run_check=False, shape=shape, stride=(16, 1))
@@ -75,23 +77,139 @@ def hsdp(mesh: DeviceMesh) -> list[nn.Parameter]:
 
 WORLD = "WORLD"
 
-LAYOUTS: dict[str, tuple[Callable[[], tuple[DeviceMesh | None, list[nn.Parameter]]], list[str]]] = {
+Made = tuple[DeviceMesh | None, list[nn.Parameter]]
+
+
+def cube(*shape: int) -> DeviceMesh:
+    return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tp"))
+
+
+def without_groups() -> DeviceMesh:
+    ranks = torch.arange(RANKS).view(2, 4)
+    return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False, _rank=1)
+
+
+def without_gradients(given: list[nn.Parameter], number: int | None = None) -> list[nn.Parameter]:
+    for parameter in given[:number]:
+        parameter.grad = None
+    return given
+
+
+LAYOUTS: dict[str, tuple[Callable[[], Made], list[str]]] = {
     "DDP": (lambda: (None, plain()), []),
-    "all Replicate": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate())), [WORLD]),
+    "all Replicate": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate())), []),
+    "all Replicate, two meshes": (
+        lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate()) + parameters(row(), Replicate())), []
+    ),
     "FSDP2": (lambda: (mesh := row(), parameters(mesh, Shard(0))), [WORLD]),
-    "HSDP": (lambda: (mesh := rows(), hsdp(mesh)), [WORLD]),
+    "HSDP": (lambda: (mesh := rows(), hsdp(mesh)), ["shard"]),
+    "HSDP without gradients": (lambda: (mesh := rows(), without_gradients(hsdp(mesh))), ["shard"]),
+    "HSDP without some gradients": (lambda: (mesh := rows(), without_gradients(hsdp(mesh), 3)), ["shard"]),
+    "HSDP beside Replicate": (
+        lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate()) + hsdp(mesh)), ["shard"]
+    ),
+    "HSDP beside Replicate on another mesh": (
+        lambda: (mesh := rows(), parameters(row(), Replicate()) + hsdp(mesh)), ["shard"]
+    ),
+    "sharded along the first dimension": (
+        lambda: (mesh := rows(), parameters(mesh, Shard(0), Replicate())), ["replicate"]
+    ),
+    "HSDP and tensor parallel, one rank of which": (
+        lambda: (mesh := cube(2, 4, 1), parameters(mesh, Replicate(), Shard(0), Shard(1))), ["shard"]
+    ),
+    "HSDP of one copy": (
+        lambda: (mesh := cube(1, 8, 1), parameters(mesh, Replicate(), Shard(0), Replicate())), [WORLD]
+    ),
+    "HSDP and tensor parallel": (
+        lambda: (mesh := cube(2, 2, 2), parameters(mesh, Replicate(), Shard(0), Shard(1))), [WORLD]
+    ),
     "two dimensions": (lambda: (mesh := rows(), parameters(mesh, Shard(0), Shard(1))), [WORLD]),
+    "each along its own dimension": (
+        lambda: (mesh := rows(), parameters(mesh, Shard(0), Replicate()) + hsdp(mesh)), [WORLD]
+    ),
+    "HSDP beside FSDP2": (lambda: (mesh := rows(), hsdp(mesh) + parameters(row(), Shard(0))), [WORLD]),
+    "HSDP on two equal meshes": (lambda: (mesh := rows(), hsdp(mesh) + hsdp(rows())), [WORLD]),
+    "HSDP on a mesh without groups": (lambda: (mesh := without_groups(), hsdp(mesh)), [WORLD]),
     "HSDP beside plain copies": (lambda: (mesh := rows(), hsdp(mesh) + plain()), [WORLD]),
-}
+    "HSDP beside plain copies without gradients": (
+        lambda: (mesh := rows(), hsdp(mesh) + without_gradients(plain())), [WORLD]
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_collective_over_all_ranks(collectives: list[Any], layout: str) -> None:
+def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[Any], layout: str) -> None:
+    """Over one of them, or over all ranks. No group is made for several."""
     make, expected = LAYOUTS[layout]
     mesh, given = make()
-    uc.clip_grad_norm_(given, 1.0)
+    with mock.patch.object(dist, "new_group", side_effect=AssertionError("a group was made")):
+        uc.clip_grad_norm_(given, 1.0)
     groups = [dist.group.WORLD if name == WORLD else mesh and mesh.get_group(name) for name in expected]
     assert collectives == groups
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"process_group": WORLD}, {"ownership": "replicated"}, {"ownership": "distinct"},
+        {"ownership": {"*": "distinct"}}, {"ownership": mesh_ownership}, {"check_replicas": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_the_caller_declares_keeps_all_ranks(collectives: list[Any], keywords: dict[str, Any]) -> None:
+    mesh = rows()
+    keywords = {name: mesh_ownership(mesh) if value is mesh_ownership else value for name, value in keywords.items()}
+    keywords = {name: dist.group.WORLD if value == WORLD else value for name, value in keywords.items()}
+    named = [(str(number), parameter) for number, parameter in enumerate(hsdp(mesh))]
+    with mock.patch.object(replicas, "summands", return_value=[0] * PIECES):  # all ranks here send what this one does
+        uc.clip_grad_norm_(named, 1.0, **keywords)
+    assert collectives == [dist.group.WORLD]
+
+
+def test_the_norm_of_a_list_of_gradients_needs_all_ranks(collectives: list[Any]) -> None:
+    """A rank that lacks a gradient does not know its placements."""
+    given = hsdp(rows())
+    uc.get_total_norm([parameter.grad for parameter in given])
+    uc.global_norm([None, *(parameter.grad for parameter in given)])
+    uc.GradientClipByGlobalNorm(1.0)([(parameter, parameter.grad) for parameter in given])
+    mesh = given[0].device_mesh  # type: ignore[attr-defined]
+    assert collectives == [dist.group.WORLD, dist.group.WORLD, mesh.get_group("shard")]
+
+
+@pytest.mark.parametrize(
+    ("own", "of_gradients", "expected"),
+    [
+        ((Replicate(), Shard(0)), (Replicate(), Partial()), ["shard"] * 2),
+        ((Replicate(), Replicate()), (Replicate(), Partial()), ["shard"] * 2),
+        ((Replicate(), Shard(0)), (Partial(), Shard(0)), [WORLD, "replicate", WORLD]),
+        ((Replicate(), Replicate()), (Partial(), Partial()), [WORLD, "replicate", "shard"]),
+        ((Replicate(), Shard(0)), (Shard(0), Shard(1)), [WORLD]),
+    ],
+)
+def test_gradients_may_need_more_ranks_than_their_parameters(
+    collectives: list[Any], own: Any, of_gradients: Any, expected: list[str]
+) -> None:
+    """Six `Partial` gradients share the all-reduces of their terms."""
+    mesh = rows()
+    given = parameters(mesh, *own)
+    for parameter, other in zip(given, parameters(mesh, *of_gradients), strict=True):
+        parameter.grad = other.grad
+    with mock.patch.object(replicas, "summands", return_value=[0] * PIECES):
+        uc.clip_grad_norm_(given, 1.0)
+    assert [name for group in collectives for name in names(mesh, group)] == expected
+
+
+def names(mesh: DeviceMesh, group: Any) -> list[str]:
+    return [name for name in mesh.mesh_dim_names or () if mesh.get_group(name) is group] or [WORLD]
+
+
+def test_a_clip_checks_the_number_of_elements_over_the_shards(collectives: list[Any]) -> None:
+    """Of which each of 4 ranks has 4, for each of 6 gradients. By its size, a gradient has 16 of them."""
+    given = parameters(rows(), Replicate(), Shard(0), length=1)
+    assert uc.clip_grad_norm_(given, 1e9, check_numel=True) == (6 * 16) ** 0.5
+    with pytest.raises(ValueError, match="96 gradient elements were counted, and 95 expected"):
+        uc.clip_grad_norm_(given, 1e9, check_numel=95)
+    assert {dist.get_world_size(group) for group in collectives} == {4}
 
 
 def test_a_model_that_is_complete_on_this_rank_needs_no_collective(collectives: list[Any]) -> None:

@@ -75,7 +75,7 @@ def in_place(
     keep: Returns whether a parameter is clipped. arrange: Selects and orders the gradients.
     function, instead: As for `collect_in_place`. options: Arguments of `GradientList`.
     """
-    expected = prepare_rejection(backend, spec, measures, in_place=True) if measures else None
+    expected = prepare_rejection(backend, spec, measures, in_place=True, keep=keep) if measures else None
     tree = containers.flatten(backend, container, expected)
     _warn_if_used_up(tree, function)
     if not backend.writable and not tree.used_up and container is not None:
@@ -225,15 +225,23 @@ def _check_main_gradients(
 # -- errors before the gradients are checked: other ranks already wait for this rank, so they have to raise, too
 
 
-def prepare_rejection(backend: Backend, spec: DistributedSpec, measures: Measures, *, in_place: bool) -> list[Leaf]:
+def prepare_rejection(
+    backend: Backend,
+    spec: DistributedSpec,
+    measures: Measures,
+    *,
+    in_place: bool,
+    keep: Callable[[Any], bool] = wants_clipping,
+) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
     Return an empty list, to which the caller adds the leaves of the call: their ranks get the error.
+    keep: As for `in_place`.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
         on_parameters = backend.parameters if in_place else None
-        AWAITED.send_rejection = partial(_send_rejection, backend, on_parameters, leaves, spec, measures)
+        AWAITED.send_rejection = partial(_send_rejection, backend, on_parameters, leaves, keep, spec, measures)
     return leaves
 
 
@@ -252,12 +260,13 @@ def _send_rejection(
     backend: Backend,
     on_parameters: Parameters | None,
     leaves: Sequence[Leaf],
+    keep: Callable[[Any], bool],
     spec: DistributedSpec,
     measures: Measures,
     error: Exception,
 ) -> None:
     """Send an error to the ranks that have parts of the gradients in `leaves`. Do nothing if none is distributed."""
-    parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None]
+    parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None and _may_keep(keep, leaf.parameter)]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
         gradients = [leaf._replace(tensor=gradient) for leaf, gradient in both if gradient is not None]
@@ -268,3 +277,10 @@ def _send_rejection(
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:
             shards.send_rejection(measures, error)
+
+
+def _may_keep(keep: Callable[[Any], bool], parameter: Any) -> bool:
+    """Return whether a parameter is clipped. If `keep` raises, which may be the error to send, return True."""
+    with suppress(Exception):
+        return keep(parameter)
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Tree(NamedTuple):
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
     """Return the tensors and None in a container as a `Tree`. A flat tuple or an iterator is rebuilt as a list.
 
-    into: An empty list that gets the leaves. After an error about an entry, it has the leaves before that entry.
+    into: An empty list that gets the leaves. After an error about an entry, it has the leaves of the other entries.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -38,8 +39,22 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
     elif type(container) is tuple and all(item is None or backend.is_tensor(item) for item in container):
         container = list(container)
     leaves: list[Leaf] = [] if into is None else into
-    rebuild = _walk(backend, container, None, leaves)
+    try:
+        rebuild = _walk(backend, container, None, leaves)
+    except TypeError:
+        if into is not None:
+            _walk_other_entries(backend, container, leaves)
+        raise
     return Tree(leaves, lambda results: rebuild(iter(results)), used_up)
+
+
+def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
+    """Replace the leaves by those of the entries of a list, tuple or dict that raise no error."""
+    if isinstance(container, Mapping | list | tuple):
+        leaves.clear()
+        for entry in container.values() if isinstance(container, Mapping) else container:
+            with suppress(TypeError):
+                _walk(backend, entry, None, leaves)
 
 
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:

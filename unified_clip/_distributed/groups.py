@@ -89,8 +89,8 @@ class ProcessGroup(ABC):
 class SingleProcess(ProcessGroup):
     """A group of one process."""
 
-    def __init__(self) -> None:
-        super().__init__(self, Ranks([0]), here=0)
+    def __init__(self, here: int = 0) -> None:
+        super().__init__(self, Ranks([here]), here)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         return list(numbers)

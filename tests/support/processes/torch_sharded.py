@@ -45,6 +45,7 @@ def counted() -> AbstractContextManager[list[str]]:
     return calls_of(dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor"))
 
 
+@functools.cache
 def mesh_of(kind: str) -> DeviceMesh:
     """All processes in a row, or in two rows."""
     size = dist.get_world_size()

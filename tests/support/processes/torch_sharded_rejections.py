@@ -103,6 +103,10 @@ BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
         [each.grad for each in given], math.nan if wrong else 1.0, **WORLD
     )[1],
     "entry": lambda given, wrong: uc.clip_grad_norm_([*given, "x"] if wrong else given, 1.0, **WORLD),
+    "the first entry": lambda given, wrong: uc.clip_grad_norm_(["x", *given] if wrong else given, 1.0),
+    "an entry of a dict": lambda given, wrong: uc.clip_grad_norm_(
+        {**({"x": "x"} if wrong else {}), **{str(at): each for at, each in enumerate(given)}}, 1.0
+    ),
     "gradient": lambda given, wrong: uc.global_norm([*(each.grad for each in given), *["x"] * wrong], **WORLD),
     "main_grad": lambda given, wrong: uc.clip_grad_norm_([*given, *[hidden_gradient()] * wrong], 1.0, **WORLD),
     "overlap": lambda given, wrong: uc.clip_grad_norm_([*given, *(overlapping() if wrong else [])], 1.0, **WORLD),
@@ -128,6 +132,24 @@ def rejected_early(how: str) -> tuple[Attempt, Attempt]:
     given = parameters(ARRAYS, "FSDP")
     first = attempt(lambda: BEFORE_THE_GRADIENTS[how](given, dist.get_rank() == 1))
     return first, attempt(lambda: uc.clip_grad_norm_(given, math.inf))
+
+
+def rejected_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
+    """What two calls of HSDP raised, of which rank 1 rejects the first."""
+    given = parameters(ARRAYS, "HSDP")
+    group = {name: getattr(dist.group, value) for name, value in keywords.items()}
+    limits = (math.nan if dist.get_rank() == 1 else 1.0, 1.0)
+    return [attempt(lambda limit=limit: uc.clip_grad_norm_(given, limit, **group)) for limit in limits]
+
+
+def rejected_beside_others(case: str) -> list[Attempt]:
+    """What two calls raised, of which rank 1 rejects the first. Some of the parameters need no other rank, or all."""
+    others = parameters(ARRAYS[1:], "FSDP" if case == "left out" else "replicated")
+    for parameter in others:
+        parameter.need_clip = case != "left out"
+    given: list[Any] = [*others, *parameters(ARRAYS, "HSDP")]
+    wrong = [*others, "x", *given[len(others) :]] if dist.get_rank() == 1 else given
+    return [attempt(lambda each=each: uc.clip_grad_norm_(each, math.inf)) for each in (wrong, given)]
 
 
 def rejected(how: str, p: float) -> tuple[Attempt, Attempt]:

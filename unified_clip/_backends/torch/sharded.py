@@ -22,6 +22,7 @@ from ..._distributed.ranks import KeptByIdentity, Ranks
 from ..._distributed.replicas import ReplicaSet
 from . import arithmetic, gpu, terms
 from .arithmetic import HALF
+from .mesh_groups import group_of_mesh, groups_of_shards
 from .terms import Bucket
 
 
@@ -303,7 +304,7 @@ class TorchShards(DistributedGradients):
 
     def group_from(self, process_group: Any) -> ProcessGroup:
         if hasattr(process_group, "get_all_groups"):
-            return self._group_of(_group_of_mesh(process_group))
+            return self._group_of(group_of_mesh(process_group))
         # `new_group` returns an int on ranks outside of the group.
         if not isinstance(process_group, torch.distributed.ProcessGroup | int):
             raise TypeError(
@@ -318,6 +319,23 @@ class TorchShards(DistributedGradients):
         mesh = tensor.device_mesh
         dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
+
+    def _find_group(self) -> ProcessGroup:
+        groups = groups_of_shards(self._tensors()) if self._placements_decide() else None
+        if groups is None or len(groups) > 1:
+            return super()._find_group()
+        return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
+
+    def _placements_decide(self) -> bool:
+        """Return whether all ranks can read from placements which of them need the norm.
+
+        Lists of gradients may lack a gradient on one rank, whose placements it cannot read. Plain tensors are compared
+        over all ranks.
+        """
+        spec, tensors = self._spec, self._tensors()
+        is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
+        has_parameters = all(leaf.parameter is not leaf.tensor for leaf in self._leaves)
+        return is_inferred and has_parameters and all(map(is_dtensor, tensors))
 
     def _group_of(self, group: Any) -> ProcessGroup:
         return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
@@ -366,21 +384,3 @@ def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
 def _is_shard(placement: Any) -> bool:
     """Return whether a placement gives different elements to the ranks along its dimension of the mesh."""
     return not (placement.is_replicate() or placement.is_partial())
-
-
-def _group_of_mesh(mesh: Any) -> Any:
-    """Return the process group of a device mesh."""
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
-            f"{mesh.mesh.flatten().tolist()}. Pass a mesh with this rank"
-        )
-    if mesh.size() == torch.distributed.get_world_size():
-        return torch.distributed.group.WORLD
-    if mesh.ndim == 1:
-        return mesh.get_group()
-    raise ValueError(
-        f"process_group is a device mesh of {mesh.ndim} dimensions with {mesh.size()} of the "
-        f"{torch.distributed.get_world_size()} ranks, which has no process group. Create one once with "
-        "torch.distributed.new_group, and pass it"
-    )
