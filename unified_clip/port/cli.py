@@ -105,17 +105,19 @@ def _port(options: argparse.Namespace) -> int:
         build.writer(options.report)
     paths = source_files.sources(options.path)
     ported: list[PortedFile] = []
+    marked: Sequence[PortedFile] = ()
     try:
         with progress({"files": len(paths)}) as advance:
             ported, unreadable = source_files.port_all(paths, target, options.native, partial(advance, "files"))
+        marked = _marked(options, ported, target)
         if options.write or options.mark:
-            _write(options, ported, target)
+            _write(options, marked)
         report = build.build_report(ported, unreadable, target, options.native, written=options.write)
         if options.report:
             build.write(options.report, report)
         _print(options, report, ported)
     except KeyboardInterrupt:
-        written = sum(map(source_files.is_written, ported)) if options.write else 0
+        written = sum(map(source_files.is_written, marked)) if options.write or options.mark else 0
         changed = f"{written} file{'s were' if written > 1 else ' was'} changed" if written else "No file was changed"
         complain(f"interrupted. {changed}.")
         return INTERRUPTED
@@ -123,17 +125,24 @@ def _port(options: argparse.Namespace) -> int:
     return DIFFERENT if left else SUCCESS
 
 
-def _write(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> None:
-    """Write the rewritten files for `--write`, and comments above flagged clips for `--mark`.
+def _marked(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> Sequence[PortedFile]:
+    """Return the files with comments above flagged clips for `--mark`. Without `--mark`, return the files unchanged."""
+    from . import marks
+
+    if not options.mark:
+        return ported
+    return [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
+
+
+def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
+    """Write the files for `--write` and `--mark`.
 
     With `--mark`, print the number of these comments on standard error.
 
-    PortError: a file cannot be written. Without --force: a file to change differs from its last commit in git.
+    PortError: a file cannot be written. Without --force, also: a file to change differs from its last commit in git.
     """
     from . import marks, source_files
 
-    if options.mark:
-        ported = [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
     if not options.force:
         source_files.check_clean([file.path for file in ported if file.is_changed])
     source_files.write(ported)

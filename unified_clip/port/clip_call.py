@@ -33,7 +33,7 @@ class Arguments:
     ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """The code of arguments that match no parameter, such as `*args`."""
+        """The arguments that match no parameter: "*" or "**" for a starred one, "argument 3", or "name="."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -90,7 +90,7 @@ class FoundClip:
 
     @cached_property
     def arguments(self) -> Arguments:
-        """The arguments of the clip's call. Empty if the code only names the function, or the catalog has none."""
+        """The arguments of the clip's call. Empty if the code only names the function, or if `function` has no name."""
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
@@ -126,7 +126,7 @@ class Entry(NamedTuple):
 
 
 def entry_of(module: Module, node: cst.CSTNode) -> Entry | None:
-    """Return the keyword and the value that a dict entry, or an assignment to an attribute or an element, sets.
+    """Return the `Entry` of a node: of a dict entry, or of an assignment's target that is an attribute or an element.
 
     Return None for any other node, and for a key that is not a string in the code.
     """

@@ -143,15 +143,18 @@ def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name
     if function.needs in arguments.passed:
         yield FoundClip(arguments.passed[function.needs], full_name, function, call)
     elif any(argument.startswith("*") for argument in arguments.unknown):
-        why_not = f"A starred argument may contain {function.needs}=. Write {function.needs}=... in the call."
+        why_not = (
+            f"A starred argument may contain {function.needs}=. If it does, write {function.needs}=... in the call. If "
+            "it does not, there is nothing to port by hand."
+        )
         yield FoundClip(node, full_name, function, call, why_not)
 
 
 def _is_read(module: Module, node: Target) -> bool:
     """Return whether the code at a node reads the value of a variable, function or class.
 
-    It does not if the node is in an import or is the target of an assignment. Nor does it for the last part of a longer
-    name, and for the name of a parameter or keyword.
+    Return False for a node in an import, the target of an assignment, the last part of a longer name, and the name of a
+    parameter or keyword.
     """
     parent = module.parents.get(node)
     if isinstance(parent, cst.Attribute):
@@ -189,7 +192,10 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
     for keyword, argument in passed.items():
         if keyword in KERAS_RULES and (imports.has_keras or KERAS_OPTIMIZER.match(name)):
             why_not = (
-                "" if KERAS_OPTIMIZER.match(name) else f"{UNKNOWN_OPTIMIZER} Import the class of the optimizer by name."
+                ""
+                if KERAS_OPTIMIZER.match(name)
+                else f"{UNKNOWN_OPTIMIZER} Import the class of Keras by its name. With a class of your own, port this "
+                "argument by hand."
             )
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):

@@ -15,10 +15,13 @@ from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of
 
-BY_NAME = "The name that getattr looks up is only known at run time. Write the function's name instead of getattr."
+BY_NAME = (
+    "getattr looks this clip up by its name. Write the name of the function or class instead of getattr. If it can be "
+    "one of several, write an if statement."
+)
 MAY_BE_CLIP = (
-    "getattr may return a clip here, since the name that it looks up is only known at run time. Write the function's "
-    "name instead of getattr."
+    "getattr may return a clip here. If it does, write the name of the function or class instead of getattr. If it "
+    "never does, there is nothing to port by hand."
 )
 UNKNOWN_OWNER = (
     "This call has the name of a gradient clip, but the type of {} cannot be inferred. If the call clips, port it by "
@@ -98,7 +101,7 @@ def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> I
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class.
 
-    Yield nothing if neither a name around the call contains "clip", nor `_may_be_clip` returns True.
+    Yield nothing unless a name around the call contains "clip", or `_may_be_clip` returns True.
     """
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
@@ -116,9 +119,9 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr may return one of these clips.
 
-    It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, it may if a
-    clip takes the arguments of each call of the result, if any. A clip class or a clip in place has to be among the
-    clips then, and the names around the call, such as "layer" or "loss", must not rule it out.
+    It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, it may only
+    if `clips` has a class, or a function that clips in place, which accepts the arguments of every call of the result.
+    Names around the call, such as "layer" or "loss", rule a clip out then.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

@@ -23,6 +23,7 @@ from .rewrite import port
 from .source.parse_guard import TOO_DEEP, UnreadableError
 
 SKIPPED = ("__pycache__", "node_modules", "site-packages")
+FORCE = "Or add --force to this command."
 FEW = 20
 """Up to this many files are ported in this process. Starting other processes would take longer."""
 
@@ -42,22 +43,25 @@ def sources(path: Path) -> list[Path]:
     """
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
-        raise PortError(f"{path}: notebooks are not supported. Convert the notebook: {command}")
+        raise PortError(f"{path}: notebooks are not supported. Convert the notebook, and port the script: {command}")
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise PortError(f"{path}: no such file or directory. Correct the path.")
     files = files_below(path, (".py",))
     if not files:
-        raise PortError(f"{path}: there are no Python files in this directory. Pass another path.")
+        skipped = "Hidden directories, virtual environments and installed packages are skipped"
+        raise PortError(f"{path}: there are no Python files in this directory. {skipped}. Pass another path.")
     return files
 
 
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files with these suffixes below a directory, in order. Broken links count as files.
+    """Return the files with these suffixes below a directory, sorted by path. Broken links count as files.
 
-    Leave out hidden directories, virtual environments and installed packages. List a file that several links lead to
-    once.
+    Leave out hidden directories, virtual environments and installed packages. If several links lead to one file, list
+    the file once.
+
+    suffixes: In lower case. They also match names in upper case.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
@@ -79,10 +83,10 @@ def _is_skipped(folder: Path) -> bool:
 def port_all(
     paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
-    """Port all files in parallel. Return (ported files, unreadable files), each in the order of `paths`.
+    """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
-    The result for a file without clips has empty contents. Up to FEW files that may have clips are ported one after the
-    other.
+    The result for a file without clips has empty contents. More than FEW files that may have clips are ported in
+    parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
     """
@@ -100,16 +104,17 @@ def port_all(
 
 
 def _without_clip(path: Path) -> Result | None:
-    """Return the result for a file that cannot contain a clip. Return None for any other or unreadable file."""
+    """Return the result for a file that cannot contain a clip. Return None for other and for unreadable files."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
     return None
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each file, in order. Up to FEW files run in this process, more in parallel.
+    """Yield the result of `work` for each file, in order. For more than FEW files, use several processes.
 
-    If a process crashes, run the remaining files one at a time. A file that then crashes its process is unreadable.
+    If a process crashes, repeat `work` for the files without a result, one at a time. A file that crashes its process
+    again is unreadable.
     """
     if len(paths) <= FEW:
         yield from map(work, paths)
@@ -151,7 +156,7 @@ def _processes(count: int | None) -> Iterator[ProcessPoolExecutor]:
 def _without_interrupts() -> Iterator[None]:
     """Delay Ctrl-C (SIGINT) in this process until the `with` block ends.
 
-    Processes that start in the block ignore Ctrl-C. After Ctrl-C, this process ends them. Do nothing on Windows, which
+    Processes that start in the block ignore Ctrl-C, so this process has to end them. Do nothing on Windows, which
     cannot delay signals.
     """
     if not hasattr(signal, "pthread_sigmask"):
@@ -203,19 +208,18 @@ def check_clean(changed: Sequence[Path]) -> None:
     """
     git = shutil.which("git")
     if git is None:
-        raise PortError(
-            "git is not installed, so you could not undo the changes. Install git, or add --force.", "UC402"
-        )
+        raise PortError(f"git is not installed, so you could not undo the changes. Install git. {FORCE}", "UC402")
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
     for folder, paths in by_folder.items():
         committed = _committed(git, folder, paths[0])
         if others := [path for path in paths if path.resolve().name not in committed]:
-            names = shlex.join(path.resolve().name for path in others)
-            raise PortError(
-                f"{others[0]} is not committed, so you could not undo the changes. {_commit(folder, names)}", "UC402"
-            )
+            names = [path.resolve().name for path in others]
+            is_ignored = _run(git, folder, "check-ignore", "--", *names).returncode == 0
+            add = shlex.join(["add", *["-f"] * is_ignored, *names])
+            problem = f"{others[0]} has code that is not committed, so you could not undo the changes."
+            raise PortError(f"{problem} {_commit(folder, add)}", "UC402")
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
@@ -225,44 +229,40 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 
     PortError: the directory is in no git repository, the repository has no commit, or git cannot read it.
     """
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-        english = {**os.environ, "LC_ALL": "C"}
-        return subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, check=False, env=english)
-
+    run = partial(_run, git, folder)
     repository = run("rev-parse", "--is-inside-work-tree")
     if repository.returncode or repository.stdout.strip() != b"true":
         reason = " ".join(repository.stderr.decode(errors="replace").split())
         if not reason or "not a git repository (or any" in reason:
             raise PortError(
-                f"{path} is not in a git repository, so you could not undo the changes. Create a repository: "
-                f"{_git(folder)} init. Then commit your files. Or add --force.",
+                f"{path} is not in a git repository, so you could not undo the changes. Run `git init` in the top "
+                f"directory of your project, and commit your files. {FORCE}",
                 "UC402",
             )
-        raise PortError(f"git cannot read the repository of {path}: {reason}. Repair it, or add --force.", "UC402")
+        raise PortError(f"git cannot read the repository of {path}: {reason}. Repair it. {FORCE}", "UC402")
     if run("rev-parse", "--quiet", "--verify", "HEAD").returncode:
         problem = f"{path} is in no commit yet, so you could not undo the changes."
-        raise PortError(f"{problem} {_commit(folder, '-A')}", "UC402")
+        raise PortError(f"{problem} {_commit(folder, 'add -A')}", "UC402")
     names = []
     for command in (("ls-tree", "--name-only", "HEAD"), ("diff", "HEAD", "--name-only", "--relative")):
         answer = run(*command, "-z", "--", ".")
         if answer.returncode:
             reason = answer.stderr.decode(errors="replace").strip()
-            raise PortError(f"git cannot read {path}: {reason}. Repair the repository, or add --force.", "UC402")
+            raise PortError(f"git cannot read {path}: {reason}. Repair the repository. {FORCE}", "UC402")
         names.append({os.fsdecode(name) for name in answer.stdout.split(b"\0")})
     in_commit, changed = names
     return in_commit - changed
 
 
-def _commit(folder: Path, names: str) -> str:
-    """Return the remedy for uncommitted files: a sentence with the git command that commits these names."""
-    git = _git(folder)
-    return f"Commit your files, or add --force: {git} add {names} && {git} commit -m 'Before porting'"
+def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    english = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, check=False, env=english)
 
 
-def _git(folder: Path) -> str:
-    """Return the beginning of a git command that runs in a directory: "git", with -C for another working directory."""
-    return "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
+def _commit(folder: Path, add: str) -> str:
+    """Return the remedy for uncommitted files in a directory. `add`: a git command such as "add train.py"."""
+    git = "git" if folder == Path.cwd() else f"git -C {shlex.quote(str(folder))}"
+    return f"Commit your files: `{git} {add} && {git} commit -m 'Before porting'`. {FORCE}"
 
 
 def write(ported: Sequence[PortedFile]) -> list[Path]:
@@ -271,14 +271,17 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
     PortError: a file cannot be written, or another program has changed it.
     """
     changed = [(file.path.resolve(), file) for file in ported if file.is_changed]
+    current = Path()
     copies: dict[Path, Path] = {}
     replaced: list[tuple[Path, PortedFile]] = []
     try:
         for path, file in changed:
+            current = file.path
             if path.read_bytes() != file.before:
                 raise PortError(f"{file.path}: another program changed this file. Run the command again.", "UC403")
             copies[path] = _write_beside(path, file.after)
         for path, file in changed:
+            current = file.path
             replaced.append((path, file))
             copies[path].replace(path)
             del copies[path]
@@ -288,8 +291,8 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
                 _write_beside(path, file.before).replace(path)
         if isinstance(error, OSError):
             raise PortError(
-                f"{error.filename} cannot be written: {error.strerror}. No file was changed. "
-                "Free disk space or make the file writable, and run the command again.",
+                f"{current} cannot be written: {error.strerror}. No file was changed. Free disk space, or make the "
+                "directory of the file writable. Then run the command again.",
                 "UC403",
             ) from None
         raise

@@ -29,13 +29,13 @@ STEP = ["optimizer.zero_grad()", "loss.backward()"]
 def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return the lines of code to write in place of a flagged clip.
 
-    Return [] if the threshold is invalid, if no lines have the same effect, and for one of several limits of a Keras
-    optimizer.
+    Return [] if unified_clip rejects an argument of the clip, and if no lines have the same effect. Also return [] for
+    one of several limits of a Keras optimizer.
     """
     try:
         meaning(module, clip)
     except UnsureError:
-        return []  # unified_clip rejects the threshold
+        return []  # unified_clip rejects an argument
     if has_several_limits(module, clip):
         return []
     if clip.setting is not None:

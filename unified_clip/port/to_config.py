@@ -97,7 +97,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     Also return None if the call does not pass the threshold, or if another argument is only known at run time. For a
     threshold that is only known at run time, the configuration has 1, and the meaning has the code of the threshold.
 
-    UnsureError: the threshold is invalid.
+    UnsureError: unified_clip rejects the threshold or another argument.
     """
     rule, family, limits = rule_of(module, clip)
     if not rule or not limits or limits[0] is None or clip.passed_as("axes") is not None:
@@ -126,7 +126,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
     try:
         return Meaning(ClipConfig(rule=rule, **settings), unknown)
     except ConfigError as error:
-        raise UnsureError(f"unified_clip rejects the threshold of this clip: {error}") from None
+        raise UnsureError(f"unified_clip rejects the arguments of this clip: {error}") from None
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:

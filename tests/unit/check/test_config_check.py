@@ -387,7 +387,7 @@ def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Ch
     ("text", "line", "why"),
     [
         (TORCH % "1.0" + "def (\n", 4, "Line 4 is not valid Python"),
-        (TORCH % "1.0" + "print 'done'\n", 4, "Line 4 is Python 2."),
+        (TORCH % "1.0" + "print 'done'\n", 4, "Line 4 is not valid in Python 3, and the file seems to be Python 2."),
     ],
 )
 def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text: str, line: int, why: str) -> None:

@@ -63,7 +63,7 @@ def test_for_drop_in_the_lines_to_write_are_other_ones(run: Run) -> None:
 def test_what_cannot_be_read_is_status_1_and_the_rest_is_ported(run: Run) -> None:
     status, out, _ = run(".", a=CERTAIN, b="# clip_grad_norm_\nprint 'x'\n")
     assert status == 1
-    assert "b.py could not be read: Line 2 is Python 2" in out
+    assert "b.py could not be read: Line 2 is not valid in Python 3, and" in out
     assert "1 rewritten" in out
 
 

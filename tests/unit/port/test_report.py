@@ -278,7 +278,7 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("port.md", "the name of a report must end in .txt or .json or .html. Rename the file."),
+        ("port.md", "the name of a report must end in .txt or .json or .html. Pass such a name."),
         ("port", "the name of a report must end in .txt or .json or .html"),
         ("no/such/port.txt", "There is no directory"),
         ("a.json", "It is a directory. Pass another file."),

@@ -70,7 +70,7 @@ def writer(path: Path) -> Callable[[Report], str]:
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
-        raise ReportError(f"{path}: the name of a report must end in {suffixes}. Rename the file.", "UC203")
+        raise ReportError(f"{path}: the name of a report must end in {suffixes}. Pass such a name.", "UC203")
     if path.is_dir() or not path.parent.is_dir():
         reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
         raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")

@@ -17,8 +17,9 @@ from .registry import RuleOrder, register
 
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4, also in Keras 3. "
-    "Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, call "
-    'ClipConfig(rule="norm", threshold=...).attach_to(optimizer). Before, pass rule="global_norm".'
+    "Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, replace clipnorm= by "
+    'ClipConfig(rule="norm", threshold=..., family="tensorflow").attach_to(optimizer). Up to 2.3.1, pass '
+    'rule="global_norm", family="paddle".'
 )
 
 OFF_IN_KERAS = (
@@ -46,10 +47,10 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras, as for a limit of 0 or less, and
-    for several limits.
+    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras.
 
-    Leave the limit unchanged if it is None. Flag any other argument that clips if unified_clip does not support it.
+    Examples are a limit of 0 or less, and several limits in one call. Leave a limit of None unchanged. Flag any other
+    argument that clips if unified_clip does not support it.
     """
     assert isinstance(clip.node, cst.Arg)
     if file.module.code(clip.node.value) == "None":
@@ -87,8 +88,8 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     else:
         reason = (
-            "PyTorch's parameters have no need_clip. Set it on the parameters of this layer, as in "
-            "layer.bias.need_clip = False: unified_clip reads that attribute."
+            "PyTorch's parameters have no need_clip. Set it on each parameter that this argument is for, as in "
+            "layer.bias.need_clip = False for bias_attr=: unified_clip reads that attribute."
         )
     file.flag(clip, reason)
 

@@ -46,7 +46,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
     elif clip.call is not None and function.name == "paddle.clip" and not _has_both_bounds(file.module, clip):
-        file.flag(clip, "Only one bound is passed. Pass min and max.")
+        file.flag(clip, 'Only one bound is passed. Pass both: min=-float("inf") or max=float("inf") clips nothing.')
     elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
         file.flag(clip, ONLY_NAMED_FUNCTION)
 

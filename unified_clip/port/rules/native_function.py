@@ -45,7 +45,7 @@ def replace(file: FileRewrite, clip: FoundClip) -> None:
 
 
 def torch_function(rule: str) -> str:
-    """Return the full name of PyTorch's function for a rule. For the rule `norm`, call it for each tensor."""
+    """Return the full name of PyTorch's function for a rule. For the rule `norm`, write a call for each tensor."""
     return f"{TORCH}.clip_grad_{'value' if rule == 'value' else 'norm'}_"
 
 
@@ -85,7 +85,8 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(
             f"Line {reads[0]} may keep the gradients from before the clip, which PyTorch's function changes in place. "
-            f"Move the line after the clip, if it may read clipped gradients. Or else: {WITHOUT}"
+            "Move the line after the clip, if it may read clipped gradients. Otherwise, run unified-clip port without "
+            "--native."
         )
     line = call_lines(module, function.rule, step.variables, limit)
     return statement, torch_function(function.rule), line if function.rule == "norm" else f"{norm}{line}"
@@ -100,7 +101,7 @@ def _parts(
 
     value, target: The right and the left side of the assignment. call: The call of the clip function in `value`.
 
-    UnsureError: the statement also changes the gradients in another way.
+    UnsureError: the statement has another form, for example because it also changes the gradients in another way.
     """
     argument = module.code(call.args[0].value) if call.args else ""
     match target, value:
@@ -168,8 +169,8 @@ def clip_writer(module: Module, source: ClipSource) -> WriteClip:
 def remove(file: FileRewrite, source: ClipSource, clip: FoundClip) -> None:
     """Give a Paddle clip the verdict "rewritten", since PyTorch's function replaces it.
 
-    If a statement only creates the clip, remove the statement. If the clip is inside an optimizer's call, another rule
-    removes the argument.
+    If a statement only creates the clip, remove the statement. A clip inside an optimizer's call stays: the caller has
+    to remove the argument.
     """
     statement = file.module.small_statement(clip.node)
     if source.binding is not None and statement is not None:

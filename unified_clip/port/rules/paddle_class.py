@@ -12,7 +12,10 @@ from ..source.module import Module
 from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
-ONLY_NAMED = "The class is not called here, so its arguments are unknown. Port the code that calls it by hand."
+ONLY_NAMED = (
+    "This name of a clip is not called here, so the arguments of the clip are unknown. Port the code that calls it by "
+    "hand, and change the name here."
+)
 
 
 def is_class(clip: FoundClip) -> bool:

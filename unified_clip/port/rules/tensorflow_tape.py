@@ -28,6 +28,11 @@ ATTACH = (
     "optimizer.step()."
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
+OTHER_CLIP = "Another clip of this step cannot be ported. Port both by hand."
+SEVERAL_LISTS = (
+    "The optimizer updates other variables in another step, but PyTorch's optimizer updates all its parameters. Port "
+    "both steps by hand, with an optimizer for each list of variables."
+)
 OUTSIDE_OF_STEPS = f"The file also applies gradients by this optimizer outside of its training steps. {ATTACH}"
 HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_weights", "set_weights", "build", "name"}
 """Attributes of an optimizer that the file may use: reading them does not prevent the rewrite."""
@@ -83,18 +88,18 @@ class TapeRewrite:
             except UnsureError as error:
                 self.why_not[clip] = str(error)
         flagged = [*file.with_verdict("flagged"), *self.why_not]
-        excluded = {self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)}
-        self._exclude(excluded | self._with_several_lists())
+        self._exclude(self._with_several_lists(), SEVERAL_LISTS)
+        self._exclude({self._steps.range_of(clip.node) for clip in flagged if not isinstance(clip.node, cst.Arg)})
 
-    def _exclude(self, excluded: set[StepRange | None]) -> None:
+    def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
         """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip.
 
-        `why_not` gets a reason for each of these clips that has none.
+        `why_not` gets this reason for each clip that has none. Clips of the other steps get OTHER_CLIP.
         """
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
         if incomplete:
-            self.why_not |= dict.fromkeys(incomplete, "Another clip of this step cannot be ported. Port both by hand.")
+            self.why_not |= dict.fromkeys(incomplete, reason)
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:

@@ -127,10 +127,9 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all expressions that the file passes to the function or lambda in which a parameter is named.
+        """Return all expressions that the file passes to the function around a parameter's name, for any parameter.
 
-        They include the values of the other parameters. Calls of methods do not count. For a lambda, they are the other
-        arguments of the call that takes the lambda.
+        Calls of methods do not count. For a lambda, return the other arguments of the call that takes the lambda.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):

@@ -73,8 +73,8 @@ class Module(SyntaxTree):
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
         """Return the full names that a dotted name can have, according to the imports and to aliases such as x = y.
 
-        The set has '' if the name may have another value than these or None. It is {''} if it would have more than
-        MAX_NAMES names, and for a node that is no dotted name.
+        The set also has '' if the name may have a value whose full name is unknown. None does not count as a value. The
+        set is {''} if it would have more than MAX_NAMES names, and for a node that is no dotted name.
 
         depth: The number of aliases that were followed to `node`.
         """
@@ -156,9 +156,12 @@ class Module(SyntaxTree):
         return first is not None and scope is not None and not scope[first.value]
 
     def is_in_project(self, package: str) -> bool:
-        """Return whether a module, or the package that contains it, is in one of the PROJECT_DEPTH folders above.
+        """Return whether a module, or the package that contains it, is below one of the folders above the file.
 
-        A folder without __init__.py does not count. Return False if the file has no path.
+        A package without __init__.py does not count. Only PROJECT_DEPTH folders are searched. Return False if the file
+        has no path.
+
+        package: The dotted name of the module.
         """
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")
@@ -185,7 +188,7 @@ class Module(SyntaxTree):
     def assigned(self, node: cst.CSTNode | None) -> Binding:
         """Return the binding of the variable to which a statement assigns an expression, as `x` in x = node.
 
-        For x = y = node, it is that of `x`. Return UNBOUND for any other node, also for x: T = node and x, y = node.
+        For x = y = node, return that of `x`. Return UNBOUND for any other node, also for x: T = node and x, y = node.
         """
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
@@ -252,8 +255,8 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression would have the same value at the node `place` as at its own place.
 
-        All its names have to be visible at `place`, and each has to be bound only once, not anew in a loop. `self` has
-        to be of the same class. Calls, and attributes of other objects, count as unchanged.
+        All its names have to be visible at `place`. Each has to be bound once, and to keep its value, also in loops.
+        `self` has to be of the same class. Calls, and attributes of other objects, count as unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

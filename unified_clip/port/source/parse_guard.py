@@ -20,7 +20,7 @@ MAX_DEPTH = 200
 MAX_TEXT = 100
 """Strings up to this length may be names of attributes. Longer strings are skipped."""
 
-TOO_DEEP = "The code is nested too deep to be read. Port it by hand."
+TOO_DEEP = "The file has code that is nested too deep, or too long, to be read. Port the file by hand."
 
 PYTHON_2 = re.compile(r"\s*(print\s+[^=(\s]|print\s*>>|except\s+[\w.()\s,]+,\s*\w+\s*:|raise\s+\w+\s*,|exec\s+['\"\w])")
 """Matches lines that only Python 2 accepts."""
@@ -40,7 +40,7 @@ class UnreadableError(Exception):
 
 
 def identifiers(content: bytes) -> set[str] | None:
-    """Return the names that source uses or imports, its keywords and its short strings.
+    """Return the names that source uses, imports, or passes as keywords, and its short strings.
 
     Return None if Python cannot parse the source. Leave out names of definitions and parameters. Include `getattr` only
     if a call of it may look up a name in a module that is only known at run time.
@@ -70,7 +70,8 @@ def syntax_problem(error: cst.ParserSyntaxError, content: bytes) -> str:
         with suppress(ValueError):
             line, message = _python_problem(content) or (line, message)
     if any(map(PYTHON_2.match, codecs.decode(content, "utf-8", "replace").splitlines())):
-        return f"Line {line} is Python 2. Convert the file with 2to3 or futurize, then port the result."
+        problem = f"Line {line} is not valid in Python 3, and the file seems to be Python 2."
+        return f"{problem} Convert it with 2to3 or futurize, then port the result."
     return f"Line {line} is not valid Python: {message}. Correct it."
 
 

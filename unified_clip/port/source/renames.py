@@ -32,10 +32,10 @@ class Renames:
         self._at_top: set[str] = set()
 
     def add(self, node: cst.CSTNode, module: str, name: str) -> None:
-        """Let a name in the edited file mean `module.name`. `apply` records the edits, with the import that is needed.
+        """Let a name in the edited file mean `module.name`. Skip a name in a `global` or `nonlocal` statement.
 
-        It changes the import statement of the name if possible. Otherwise it replaces the name by `module.name`.
-        Do nothing for a name in a `global` or `nonlocal` statement.
+        `apply` records the edits. If possible, it changes the import statement of the name. Otherwise, it writes
+        `module.name` in place of the name, and adds an import.
         """
         if not isinstance(self._module.parents[node], cst.NameItem):  # global x: its import stays
             self._replacements[node] = module, name

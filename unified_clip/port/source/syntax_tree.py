@@ -191,7 +191,7 @@ def owner_of(call: cst.Call) -> cst.BaseExpression:
 def sorted_nodes(node: cst.CSTNode, parents: dict[cst.CSTNode, cst.CSTNode] | None = None) -> list[cst.CSTNode]:
     """Return a node and all nodes in it except white space, comments and punctuation, in order.
 
-    Add the parents of all but the first to `parents`.
+    parents: If given, add the parent of each node except the first, by node.
     """
     nodes, stack = [], [node]
     while stack:

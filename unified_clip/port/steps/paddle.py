@@ -25,8 +25,12 @@ SOMETHING_ELSE = (
 )
 CLIP, OPTIMIZER = "a clip of Paddle", "an optimizer of Paddle"
 UNKNOWN_VALUE = (
-    "Port cannot see the value of {0}: it is an argument of a function, a loop variable or a part of a tuple. Assign "
-    "it in a line {0} = ..."
+    "Port cannot see every value of {0}: for example, one comes from an argument, a loop or a tuple. If the file shows "
+    f"this value elsewhere, assign it in a line {{0}} = ... {OTHERWISE}"
+)
+NOT_ASSIGNED = (
+    "Port cannot find the optimizer that takes this clip. If one in this file takes it, write {}, and pass "
+    f"grad_clip=clip to the optimizer. {OTHERWISE}"
 )
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, as step() does."""
@@ -34,9 +38,9 @@ CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 ADDS_GROUP = ("add_param_group", "_add_param_group")
 
 SELECTING_ARGUMENTS = {
-    "need_clip": "selects the parameters to clip. Pass only these to the clip, before optimizer.step().",
+    "need_clip": "selects the parameters to clip. Clip only these by hand, before each optimizer.step().",
     "group_name": "is used in static programs only. Remove it.",
-    "auto_skip_clip": "is used in static programs only. Remove it.",
+    "auto_skip_clip": "only leaves out a multiplication by 1. Remove it.",
 }
 """Arguments of Paddle's clips that PyTorch's functions do not have, with the rest of their message."""
 
@@ -135,16 +139,9 @@ class PaddleOptimizers:
             return node, ClipSource([clip], None, [argument], may_be_none=node is not call)
         binding = self._module.binding(self._target(node))
         if binding.key is None:
-            if isinstance(parent, cst.IfExp):
-                raise UnsureError(
-                    "One expression chooses between two values, so port cannot find the optimizer that takes the clip. "
-                    "Write an if statement with a line clip = ... in each branch, and pass grad_clip=clip to the "
-                    "optimizer."
-                )
-            raise UnsureError(
-                "The clip is part of a longer expression, so port cannot find the optimizer that takes it. Write "
-                "clip = ... on a line of its own, and pass grad_clip=clip to the optimizer."
-            )
+            has_branches = isinstance(parent, cst.IfExp)
+            line = "an if statement with clip = ... in each branch" if has_branches else "a line clip = ..."
+            raise UnsureError(NOT_ASSIGNED.format(line))
         return binding.key, self._source_in(binding)
 
     def _check(self, clip: FoundClip) -> None:
@@ -160,8 +157,8 @@ class PaddleOptimizers:
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
 
-        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or it is also used
-        elsewhere, or no optimizer takes it.
+        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or no optimizer takes the
+        variable, or code uses it in another way.
         """
         clips = []
         may_be_none = self._may_be_inherited(binding)
@@ -188,13 +185,14 @@ class PaddleOptimizers:
             )
         uses = list(self._uses(binding))
         if not uses:
-            raise UnsureError(f"No optimizer in this file takes {binding.text} as grad_clip=. {BY_HAND}")
+            raise UnsureError(
+                f"No optimizer in this file takes {binding.text} as grad_clip=. If no other file uses {binding.text} "
+                f"either, it clips nothing: remove it. {OTHERWISE}"
+            )
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether an attribute is only set inside an `if`. If the condition is false, a base class may
-        set it.
-        """
+        """Return whether an attribute is only set inside an `if`, so that a base class may set it otherwise."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -246,8 +244,8 @@ class PaddleOptimizers:
         binding = self._module.binding(target)
         if binding.key is None:
             raise UnsureError(
-                "The optimizer is not assigned to a variable, so its steps cannot be found. If this file calls its "
-                f"step(), assign it first: optimizer = ... {OTHERWISE}"
+                "No line assigns just this optimizer to a variable, so its steps cannot be found. If this file calls "
+                f"its step(), write a line optimizer = ... {OTHERWISE}"
             )
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
@@ -327,8 +325,7 @@ class PaddleOptimizers:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]
         for node in self._module.uses_on_other_objects(binding):
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
-                line = self._module.position(node)[0]
-                code = self._module.code(node)
+                code, line = self._module.code(node), self._module.position(node)[0]
                 raise UnsureError(
                     f"{code} in line {line} may be the same optimizer as {binding.text}, and step there, too. {BY_HAND}"
                 )
@@ -340,8 +337,8 @@ class PaddleOptimizers:
         """Return the step that the optimizer makes where code reads its variable. Return None if it makes no step
         there.
 
-        UnsureError: the code may make a step, as if it passes the optimizer to another function. Or it makes one that
-        cannot be rewritten.
+        UnsureError: the code may make a step, for example because it passes the optimizer to a function. Or it makes a
+        step that cannot be rewritten.
         """
         parent = self._module.parents[read]
         line = self._module.position(read)[0]
@@ -391,7 +388,10 @@ class PaddleOptimizers:
         statement = self._module.small_statement(call)
         is_whole = self._module.parents[call] is statement  # other code in the statement may run before the step
         if statement is None or not is_whole or not self._module.has_own_line(statement):
-            raise UnsureError(f"Line {line} has other code besides the step. Give the step a line of its own.")
+            raise UnsureError(
+                f"The step in line {line} shares a line or an expression with other code. Write it as a statement on a "
+                "line of its own."
+            )
         return OptimizerStep(statement, call, kind)
 
 

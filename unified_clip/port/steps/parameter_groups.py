@@ -45,7 +45,7 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
 def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
     """Return whether an element of a list of parameters may be one or more groups.
 
-    Return True if the file does not show how the element is made. An attribute that it does not set, such as
+    Return True if the file does not show how the element is made. An attribute that the file does not set, such as
     layer.weight, is no group.
     """
     match node:
@@ -66,9 +66,9 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (what code that reads a list adds to it, whether that is a list), as for groups.append({...}).
+    """Return (added value, whether it is a list of elements) for a read such as `groups` in groups.append({...}).
 
-    Return None if the code adds nothing.
+    Return None if the code at the read adds nothing.
     """
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):

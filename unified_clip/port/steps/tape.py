@@ -15,9 +15,15 @@ from ..source.syntax_tree import Target, keyword_of, method_of, owner_of
 from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
-GRAPH = "A TensorFlow session runs this step later. In PyTorch, write backward(), clip and step() in the training loop."
+GRAPH = (
+    "Port rewrites gradient() of a tape, but no other function that computes gradients. In PyTorch, write backward(), "
+    "clip and step() in the training loop."
+)
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
-NOT_TOGETHER = "gradient() and apply_gradients() are not in one function. Move both calls into one function."
+NOT_TOGETHER = (
+    "gradient() and apply_gradients() are not in one function. Move both calls into one function. If the file has only "
+    "one of them, port the step by hand."
+)
 NOT_IN_PAIRS = (
     "The calls of gradient() and apply_gradients() are not in pairs, one after the other. backward() would add up "
     "gradients of several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
@@ -48,9 +54,10 @@ class TapeStep:
 
 @dataclass(frozen=True, eq=False)
 class StepRange:
-    """The lines of a training step, or those of all calls of a function that are not in pairs.
+    """The lines of a training step, from the call that computes gradients to the call that applies them.
 
-    `step` is None if the lines cannot be ported.
+    If these calls of a function are not in pairs, the range has the lines of all of them. `step` is None if the lines
+    cannot be ported.
     """
 
     first: int
@@ -71,7 +78,7 @@ class TapeSteps:
         self._ranges = {body: list(self._find(calls[body])) for body in calls}
 
     def range_of(self, node: cst.CSTNode) -> StepRange | None:
-        """Return the range, in the function of a node, whose lines contain the node. Return None if none does."""
+        """Return the range whose lines contain a node. Return None if the node's function has no such range."""
         line, ranges = self._module.position(node)[0], self._ranges.get(self._body(node), [])
         return next((span for span in ranges if span.first <= line <= span.last), None)
 
@@ -80,7 +87,7 @@ class TapeSteps:
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the range of each call by which this optimizer applies gradients, whether it can be ported or not.
+        """Return the range of each call by which this optimizer applies gradients. Some may have no `step`.
 
         optimizer: The binding of a variable, not UNBOUND.
         """
@@ -95,7 +102,7 @@ class TapeSteps:
     def _find(self, calls: Sequence[cst.Call]) -> Iterator[StepRange]:
         """Yield a range for each pair of calls: the first computes gradients, and the second applies them.
 
-        If these two kinds of calls do not alternate, yield one range for all of them that cannot be ported.
+        If these two kinds of calls do not alternate, yield one range for all of them, without a `step`.
         """
         sources, applies = list(filter(self._is_source, calls)), list(filter(self._is_apply, calls))
         ordered = sorted([*sources, *applies], key=self._order)
@@ -147,14 +154,15 @@ class TapeSteps:
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
                 "The step may not apply all gradients, each to its own variable. If it does, write "
-                "apply_gradients(zip(gradients, variables)). Otherwise, set .grad of the applied parameters only."
+                "apply_gradients(zip(gradients, variables)). Otherwise, write the step in PyTorch by hand, and set "
+                ".grad of all other parameters to None before step()."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 
     def _check_surroundings(self, calls: Sequence[cst.Call]) -> None:
         """Check the code around a step. `calls`: all calls of its function.
 
-        UnsureError: the loss is scaled, gradients are exchanged between processes, or the tape is persistent.
+        UnsureError: the loss is scaled, replicas or processes exchange gradients, or a tape is persistent.
         """
         if any(method_of(call) in SCALED for call in calls):
             raise UnsureError(
@@ -164,14 +172,17 @@ class TapeSteps:
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
-                "Each replica clips before gradients are added up, but DistributedDataParallel averages them in "
-                "backward(). Call backward() in `with model.no_sync():`, clip, then call "
-                "torch.distributed.all_reduce(parameter.grad) for each parameter."
+                "Each replica clips before gradients are added up (only clipnorm= and similar limits of tf.keras 2 "
+                "clip the sum), but DistributedDataParallel averages them in backward(). In PyTorch, call backward() "
+                "in `with model.no_sync():`, clip, then call torch.distributed.all_reduce(parameter.grad) for each "
+                "parameter. To clip the sum, clip after the all_reduce."
             )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(
                 "Horovod averages gradients. If it does so before the clip, call optimizer.synchronize() before the "
-                "clip in PyTorch, and step() inside `with optimizer.skip_synchronize():`."
+                "clip in PyTorch, and step() inside `with optimizer.skip_synchronize():`. If it does so after the "
+                "clip, use a plain optimizer, and call hvd.allreduce_(parameter.grad) for each parameter after the "
+                "clip."
             )
         if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
             raise UnsureError(PERSISTENT)
@@ -179,20 +190,22 @@ class TapeSteps:
     def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
         """Return the statements that call gradient() and apply_gradients().
 
-        UnsureError: they are not in one block, share a line with other code, or the result of the second one is used.
+        UnsureError: they are not in one block, share a line or an expression with other code, or the result of
+            apply_gradients() is used.
         """
         first, last = self._module.small_statement(source), self._module.small_statement(apply)
         if first is None or last is None or not all(map(self._module.has_own_line, (first, last))):
             raise UnsureError(
-                "gradient() or apply_gradients() shares a line with other code. Write each call on its own line."
+                "gradient() or apply_gradients() shares a line or an expression with other code. Write each call in a "
+                "statement on a line of its own, as in gradients = tape.gradient(loss, variables)."
             )
         if not isinstance(last, cst.Expr) or last.value is not apply:
             raise UnsureError("The result of apply_gradients() is used. Remove that use: step() returns None.")
         lines = [self._module.parents[statement] for statement in (first, last)]
         if self._module.parents[lines[0]] is not self._module.parents[lines[1]]:
             raise UnsureError(
-                "gradient() and apply_gradients() are not in one block of lines. Write both calls in one block, with "
-                "the same indentation."
+                "gradient() and apply_gradients() are not in one block of lines, with the same indentation. If both "
+                "run equally often, write them in one block. Otherwise, port this step by hand."
             )
         return first, last
 
@@ -211,8 +224,9 @@ class TapeSteps:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
         if arguments.unknown:
             raise UnsureError(
-                "gradient() has other arguments than the loss and the variables. Write this step in PyTorch by hand, "
-                "with output_gradients= as the argument gradient= of backward()."
+                "gradient() has other or starred arguments besides the loss and the variables. Write starred arguments "
+                "out. With any other argument, write this step in PyTorch by hand: output_gradients= becomes gradient= "
+                "of backward()."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):
@@ -242,12 +256,12 @@ class TapeSteps:
     def _check_list(self, source: cst.Call) -> None:
         """Check that gradient() gets a list of variables.
 
-        UnsureError: the file writes its result in a list, so gradient() gets a single variable.
+        UnsureError: the file writes the result of gradient() in a list, so it may be a single gradient.
         """
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                 raise UnsureError(
-                    "gradient() gets one variable, not a list. In PyTorch, call loss.backward(), and clip "
-                    "[variable.grad]."
+                    "The file writes the result of gradient() in a list, as if it were the gradient of one variable. "
+                    "Write this step in PyTorch by hand: call loss.backward(), and clip [variable.grad]."
                 )
