@@ -25,7 +25,7 @@ GENERAL = {
     DIFFERENT: "the command did its work, and reports a difference or something left to do",
     REJECTED: "the command, an option or a file is invalid, an extra is not installed, or the output cannot be written",
     INCOMPLETE: "the result is incomplete: a process crashed or hung, or a framework is missing",
-    BROKEN: "a bug of unified-clip. Report it with the traceback",
+    BROKEN: "unified-clip has a bug. Report the bug with the traceback",
     NOT_EXECUTABLE: "`record` only: the training command is not executable",
     NOT_FOUND: "`record` only: the training command does not exist",
     INTERRUPTED: "interrupted by Ctrl-C, SIGTERM or SIGHUP. No report is written",
@@ -37,10 +37,10 @@ INVALID = "the command or a file is invalid"
 
 COMMANDS: Mapping[str, Mapping[int, str]] = {
     "parity": {
-        SUCCESS: "everything is as the suite expects, or with --baseline nothing got worse",
-        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, another difference is not in the "
-        "list of known differences, or the list has a difference that is gone. With --baseline: a difference is new or "
-        "larger",
+        SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
+        DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, a framework's function has a "
+        "difference that is not in the list of known differences, or the list has a difference that no longer occurs. "
+        "With --baseline: a difference is new or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
         INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, or nothing was compared",
     },
@@ -49,7 +49,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If it fails, its exit status is passed on",
+        SUCCESS: "the training command succeeded. If the training command fails, `record` has its exit status",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -58,9 +58,9 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "bench": {
         SUCCESS: "everything was measured",
         REJECTED: "the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework crashed, one that you named is missing, or nothing was measured",
+        INCOMPLETE: "a framework crashed, a framework in --frameworks is missing, or nothing was measured",
     },
-    "explain": {SUCCESS: "success, even if A and B differ", REJECTED: INVALID},
+    "explain": {SUCCESS: "the configurations were explained, even if A and B differ", REJECTED: INVALID},
     "config import": {
         SUCCESS: "the configuration was converted",
         REJECTED: "the command or the file is invalid, or the clip configuration cannot be written",
@@ -70,19 +70,20 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or the file is invalid, or the format does not support a setting",
     },
     "config check": {
-        SUCCESS: "every clip clips as the configuration does",
-        DIFFERENT: "a clip differs, is missing or cannot be understood, or a rule of the table `check` has no effect",
+        SUCCESS: "every clip has the settings of the configuration",
+        DIFFERENT: "a clip differs from the configuration, is missing or cannot be understood, or a rule of the table "
+        "`check` has no effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
-        SUCCESS: "every clip was rewritten, or can be if --write is missing. With --check: no clip is left to port",
-        DIFFERENT: "clips were flagged, or files could not be read, or with --check a clip is left to port",
+        SUCCESS: "every clip was rewritten, or, without --write, can be. With --check: no clip is left to port",
+        DIFFERENT: "clips were flagged, or files could not be read. With --check: a clip is left to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
     "verify": {
-        SUCCESS: "the steps are the same, up to --max-ulp",
+        SUCCESS: "the steps are the same, or differ by at most --max-ulp",
         DIFFERENT: "the steps differ",
-        REJECTED: "a file, a function or the command is invalid, or no clip call of one side was recorded",
+        REJECTED: "a file, a function or the command is invalid, or one side has no recorded clip call",
         INCOMPLETE: "a process crashed or hung. The error has the signal and the last lines of its output",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},
