@@ -53,6 +53,7 @@ CLIPS = {
     "AutoClip": "from autoclip.torch import QuantileClip\nc = QuantileClip(p, global_threshold=True)\nc.step()\n",
     "AutoClip in an optimizer": "from autoclip.torch import StandardClip\no = StandardClip.as_optimizer(o)\n",
     "timm's AGC": "from timm.utils.agc import adaptive_clip_grad\nadaptive_clip_grad(model.parameters(), 0.02)\n",
+    "timm's choice of clips": "from timm import utils\nutils.dispatch_clip_grad(p, 0.02, mode='agc')\n",
     "global norm of another package": "import mindspore.ops as ops\ng = ops.clip_by_global_norm(g, 1.0)\n",
     "arguments that are derived": (
         "import transformers\nclass Arguments(transformers.TrainingArguments):\n    cache: str = ''\n"

@@ -94,6 +94,7 @@ UNMEASURED = {
     "paddle.fluid.clip.set_gradient_clip",
     "tf.clip_by_average_norm",
     "timm.utils.adaptive_clip_grad",
+    "timm.utils.dispatch_clip_grad",
     "zclip.ZClip",
 }
 
