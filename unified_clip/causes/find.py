@@ -41,9 +41,9 @@ def find_cause(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Test `known_causes` first, and `fitted_causes` if none of them fits. Return None if known causes of different kinds
-    fit, or if the one that fits may be rounding. If no cause fits, or rounding hides whether a known cause or the
-    correct call does, return the result of `touched`.
+    Test `known_causes` first, and `fitted_causes` if no known cause fits. Return None if known causes of different
+    kinds fit, or if the fitting cause may be rounding. Return the result of `touched` if no cause fits, or if rounding
+    hides whether a known cause or the correct call fits.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -173,7 +173,7 @@ def zeros(call: Observation) -> Cause | None:
 def not_clipped(call: Observation) -> Cause | None:
     """Return a cause if all gradients are unchanged, some of them should be clipped, and the returned norm is correct.
 
-    Else return None. If only eps makes a coefficient below 1, the cause is another eps.
+    Else return None. If the coefficient is below 1 only because of eps, the cause is another eps.
     """
     is_unchanged = all(scaling.is_unchanged for scaling in call.scalings.values())
     norm_fits = call.norm in (None, call.total_norm) or call.norm_is_expected

@@ -138,8 +138,8 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 def _lost(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that some gradients are wrongly returned unchanged or as zeros, and the others are clipped.
 
-    In the first hypothesis, the norm includes these gradients. In the second, which is only for a clip by the total
-    norm, it leaves them out. Without such gradients, yield none.
+    In the first hypothesis, the norm includes these gradients. In the second hypothesis, the norm leaves them out. The
+    second is only for a clip by the total norm. Yield none if no gradient was returned unchanged or as zeros.
     """
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
@@ -156,7 +156,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 
 
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm includes too few gradients, or too many.
+    """Yield hypotheses that the norm includes too few or too many gradients.
 
     The norm may leave out one gradient, or all gradients with one dtype or number of axes. It may include gradients
     that it should exclude. A hypothesis has no kind if rounding could change the norm as much.
@@ -218,7 +218,7 @@ def _differ(call: Observation, norms: Sequence[float]) -> bool:
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm has another norm_type of 1, 2 and inf, or is the square of the correct norm."""
+    """Yield hypotheses that the norm has another norm_type (1, 2 or inf), or is the square of the correct norm."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))

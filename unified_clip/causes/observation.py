@@ -265,7 +265,7 @@ class Observation:
     def fits(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the numbers of the call, and the correct call does not.
 
-        If the returned norm is wrong, and the hypothesis predicts it, the gradients may be those of the correct call.
+        If the returned norm is wrong, and the hypothesis predicts this norm, the gradients may be correct.
 
         slack: The relative error up to which numbers count as equal.
         """

@@ -65,8 +65,8 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
     """Return (smallest, largest) coefficient with which `before` becomes `after` in every finite element.
 
-    The smallest is above the largest if no coefficient explains all elements, or if the dtype has no floats. The bounds
-    are (-inf, inf) if no element bounds the coefficient, because all are 0, infinite or NaN.
+    The smallest is above the largest if no coefficient explains all elements, or if the dtype is no dtype of floats.
+    The bounds are (-inf, inf) if every element of `before` is 0, infinite or NaN, so that none bounds the coefficient.
 
     roundings: The allowed error of a product, in ULP.
     """
@@ -84,7 +84,8 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
 def _spacing(values: Float64s, dtype: str) -> Float64s:
     """Return the size of one ULP at each number.
 
-    At a subnormal number, the size is larger: a framework may replace the number by 0, and half the size covers that.
+    A framework may replace a subnormal number by 0. So the size at a subnormal number is larger: half of it is at least
+    the number itself.
     """
     target, smallest = FORMATS[dtype], FORMATS["float64" if FORMATS[dtype].size == 8 else "float32"].min_exponent
     exponents = np.maximum(np.frexp(values)[1] - 1, target.min_exponent)

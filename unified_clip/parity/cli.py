@@ -236,8 +236,8 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     runs.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: no call has a norm or a threshold above 0 to plot. Record the run again with --norms, or remove "
-            "--recorded.",
+            f"{path}: no call has a norm or a threshold above 0 to plot. Clips by value have none. Pass a recording "
+            "with clips by norm, or remove --recorded.",
             "UC502",
         )
     return recording.lines

@@ -57,7 +57,7 @@ def _column_factors(length: int) -> Float64s:
 def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "transposed", "other"]:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
-    Return "same", or "transposed" if the transpose of one weight has the order of the other, or "other".
+    Return "transposed" if the transpose of one weight has the order of the other weight. Else return "same" or "other".
     A symmetric weight is "same".
 
     norm: The norm of both weights.

@@ -79,7 +79,7 @@ class ByParameter:
     def in_order(self, clip: Clip) -> Sequence[str]:
         """Return the names of the parameters in order if the clip is a plain list of their gradients, else [].
 
-        Such a list has no names, and a gradient or None for each parameter, of the same shape.
+        Such a list has no names. For each parameter, it has a gradient of the parameter's shape, or None.
         """
         leaves, shape = clip.gradients.leaves, clip.gradients.backend.shape
         if len(leaves) != len(self._names) or any(self(leaf) is not None for leaf in leaves):
@@ -304,7 +304,7 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms, of the clip and of gradients, are finite. None: there are none."""
+        """Return whether all measured norms, of the clip and of gradients, are finite, or None if there are none."""
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)

@@ -146,8 +146,10 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
     The parameter is its name in call a, or "position N" if it has no name. It is None if the call has only one norm or
-    coefficient. Yield nothing if the calls have other rules, norm types or numbers of norms, or, for weights and
-    gradients, other norm types. If only one of the calls is in float64, the numbers of both are rounded to float32.
+    coefficient. If only one of the calls is in float64, the numbers of both are rounded to float32.
+
+    Yield nothing if the norm types of the calls differ. For norms and coefficients, also yield nothing if the rules or
+    the numbers of norms differ.
     """
     for name, a, b in _numbers(pair, stage):
         yield (name, a, b) if pair.a.dtype == pair.b.dtype else (name, single(a), single(b))
@@ -212,10 +214,10 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 
 
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
-    """Yield the divergences of two calls at a stage that have no distance.
+    """Yield the divergences without a distance between two calls at a stage.
 
-    At the stage "norm", these are other names of gradients, and another number of norms. At the stage "coefficient",
-    only one of the calls changes its gradients, although both have the same threshold.
+    At the stage "norm", these are gradients that only one call has, and another number of norms. At the stage
+    "coefficient", only one of the calls changes its gradients, although both have the same threshold.
     """
     a, b = pair.a, pair.b
     only_a = tuple(sorted(set(a.parameters) - set(pair.names)))
@@ -233,7 +235,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
 def _is_above(line: RecordedCall) -> bool | None:
     """Return whether the largest norm of a call exceeds its threshold.
 
-    None: a norm or the threshold is unknown or NaN, or they differ by rounding only.
+    Return None if a norm or the threshold is unknown or NaN, or if norm and threshold differ by rounding only.
     """
     norms = line.norms()
     if not isinstance(line.threshold, float) or not norms or any(map(math.isnan, (line.threshold, *norms))):
@@ -245,7 +247,7 @@ def _is_above(line: RecordedCall) -> bool | None:
 def _is_changed(line: RecordedCall) -> bool | None:
     """Return whether the smallest coefficient of a call is not 1.
 
-    None: the call has no coefficient or a NaN, or the coefficient differs from 1 by rounding only.
+    Return None if the call has no coefficient, or has a NaN, or if the coefficient differs from 1 by rounding only.
     """
     if not line.coefs() or any(map(math.isnan, line.coefs())):
         return None

@@ -61,7 +61,7 @@ def place_of(step: OptimizerStep) -> Place | None:
 def after_correction(step: OptimizerStep) -> Setting | None:
     """Return the epsilon which, added after the bias correction, has the effect of a step's own epsilon.
 
-    Return None if there is no such number, or if it is unknown because the step has no betas.
+    Return None if there is no such number, or if it is unknown because the step has no eps or no betas.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
@@ -83,9 +83,10 @@ def compare_places(
 ) -> tuple[object, object, Cause] | None:
     """Compare the effect of the epsilons of two optimizers that add them at different places.
 
-    Return (effect in `left`, effect in `right`, cause). Return None if the effects are equal, if both eps are 0, or if
-    an eps is not recorded.
-    An effect is the equal epsilon after the bias correction. If there is no such number, it is the place.
+    Return (effect in `left`, effect in `right`, cause). An effect is the epsilon that has the same effect after the
+    bias correction. If one of the steps has no such number, both effects are the places of epsilon.
+
+    Return None if the effects are equal, if both eps are 0, or if an eps is not recorded.
     """
     sides = [(run, step, eps) for run, step in ((a, left), (b, right)) if (eps := step.settings.get("eps")) is not None]
     if len(sides) < 2 or not any(eps for *_, eps in sides):
@@ -105,7 +106,9 @@ def compare_places(
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
-    """Return whether two effects are equal up to a relative difference. A tuple has the values of parameter groups.
+    """Return whether two effects are equal up to the relative difference `tolerance`.
+
+    An effect is a number, or a tuple with a number for each parameter group.
 
     If one effect has a single value, compare it with every value of the other. Else compare the values in order.
     """
@@ -115,10 +118,10 @@ def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
 
 
 def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
-    """Return the relative difference up to which learning rates, and effects of epsilon, of two steps are equal.
+    """Return the relative difference up to which learning rates, or effects of epsilon, count as equal in two steps.
 
-    If only one of the optimizers adds epsilon before the bias correction, it is larger: Keras computes this correction
-    from float32 betas, and a port may divide the learning rate by the rounded correction.
+    The result is larger if only one of the optimizers adds epsilon before the bias correction: Keras computes this
+    correction from float32 betas, and a port may divide the learning rate by the rounded correction.
     """
     is_before = [place_of(step) == BEFORE for step in (left, right)]
     if is_before[0] == is_before[1]:
@@ -128,7 +131,12 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
 
 
 def _advice(early: OptimizerStep, run: RecordedRun, late: OptimizerStep) -> str:
-    """Return how to give the epsilon of the step `late` the effect of that of the step `early`."""
+    """Return advice: the eps to set at each step in the run of `late`, for the same effect as the eps of `early`.
+
+    early: A step whose optimizer adds epsilon before the bias correction.
+    run: The run of `late`.
+    late: A step whose optimizer adds epsilon after the bias correction.
+    """
     eps = early.settings["eps"]
     formula = f"{'eps' if isinstance(eps, tuple) else setting_text(eps)} / (1 - {_beta2(early):.6g}**t) ** 0.5"
     if late.optimizer.startswith("torch."):

@@ -84,7 +84,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
     If only one run clips after its optimizer steps, the first entry is this difference. If the learning rates of one
-    run are those of the other run one step later, this difference replaces those of single learning rates.
+    run are those of the other run one step later, one entry has this difference, and none is about single rates.
     """
     found: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):

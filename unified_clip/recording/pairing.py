@@ -104,7 +104,7 @@ def match_parameters(
 
 
 def sorted_shape(shape: Sequence[int | None]) -> tuple[str, ...]:
-    """Return the lengths of a shape as sorted strings. It is equal for a weight and its transpose."""
+    """Return the lengths of a shape as sorted strings, so that a weight and its transpose have the same result."""
     return tuple(sorted(map(str, shape)))
 
 
@@ -214,7 +214,7 @@ def _is_single(line: RecordedCall) -> bool:
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
     """Return the number of calls at the start of the list that can be merged into one call.
 
-    Each of them clips a single gradient that no other one clips, and all have the same settings.
+    Each of these calls clips a single gradient, no two of them clip the same one, and all have the same settings.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):

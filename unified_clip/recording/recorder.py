@@ -348,8 +348,8 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}, neither by parameter nor by number. Pass a dict "
-                "of name to gradient, or (name, gradient) tuples."
+                f"names= does not match the gradients of {self._call}, neither by parameter nor by number. Pass this "
+                "call a dict of name to gradient, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged
         recording._arranged |= new
@@ -373,8 +373,8 @@ class CallRecorder:
         self.end(None, None)
 
     def end(self, seconds: float | None, error: BaseException | None) -> None:
-        """Record the call's duration (None if unknown), and write its lines, or one line with its exception. If the
-        call was traced without an exception, make its graph write the lines instead, whenever it runs.
+        """Write the lines of the call with its duration in seconds (None if unknown), or one line with its exception.
+        If the call was traced without an exception, its graph writes the lines instead, whenever the graph runs.
         """
         self._tail["seconds"] = seconds
         if error is not None:

@@ -38,7 +38,7 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance between two numbers. It is 0 if they are equal or both NaN, else inf if one is not finite."""
+    """Return the distance between two numbers: 0 if both are equal or NaN, else inf if one of them is not finite."""
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):
@@ -49,7 +49,10 @@ def distance(a: float, b: float) -> Distance:
 
 
 def greatest(distances: Sequence[Distance]) -> Distance:
-    """Return the greatest distance in ULP and the greatest relative one, which can be of different numbers."""
+    """Return the greatest distance in ULP and the greatest relative distance, which may come from different entries.
+
+    Return distances of 0 for an empty list.
+    """
     return Distance(*(max(values, default=0.0) for values in (zip(*distances, strict=True) if distances else ((), ()))))
 
 

@@ -370,7 +370,7 @@ def _json(path: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path}, line {number} is not JSON: {error}. {AGAIN}") from None
+        raise RunError(f"{path}, line {number} is not JSON: {error}. {PASS if number == 1 else AGAIN}") from None
 
 
 def _validated(path: Path, number: int, data: Any, model: Any) -> Any:
@@ -380,7 +380,7 @@ def _validated(path: Path, number: int, data: Any, model: Any) -> Any:
         (first, *_) = error.errors()
         place = "".join(f", {key}" for key in first["loc"])
         problem = first["msg"].removeprefix("Value error, ")
-        raise RunError(f"{path}, line {number}{place}: {problem}. {AGAIN}") from None
+        raise RunError(f"{path}, line {number}{place}: {problem}. {PASS if number == 1 else AGAIN}") from None
 
 
 def _listed(value: float | list[float] | None) -> list[float]:

@@ -71,7 +71,7 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
     Compare only the first call of each run, if it differs in a weight, a gradient or a norm. Return None if an
-    optimizer stepped before it. Also return a cause for square weights that a port has not transposed.
+    optimizer stepped before this call. Also return a cause for square weights that a port has not transposed.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
@@ -162,7 +162,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
     if {pair.a.dtype, pair.b.dtype} != {"float64"} or "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
-        ". If these are equal, compare their precision: Paddle's optimizers may hold momentum and weight decay as "
+        ". If these are equal, compare their precision: Paddle's optimizers may store momentum and weight decay as "
         "float32. On the other side, pass float(np.float32(0.9)) instead of 0.9"
     )
 

@@ -318,7 +318,7 @@ def _rounding(point: DivergencePoint) -> Cause | None:
 def _grown_rounding(point: DivergencePoint) -> Cause | None:
     """Return a cause if a difference is too large for rounding, but has grown from an earlier difference, else None.
 
-    It must be at most `GROWTH` times the largest earlier difference.
+    A difference can have grown if it is at most `GROWTH` times the largest earlier difference.
     """
     at_its_size = point.first.ulps_at_its_size
     if at_its_size is None or not ROUNDING < at_its_size < math.inf or point.first.stage == "coefficient":

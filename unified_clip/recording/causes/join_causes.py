@@ -45,8 +45,8 @@ def join(
 def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
-    A difference that acts before the clip is yielded if numbers of its step differ. Another one is yielded if numbers
-    of a later step differ. If these numbers were not recorded, the difference is yielded, too. A difference in clips is
+    A difference that acts before the clip is yielded if numbers of its step differ. Any other difference is yielded if
+    numbers of a later step differ. Both are also yielded if these numbers were not recorded. A difference in clips is
     always yielded.
     """
     measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
@@ -73,9 +73,9 @@ def _accumulated(
 ) -> tuple[Explained, list[StepDifference]]:
     """Explain scaled gradients by different numbers of backward passes. Return (explained divergences, steps).
 
-    If the ratio of these numbers is the factor of the gradients, remove the cause "scaled gradients". If another cause
-    explains the gradients of this step, remove the difference in backward passes. If there is no such cause, or no such
-    difference, remove nothing.
+    If the ratio of these numbers is the factor of the gradients, remove the cause "scaled gradients". If the gradients
+    of this step have another cause, remove the difference in backward passes. If they have no cause, or the numbers of
+    backward passes are equal, remove nothing.
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
     from .command import record_command
 
     if not options.command_line:
-        raise UsageError(f"no command given. Type: unified-clip record {options.file} -- python train.py", "UC201")
+        file = shlex.quote(str(options.file))
+        raise UsageError(f"no command given. Type: unified-clip record {file} -- python train.py", "UC201")
     if options.watch:
         _check_rich()
     return record_command(options.file, options.command_line, norms=options.norms, watch=options.watch)

@@ -59,7 +59,8 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
     except OSError as error:
         shutil.rmtree(parts)
         file.unlink()
-        reject(UsageError(f"{command[0]} cannot be started: {error.strerror}. Correct the command after --.", "UC504"))
+        problem = f"{command[0]} cannot be started: {error.strerror}"
+        reject(UsageError(f"{problem}. Correct the command after --, as in -- python train.py.", "UC504"))
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     merged = merge.merge(parts, file, header(norms=norms))
     shutil.rmtree(parts)

@@ -111,9 +111,9 @@ class Watcher:
         self._processes: dict[Path, WatchedProcess] = {}
 
     def read(self) -> list[WatchedProcess]:
-        """Read the new lines of all processes. Return those that have a file, by rank, with unknown ranks at the end.
+        """Read the new lines of all processes. Return the processes that have a file, in the order of their ranks.
 
-        Skip new lines of a file that cannot be read now.
+        Processes with an unknown rank come last. A file that cannot be read now is read later.
         """
         for path in sorted(self._directory.glob(f"*{PART}")):
             with suppress(OSError):
@@ -168,7 +168,7 @@ class Terminal:
     def draw(self, lines: Sequence[str]) -> None:
         """Draw these lines at the bottom of the terminal. Reserve room again if their number or the terminal changed.
 
-        Draw nothing if the terminal has less than three times as many lines. A line must fit the width of the terminal.
+        Draw nothing if `lines` would take more than a third of the terminal. A line must fit the width of the terminal.
 
         OSError: the stream is no terminal, or was closed.
         """

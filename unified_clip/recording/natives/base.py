@@ -26,7 +26,7 @@ EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """The tensors of a call that the open recordings need."""
+    """Which tensors of a call the open recordings need."""
 
     results: bool
     """Whether a recording stores the gradients before and after the call."""
@@ -45,7 +45,7 @@ class Observer:
     def outermost(self) -> Iterator[bool]:
         """Enter a call, and yield whether to record it.
 
-        False: the call is inside another recorded call, or inside a call of unified_clip.
+        Yield False if the call is inside another recorded call, or inside a call of unified_clip.
         """
         if getattr(self._thread, "inside", False) or DISPATCHER.is_running:
             yield False
@@ -72,7 +72,7 @@ class Observer:
         return wrapper
 
     def needs(self) -> Needs:
-        """Return the tensors that at least one of the open recordings needs."""
+        """Return which tensors at least one of the open recordings needs."""
         recordings = DISPATCHER.natives
         return Needs(any(each.stores_results for each in recordings), any(each.needs_leaves for each in recordings))
 

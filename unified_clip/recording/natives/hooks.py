@@ -48,10 +48,12 @@ class Hooks:
         """Reports a framework whose hooks cannot be added. The dispatcher sets it."""
 
     def wrap(self, homes: Sequence[Home], wrapper: Callable[[Any], Any]) -> None:
-        """Add a hook that replaces a function by a wrapper, in each module or class of `homes` that has the function.
+        """Add a hook, which replaces a function by `wrapper(function)` while hooks are in place.
 
-        The function is that of the first of them. A module that has another function of this name is not changed. The
-        function is replaced while hooks are in place. If no module or class has it, there is no hook.
+        The function is the first that exists in `homes`. If none exists, add no hook. A module or class that has
+        another function under this name stays unchanged.
+
+        homes: (module or class, name of the function in it) for each place of the function.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

@@ -19,7 +19,7 @@ from .steps import LOSSES, StepWatcher, reported
 
 
 class InProgram(NamedTuple):
-    """A clip in a static program, and the program's variables that hold the gradients before and after it."""
+    """A clip in a static program, and the program's variables for the gradients before and after the clip."""
 
     call: NativeCall
     names: Sequence[str]

@@ -134,10 +134,10 @@ def _is_marked(tensor: Any) -> bool:
 
 
 def from_tape(tensor: Any) -> bool | None:
-    """Return whether a tensor is a gradient, or was computed from one in the same graph.
+    """Return whether a tensor is a gradient, or was computed from a gradient in the same graph.
 
-    None: the tensor may come from an argument of its graph, in which no gradient is known. For an eager tensor, return
-    whether it is marked itself.
+    Return None if the tensor may come from an argument of a graph in which no gradient is known. For an eager tensor,
+    return whether it is marked as a gradient.
     """
     tensor = _values(tensor)
     if not tf.is_symbolic_tensor(tensor):

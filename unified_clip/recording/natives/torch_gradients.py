@@ -40,8 +40,8 @@ class GradientVersions:
     def count_changed(self, optimizer: Any) -> int | None:
         """Return how many gradients of an optimizer changed since the backward pass.
 
-        None: that is unknown, or a call was recorded since then, which may have changed them. Gradients that the
-        backward pass did not have do not count.
+        Gradients that are new since then do not count. Return None if the number is unknown, or if a call was recorded
+        since then, which may have changed the gradients.
         """
         if not self._states or self._recorded_calls != DISPATCHER.recorded_calls:
             return None

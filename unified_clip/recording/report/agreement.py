@@ -88,9 +88,10 @@ def logged(run: RecordedRun) -> dict[str, list[Numbered]]:
 
 
 def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Numbered]]:
-    """Yield (number of run a, number of run b), in order if both runs have equally many numbers, else by step.
+    """Yield two (step, number) tuples, one of each run, for each pair of numbers to compare.
 
-    Numbers at a step that the other run does not have are left out.
+    If both runs have equally many numbers, pair them in order. Else pair them by step, and leave out numbers at a step
+    that the other run does not have.
     """
     if len(a) == len(b):
         yield from zip(a, b, strict=True)

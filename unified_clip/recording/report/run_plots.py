@@ -71,7 +71,9 @@ class Frame:
 
 
 def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of norms, thresholds and clipped steps of one or two runs. None if no number is above 0.
+    """Return the plot of norms, thresholds and clipped steps of one or two runs.
+
+    Return None if no number is above 0.
 
     partings: The steps to mark, at which the runs differ.
     """
@@ -100,7 +102,7 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
 
 
 def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of a number, such as the loss, of two runs. None if no number is finite.
+    """Return the plot of a number, such as the loss, of two runs. Return None if no number is finite.
 
     name: The name of the number in the title.
     partings: The steps to mark, at which the runs differ.
@@ -113,7 +115,7 @@ def numbers(name: str, runs: Sequence[Curve], partings: Sequence[int] = ()) -> M
 
 
 def distances(name: str, curve: Curve, partings: Sequence[int] = ()) -> Markup | None:
-    """Return the plot of the relative distance of two runs at each step. None if the runs never differ.
+    """Return the plot of the relative distance of two runs at each step. Return None if the runs never differ.
 
     name: The name of the distance in the title.
     partings: The steps to mark, at which the runs differ.

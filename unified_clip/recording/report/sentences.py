@@ -106,7 +106,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
 
 
 def _with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
-    """Yield sentences, and after the first sentence about a cause the advice about it.
+    """Yield the sentences. After the first sentence about a cause, also yield the advice about this cause.
 
     remedies: The advice about each cause, by kind.
     """
@@ -119,7 +119,7 @@ def _with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequen
 
 
 def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
-    """Return the advice about each cause, by its kind. That of another eps is by the rule of the calls that show it."""
+    """Return the advice about each cause, by kind. The advice about another eps depends on the rule of the calls."""
     advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
     if (step := _step_of_other_eps(comparison)) is not None:
         advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
@@ -233,7 +233,7 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
     """Return the sentence about a divergence for which no cause was found.
 
-    If steps of optimizers differ before it, or the eps up to its step, the sentence has the first such step.
+    If steps of optimizers differ earlier, or another eps shows earlier, the sentence names the first such step.
     """
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
@@ -258,7 +258,10 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if only thresholds differ, no coefficient does, and other numbers differ. Else return []."""
+    """Return [a sentence] if thresholds are the only reported difference, but changed no coefficient. Else return [].
+
+    Also return [] if no other number of the runs differs.
+    """
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
     only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}

@@ -57,7 +57,7 @@ NEEDED = {
 CONVERT = "unified_clip.tensors.files.convert_worker"
 
 
-SETTING = "set python under [frameworks.{}] in suite.toml"
+SETTING = "set python under [frameworks.{}] of the suite"
 """The advice to set an interpreter for a framework."""
 
 
@@ -90,8 +90,8 @@ def read(
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are read.
-    pythons: The Python interpreters that a suite.toml sets, by framework. The default is the one of this process. None:
-        the file is of no suite, so errors do not advise to set one.
+    pythons: The path of the Python interpreter for each framework of a suite. A framework without an entry gets the
+        interpreter of this process. Pass None for a file of no suite: errors then do not advise to set an interpreter.
 
     UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or has no gradients.
         Or a pattern of `only` matches nothing.
@@ -125,7 +125,7 @@ def call(
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors, as for `read`.
     python: The interpreter that runs the function.
-    framework: The framework of the suite whose interpreter `python` is. None: the suite names none for this function.
+    framework: The key `framework` of the function in the suite, for the advice in errors. None without this key.
 
     UnreadableError: the file or the function does not exist, or the function fails or returns no gradients.
     """
@@ -206,7 +206,8 @@ def _convert(
         with Scratch("convert") as directory, _workers.Worker(command, directory) as worker:
             end = worker.wait(timeout)
     except OSError as error:
-        raise UnreadableError(f"{python} cannot be started: {error.strerror}. Install it{setting}", "UC703") from None
+        problem = f"{python} cannot be started: {error.strerror}"
+        raise UnreadableError(f"{problem}. Install a Python interpreter there{setting}", "UC703") from None
     if end.code is None:
         remedy = f"Set the environment variable {MAX_SECONDS} to a higher number of seconds"
         remedy += ", or correct the function if it hangs" if is_function else ""

@@ -251,7 +251,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
     """Call a Python function, and yield an `Item` for each tensor that it returns.
 
     source: The file and the function, as FILE:FUNCTION.
-    out: Not used. All functions in `KINDS` have it.
+    out: Not used. All functions in `KINDS` have this parameter.
     """
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):

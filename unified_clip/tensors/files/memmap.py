@@ -50,8 +50,8 @@ def read_or_map(path: Path) -> Raw:
 def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     """Return the tensor that starts at the byte `start` of a file. Its array is a view of `raw`.
 
-    If `raw` is a memory map, the array is one, too, and its attribute `offset` is `start`. Without elements, it is a
-    plain NumPy array.
+    If `raw` is a memory map, the array is a memory map, too, with `start` as its attribute `offset`. An array without
+    elements is a plain NumPy array.
 
     raw: The bytes of the file.
     dtype: A key of `STORAGE`.

@@ -32,7 +32,7 @@ arrays."""
 def items(path: Path) -> Iterator[Item]:
     """Yield an `Item` for each array of a `.npz` file, in the order of the file.
 
-    Uncompressed arrays are mapped. Compressed arrays, and those of another byte order or Fortran order, are read.
+    Uncompressed arrays are mapped. Arrays that are compressed, in Fortran order or in another byte order are read.
 
     UnreadableError: an array is damaged or not supported.
     LimitError: an array has a shape that no tensor can have.
