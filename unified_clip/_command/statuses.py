@@ -76,7 +76,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
-        SUCCESS: "every clip was rewritten, or, without --write, can be. With --check: no clip is left to port",
+        SUCCESS: "every clip was rewritten. Without --write: every clip can be rewritten. With --check: no clip is "
+        "left to port",
         DIFFERENT: "clips were flagged, or files could not be read. With --check: a clip is left to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
