@@ -49,7 +49,7 @@ def test_the_steps_print_what_the_page_says(folder: Path, capsys: pytest.Capture
     assert "recsys/train.py:6 same unified_clip.ClipConfig.load (pytorch)\n" in capsys.readouterr().out
     train.write_text(train.read_text().replace("= clip(", "= ("))
     assert cli.main(CHECK) == 1
-    assert "clip is never used: no file among the checked paths names it" in capsys.readouterr().out
+    assert "No checked file uses this configuration, clip, so it clips nothing." in capsys.readouterr().out
 
 
 NLP, VISION, RESEARCH, RECSYS = (

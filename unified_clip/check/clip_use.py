@@ -53,9 +53,9 @@ class ClipUse:
     """For Python source: the package of the function or class that clips, such as "torch"."""
 
     unused: str = ""
-    """For a configuration in Python source that its file makes and does not use: its name, with "." before the name of
-    an attribute. Without a name: its code. '' again if another file may use it. Else it is no clip for
-    `check.require`."""
+    """The name of a configuration that its Python file makes, but does not use. An attribute's name begins with ".". A
+    configuration without a name has its code here. '' for all other clips, and if another file may use the
+    configuration. A configuration with `unused` does not count as a clip for a pattern of `check.require`."""
 
     note: str = ""
     """A sentence about a configuration in Python source that the file does not use, or ''."""

@@ -64,9 +64,10 @@ class Edits:
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
         """Return the edit for a clip that differs from the configuration.
 
-        First comes advice to accept a clip that differs in family or eps only. For other clips, it is the smallest
-        change: the settings of the trainer's file, or the call or the arguments of the framework. Then follows advice
-        to clip by the configuration itself. For a trainer's file whose new settings the check accepts, it is left out.
+        The first part is the smallest change, if there is one: the settings of the trainer's file, or the call or the
+        arguments of the framework. For a clip that differs in family or eps only, the first part is advice to accept
+        the clip instead. The second part is advice to clip by the configuration itself. After settings of a trainer's
+        file that the check accepts, there is no second part.
         """
         if use.config is not None and family_difference(use.config, self._wanted) is not None:
             accept = "To accept differences of this size, pass --nearest, or add the file to check.nearest."
@@ -118,7 +119,7 @@ class Edits:
     def _literal(self, use: ClipUse) -> str:
         """Return the call or the arguments in source that have the effect of the configuration, or ''.
 
-        Another family or eps is possible. Then ACCEPT follows, if the check does not accept it.
+        They may have another family or eps. If the check does not accept that, ACCEPT follows.
         """
         threshold = self._wanted.threshold
         if not isinstance(threshold, float) or use.config is None:

@@ -40,8 +40,8 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return (findings, notes), with a finding for each path or pattern of `check.require` without a file that clips.
 
-    A clip with an unknown effect counts. A configuration that is never used is no clip for a pattern. For a path, it is
-    one: it has a finding of its own. A pattern for files outside `paths` is not checked, and has a note.
+    A clip with an unknown effect counts as a clip. A configuration that is never used counts for a path, since another
+    finding reports it, but not for a pattern. A pattern for files outside `paths` is not checked, and has a note.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. found: The clips in these files.
@@ -71,9 +71,7 @@ def _elsewhere(files: Sequence[Path], found: Found) -> str:
     if not names:
         return ""
     verb = "leaves its clip" if len(names) == 1 else "leave their clips"
-    return (
-        f" {', '.join(names)} {verb} to another file or to the training script, as the notes have it: check that, too."
-    )
+    return f" {', '.join(names)} {verb} to another file or to the training script: check what the notes name, too."
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:

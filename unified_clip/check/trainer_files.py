@@ -84,7 +84,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     """Return the clip of a file that several formats may recognise, as a list with one entry, or [] without `uses`.
 
-    If there are several formats, and their clips differ in effect or one effect is unknown, it is an unknown clip.
+    If there are several formats, and their clips differ in effect or one effect is unknown, return an unknown clip.
 
     uses: The clip of each format that recognises the file.
     """
@@ -125,7 +125,7 @@ def _candidates(path: Path) -> list[Candidate]:
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
     """Return the clips of a shell script: one of each trainer, and an unknown one for each other option that may clip.
 
-    If two trainers read the same option, or one reads none, return one clip for all, as `_chosen` does.
+    If two trainers read the same option, or one reads none, return one clip for all trainers, as `_chosen` does.
 
     candidates: (format, parsed file) for each format that recognises the script. uses: The clip of each candidate.
     """
@@ -202,7 +202,8 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:
-        why = f"The file names a clip, but unified-clip does not read files that end in {suffix!r}."
+        files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
+        why = f"The file names a clip, but unified-clip does not read {files}."
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
     if not (_has_clip_word(path) or may_clip):
@@ -226,7 +227,7 @@ def has_number(value: object) -> bool:
 
 
 def package(use: ClipUse) -> str:
-    """Return the framework whose clips in Python source the format of a clip reads, such as "optax", or ''."""
+    """Return the framework of a clip whose format reads clips in Python source, such as "optax". Else return ''."""
     trainer = FORMATS.get(use.format)
     return trainer.package if isinstance(trainer, PythonFormat) else ""
 

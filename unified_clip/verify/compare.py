@@ -129,9 +129,9 @@ def compare_steps(
         recordings.append(normalize(run, weights, steps, path, common_names, *recordings))
         if not recordings[-1].lines:
             raise VerifyError(
-                f"No clip call of {run.script} was recorded: neither one of unified_clip nor one of the functions that "
-                "docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: turn these "
-                "off. If the step clips by its own code, yield (parameters, gradients, unclipped).",
+                f"No clip call of {run.script} on gradients was recorded: neither one of unified_clip nor one of the "
+                "functions that docs/verify.md lists. Calls inside torch.compile or jit_compile=True are not recorded: "
+                "turn these off. If the step clips by its own code, yield (parameters, gradients, unclipped).",
                 "UC603",
             )
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
@@ -214,13 +214,13 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
-    """Check that both training steps yield the same parameters, and at least one of them each tensor of --weights.
+    """Check that both training steps yield the same parameters, and that these include all tensors of --weights.
 
     weights: The tensors of --weights. names: The new name of each old parameter.
     axes: By old name, the order of axes that gives the new parameter the shape of the old one. None if there is none.
 
     VerifyError: a parameter has no counterpart of the same shape in the other training step, or neither training step
-        yields a tensor of --weights.
+        yields a parameter with the name of a tensor of --weights.
     """
     for name, other_name in names.items():
         if axes[name] is None:
@@ -239,8 +239,8 @@ def reject_unpaired(
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
-            f"--weights has {_listing(unused)}, which neither function yields. Yield each tensor of --weights as a "
-            "parameter from both functions, from at least one under this name. Or rename it in the file, or remove it.",
+            f"--weights has {_listing(unused)}, which neither function yields. Yield a parameter from both functions, "
+            "and from at least one under its name in the file. Remove a tensor that is no parameter from the file.",
             "UC604",
         )
 

@@ -56,8 +56,8 @@ class NameMatcher:
     def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
         """Match the gradients of a call with those that the training step yields, by their norms and shapes.
 
-        Also match the recorded weights of the gradients, and shapes that only one gradient has. Return None if the only
-        tensor of the call is no gradient.
+        Also match the recorded weights of the gradients, and shapes that only one gradient has. Return None if the call
+        has a single tensor, and it is no gradient.
 
         line: The recorded call.
         directory: The directory of the recording.

@@ -73,7 +73,8 @@ def sentences(result: Verification) -> list[str]:
         for run in result.unclipped
     ]
     lines += [
-        f"{run.script} calls {call} {count} times on tensors that are not gradients. These calls were not compared."
+        f"{run.script} makes {count} call{'s' * (count > 1)} of {call} on tensors that are not gradients. Such calls "
+        "were not compared."
         for run, call, count in result.not_gradients
     ]
     if result.resynced:

@@ -254,7 +254,8 @@ def run(
                 remedy = "Pass a higher --timeout, or correct the step if it hangs."
                 raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. {remedy}")
             if end.code:
-                remedy = _not_installed(script, end) or "Run the file alone, and correct the error."
+                repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
+                remedy = _not_installed(script, end) or repeat
                 raise WorkerError(f"{script} failed: {end}. {remedy}")
     runs = []
     for script in scripts:

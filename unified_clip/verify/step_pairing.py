@@ -43,7 +43,8 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The largest number in both tensors when they were rounded. The ULP of this number is the unit of their distance.
+    """The number whose ULP is the unit of the distance: for updates, the largest one in both parameters; for gradients,
+    the largest one in both gradients.
     """
 
     ulp_scale: float

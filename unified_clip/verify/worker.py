@@ -113,19 +113,19 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
         if "relative import" not in str(error):
             raise
         raise InvalidStepError(
-            f"the file has a relative import ({error}), but runs as a single file. Import the module by its full "
-            "name, and add the parent directory of its package to PYTHONPATH."
+            f"a relative import fails ({error}), since the file runs by itself, not as part of a package. Import the "
+            "module by its full name, and add the parent directory of its package to PYTHONPATH."
         ) from None
     except AttributeError as error:
         if error.name != name:
             raise
         raise InvalidStepError(
-            f"the file has no function {name!r}. Pass a function of the file, as in {file.name}:step."
+            f"the file has no function {name!r}. Pass {file.name}:NAME, where NAME is a function of the file."
         ) from None
     if not callable(function):
         raise InvalidStepError(
-            f"{name!r} is of type {type(function).__name__}, not a function. Pass a function of the file, as in "
-            f"{file.name}:step."
+            f"{name!r} is of type {type(function).__name__}, not a function. Pass {file.name}:NAME, where NAME is a "
+            "function of the file."
         )
     try:
         inspect.signature(function).bind({}, [])
@@ -145,7 +145,7 @@ the training step."""
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:
     """Yield the outputs of a training step's generator. Begin a step of the recording before each output.
 
-    resync: If given, copy the weights of the old training step after each output.
+    resync: A function that copies the weights of the old training step. If given, call it after each output.
     """
     sent = None
     for step in itertools.count(1):

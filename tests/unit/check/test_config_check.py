@@ -210,7 +210,7 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     assert [(each.path, each.kind) for each in report.findings] == [("a.py", "drift"), ("other.toml", "drift")]
     finding = one(check({"a.py": source.format("gone.toml")}, WANTED, "a.py"))
     assert finding.kind == "unknown"
-    assert "in a directory above this source" in finding.does
+    assert "in the directory of this source, or above it" in finding.does
     assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, WANTED, "a.py").findings == []
     finding = one(check({"a.py": source.replace('"{}"', "**options")}, WANTED, "a.py"))
     assert "Pass its path as the first argument" in finding.does

@@ -14,7 +14,7 @@ OWN = 'ClipConfig(rule="global_norm", threshold=1.0)'
 def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check, make: str) -> None:
     finding = one(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
     assert (finding.kind, finding.line) == ("unknown", 4)
-    assert finding.does.startswith("The function makes this configuration and never uses clip, so it clips nothing.")
+    assert finding.does.startswith("clip clips nothing: the function makes this configuration and never uses it.")
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ def test_a_configuration_that_no_file_names_does_not_clip(check: Check, source: 
     other = "import torch\n\n\ndef step(clip):\n    torch.clamp(clip, 1)  # a.clip\n"
     finding = one(check({"team/a.py": IMPORT + source.format(LOAD), "b.py": other}))
     assert (finding.kind, finding.path) == ("unknown", "team/a.py")
-    assert finding.does.startswith("clip is never used: no file among the checked paths names it, so it clips nothing.")
+    assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
 
 
 def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
-    assert one(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith("The file makes this configuration and never uses")
+    assert one(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith("No code uses the configuration that this line")
 
 
 @pytest.mark.parametrize("other", [

@@ -249,9 +249,9 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     ("new", "says"),
     sampled(
         [
-            ("step = 1", "new.py:step: 'step' is of type int, not a function. Pass a function of the file"),
-            ("from .beside import step", "has a relative import (attempted relative import"),
-            ("", "new.py:step: the file has no function 'step'. Pass a function of the file, as in new.py:step"),
+            ("step = 1", "new.py:step: 'step' is of type int, not a function. Pass new.py:NAME, where"),
+            ("from .beside import step", "a relative import fails (attempted relative import"),
+            ("", "new.py:step: the file has no function 'step'. Pass new.py:NAME, where NAME is a function"),
             ("def step(weights): pass", "the function 'step' must accept two arguments, weights and batches"),
             (
                 "def step(weights, batches): return 1",

@@ -239,7 +239,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
         raise source.wrong(call, RUN_TIME_PATH.format(call=ast.unparse(call), part=unknown)) from None
     file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
     if file is None:
-        place = "" if name.is_absolute() else " in a directory above this source"
+        place = "" if name.is_absolute() else " in the directory of this source, or above it"
         raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct its path.")
     return file
 

@@ -19,22 +19,28 @@ BY_TEXT = ("locals", "globals", "vars", "eval", "exec")
 """Functions that look names up by their text."""
 
 NEVER_USED = (
-    "The {place} makes this configuration and never uses {name}, so it clips nothing. Clip by it, such as "
+    "{name} clips nothing: the function makes this configuration and never uses it. Clip by it, as in "
     "{name}(gradients), or remove it."
 )
+NOT_ASSIGNED = (
+    "No code uses the configuration that this line makes, so it clips nothing. Assign it to a variable such as clip, "
+    "and clip by it, as in clip(gradients). Or remove it."
+)
 NOT_NAMED = (
-    "{name} is never used: no file among the checked paths names it, so it clips nothing. Clip by it, such as "
-    "{name}(gradients), or remove it. If a file that is not checked uses it, pass that file, too."
+    "No checked file uses this configuration, {name}, so it clips nothing. Clip by it, as in {name}(gradients), or "
+    "remove it. If a file that is not checked uses it, pass that file, too."
 )
 
 
 def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
-    """Return the use of a `ClipConfig`, or an unknown clip if certainly no code uses the configuration.
+    """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
 
-    No code uses the result of a call that is a statement, or a local variable that the file never reads. For a variable
-    outside of functions, and for an attribute, other files may do so: the result then has `unused`, for `resolved`. In
-    all other cases, the result is `use`: the file may use the configuration, for example as an argument.
+    If the file may use the configuration, for example as an argument, return `use`. If certainly no code uses it,
+    return an unknown clip: the call is a statement of its own, or sets a local variable that the file never reads. If
+    only other files can use it, return `use` with `unused`, for `resolved`. Their names are variables outside of
+    functions, and attributes.
 
+    use: The clip, with its effect.
     call: The call that makes the configuration.
     """
     match source.parents[call]:
@@ -46,12 +52,12 @@ def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
             if scope is not None:
-                return _never_used(use, name, NEVER_USED.format(place="function", name=name))
+                return _never_used(use, name, NEVER_USED.format(name=name))
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):
             return _marked_attribute(source, use, name)
         case ast.Expr():
-            return _never_used(use, ast.unparse(call), NEVER_USED.format(place="file", name="it"))
+            return _never_used(use, ast.unparse(call), NOT_ASSIGNED)
     return use
 
 
@@ -65,10 +71,10 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield the clips, where a configuration that its file does not use gets a note or becomes unknown.
+    """Yield the clips. A configuration that its file does not use gets a note, or becomes an unknown clip.
 
-    It gets a note, and no `unused`, if another file may use it: a file that imports the name or its module and may read
-    the name there. For an attribute, it is any file that may read an attribute of this name.
+    It gets a note instead of `unused` if another file may use it. Such a file imports the variable or its module, and
+    may read the variable. For an attribute, it is any file that may read an attribute of this name.
 
     paths: All Python files that are checked.
     """
@@ -91,7 +97,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _is_imported(name: str, module: str, others: Sequence[_File]) -> bool:
-    """Return whether one of the other files may use a name of a module, which it imports directly or from others."""
+    """Return whether one of the other files may use a name of a module. It may import the name through other files."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # the others may import the name from these
@@ -138,7 +144,7 @@ class _File:
         )
 
     def _origin(self, node: ast.ImportFrom) -> str:
-        """Return the last part of the module that an import names, which is the file's own package for `.`."""
+        """Return the last part of the module's name in an import. For `from . import x`, it is the file's package."""
         folders = self.path.resolve().parents
         package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
         return (node.module or package).rpartition(".")[2]
