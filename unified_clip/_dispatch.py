@@ -71,7 +71,12 @@ def _backend(name: str) -> Backend:
 
 
 def backend_named(name: str) -> Backend:
-    """Import a framework, and return its backend."""
+    """Import a framework, and return its backend.
+
+    name: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy".
+
+    ValueError: there is no such framework. ModuleNotFoundError: it is not installed.
+    """
     names = sorted(set(ADAPTERS.values()))
     if name not in names:
         raise ValueError(f"there is no framework {name!r}. Use one of {', '.join(names)}")
@@ -87,8 +92,9 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor. `torch.compile` can trace a call if an earlier call had a tensor of the same
-    type.
+    """Return the backend of a tensor, or NumPy's for other values.
+
+    `torch.compile` can trace a call if an earlier call had a tensor of the same type.
     """
     return _backend(adapter_of(type(tensor)) or "numpy")
 

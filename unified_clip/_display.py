@@ -32,12 +32,12 @@ LAYOUT = "\n\t"
 
 
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
-    r"""Return text with control and invisible characters escaped, `\x1b` for ESC.
+    r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
 
-    In dicts, lists and tuples each text is escaped.
+    In dicts, lists and tuples, each text is escaped. A tuple becomes a list. Other values stay unchanged.
 
-    keep: control characters that stay unchanged, such as line breaks.
-    code: keys of dicts whose values are source code, which keeps its line breaks and tabs.
+    keep: Control characters that stay unchanged, such as line breaks.
+    code: Keys of dicts whose values are source code, which keeps its line breaks and tabs.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import IO, TypeVar
 
 from ._coded_error import CodedError
@@ -69,7 +70,10 @@ def size_text(count: int) -> str:
 
 
 def seconds() -> float:
-    """Return the number of seconds that the conversion of one file may take."""
+    """Return the number of seconds that the conversion of one file may take.
+
+    LimitError: the environment variable for it is not a number above 0.
+    """
     return _setting(MAX_SECONDS, _positive, DEFAULT_SECONDS)
 
 
@@ -80,15 +84,13 @@ def check_expanded(count: int, file_size: int) -> None:
     """
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
+        unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
+        setting = f"{MAX_BYTES}='{math.ceil(count / UNITS[unit])} {unit}'"
+        higher = f", or raise the limit if you trust the file: {setting}" if count < 2**62 else ""
         raise LimitError(
             f"the tensors take {size_text(count)}, and the limit for this file is {size_text(most)}. "
-            f"Choose fewer tensors, or raise the limit if you trust the file: {MAX_BYTES}='{_size_above(count)}'"
+            f"Choose fewer tensors{higher}"
         )
-
-
-def _size_above(count: int) -> str:
-    unit = next((unit for unit in ("TiB", "GiB") if count >= UNITS[unit]), "MiB")
-    return f"{math.ceil(count / UNITS[unit])} {unit}" if count < 2**62 else "8 GiB"
 
 
 def check_shape(name: str, shape: Sequence[object]) -> None:
@@ -185,14 +187,14 @@ def _setting(variable: str, parse: Callable[[str], Number], default: Number) -> 
 
 
 def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{text!r} is not a number above 0")
-    return number
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise ValueError(f"{text!r} is not a number above 0")
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(f"{text!r} is not a whole number of 1 or more")
-    return number
+    with suppress(ValueError):
+        if (number := int(text)) >= 1:
+            return number
+    raise ValueError(f"{text!r} is not a whole number of 1 or more")

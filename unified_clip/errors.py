@@ -11,7 +11,10 @@ __all__ = [
 
 
 class ClipWarning(UserWarning):
-    """A call that is allowed, but clips nothing, probably by mistake. The message has the remedy."""
+    """A warning about a call that is allowed, but probably a mistake, such as one that clips nothing.
+
+    The message has the remedy.
+    """
 
 
 class NonFiniteNormError(RuntimeError):

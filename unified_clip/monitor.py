@@ -60,7 +60,7 @@ class Monitor:
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is below 1.
+        ValueError: every is not a whole number of 1 or more.
 
     Source: unified_clip.
 
@@ -100,7 +100,7 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is below 1.
+        ValueError: every is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np
@@ -134,7 +134,7 @@ def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/"
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is below 1.
+        ValueError: every is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np
@@ -160,7 +160,7 @@ def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") ->
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is below 1.
+        ValueError: every is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np

@@ -1,8 +1,8 @@
 """Assign each gradient element to one rank, where placements do not: functions for `ownership` of `clip_grad_norm_`.
 
-Each returns a function that takes a parameter, or a gradient if you pass gradients only. That function returns whether
-this rank counts the parameter. In the process group, exactly one rank has to count each element. Pass `check_numel` to
-check that.
+Each function here returns a function of a parameter, or of a gradient if you pass gradients only. The result is called
+for each parameter, and returns whether this rank counts it. In the process group, exactly one rank has to count each
+element. To check this, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
     """Count plain parameters of pipeline stages, of which data-parallel ranks have copies.
 
     Args:
-        data_rank: This rank among those that have the same stage. The first counts.
+        data_rank: The number of this rank among the ranks that have the same stage. Rank 0 counts.
         also_elsewhere: Parameters of this stage that an earlier stage has too: see `mesh_ownership`.
 
     Raises:

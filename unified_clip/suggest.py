@@ -40,11 +40,11 @@ class Suggestion:
     """A suggested threshold, and the norms from which it was computed."""
 
     threshold: float
-    """The threshold in the unit of the gradients, with three significant digits."""
+    """The threshold in the unit of the gradients, with three significant digits. It is rounded up."""
 
     percentile: float
     clipped: float
-    """The share of the recorded steps above the threshold, from 0 to 1."""
+    """The share of `norms` above the threshold, from 0 to 1."""
 
     norms: Sequence[float]
     """The finite norms, in the order of the steps."""
@@ -60,9 +60,9 @@ class Suggestion:
         )
 
     def replay(self, rule: Any) -> Replay:
-        """Return the thresholds that an adaptive rule would have had for these norms.
+        """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
 
-        They are those of a run with these norms. A run that the rule clips has other norms after its first clip.
+        A training that the rule clips would have other norms after its first clip, and so other thresholds.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
@@ -200,7 +200,10 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield the total norm of each step. Several norms of a step are combined."""
+    """Yield the total norm of each step in a recording. Several norms of a step are combined into one.
+
+    ValueError: the file is no complete recording, or has no clip call with a total norm.
+    """
     by_step: dict[int, list[float]] = {}
     try:
         header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]
@@ -212,7 +215,7 @@ def _recorded(path: Path) -> Iterator[float]:
                 by_step.setdefault(line["step"], []).extend(_flat(line["norm"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is not a recording of unified_clip.record: {error}. Pass a file that it wrote."
+            f"{path} is not a complete recording of unified_clip.record: {error}. Pass another file, or record again."
         ) from None
     if not lines:
         raise ValueError(f"{path}: {NO_CALLS}")

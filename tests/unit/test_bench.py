@@ -386,8 +386,8 @@ def test_unified_clip_without_its_compiled_kernels_is_reported() -> None:
     assert report.problems(DATA) == []
     slow = DATA | {"compiled_kernels": {"paddle": False, "torch": True, "jax": False}}
     assert report.problems(slow) == [
-        "unified_clip ran without its compiled kernels on paddle, jax. Install unified_clip with a C++ compiler, and "
-        "run outside its source directory."
+        "unified_clip ran without its compiled kernels on paddle, jax. Install unified_clip with a C++ compiler, unset "
+        "UNIFIED_CLIP_NATIVE, and run outside its source directory."
     ]
 
 

@@ -385,7 +385,7 @@ def test_an_unknown_topic_is_an_error(topic: str, hint: str, capsys: pytest.Capt
         ("explain a --format=xml", "UC203", "argument --format: invalid choice: 'xml' (choose from 'text', 'json')"),
         ("explain a --json --format=text", "UC202", "argument --format: not allowed with argument --json."),
         ("explain a --formt=json", "UC201", "unrecognized arguments: --formt=json. Did you mean --format?"),
-        ("compare a b c", "UC201", "unrecognized arguments: c. List all: unified-clip compare --help"),
+        ("compare a b c", "UC201", "unrecognized arguments: c. List the arguments: unified-clip compare --help"),
         ("config exprt a", "UC201", "there is no command 'exprt'. Did you mean export?"),
         ("nothing", "UC201", "there is no command 'nothing'. Choose from parity, "),
     ],

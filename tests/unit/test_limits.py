@@ -110,7 +110,7 @@ def test_explain_has_the_limit_too(
             "UNIFIED_CLIP_MAX_BYTES: 'lots' is not an amount of memory: write a number and one of",
         ),
         (_limits.MAX_NESTING, "0", "UNIFIED_CLIP_MAX_NESTING: '0' is not a whole number of 1 or more"),
-        (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: invalid literal"),
+        (_limits.MAX_ENTRIES, "many", "UNIFIED_CLIP_MAX_ENTRIES: 'many' is not a whole number of 1 or more"),
         (_limits.MAX_SECONDS, "-1", "UNIFIED_CLIP_MAX_SECONDS: '-1' is not a number above 0"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from unified_clip import ClipConfig, monitor
+from unified_clip.integrations import steps
 
 NAMES = ["train/grad_norm", "train/grad_norm_clipped", "train/clip_coef", "train/clip_rate"]
 
@@ -60,6 +61,26 @@ def test_nothing_is_logged_before_the_first_clip() -> None:
     watch = monitor.Monitor(clip, lambda numbers, step: seen.append(step))
     watch(0)
     clip([np.ones(2)])
+    watch(1)
+    assert seen == [1]
+
+
+def test_nothing_is_logged_before_the_first_step_of_a_handle_that_keeps_the_outcome_in_arrays() -> None:
+    class Handle:
+        """As the handle of Keras' optimizers."""
+
+        rate = None
+        steps = 0
+
+        @property
+        def last(self) -> steps.LastStep:
+            return steps.last_step(self.steps, self.steps - 1, [5.0, 1.0, 0.2, 1, 0])
+
+    seen: list[int | None] = []
+    handle = Handle()
+    watch = monitor.Monitor(handle, lambda numbers, step: seen.append(step))
+    watch(0)
+    handle.steps = 1
     watch(1)
     assert seen == [1]
 

@@ -125,14 +125,15 @@ def test_a_recording_without_total_norms_is_refused(tmp_path: Path, clip: Callab
 def test_a_file_without_the_header_of_a_recording_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(
-        ValueError, match=r"a\.jsonl is not a recording of unified_clip\.record: the first line is not a header"
+        ValueError,
+        match=r"a\.jsonl is not a complete recording of unified_clip\.record: the first line is not a header",
     ):
         suggest_threshold(tmp_path / "a.jsonl")
 
 
 def test_a_file_that_is_no_recording_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\nnot json", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.jsonl is not a recording of unified_clip\.record"):
+    with pytest.raises(ValueError, match=r"a\.jsonl is not a complete recording of unified_clip\.record"):
         suggest_threshold(tmp_path / "a.jsonl")
 
 

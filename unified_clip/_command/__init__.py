@@ -32,7 +32,7 @@ def interrupted() -> int:
 def check_writable(out: Path, name: str) -> None:
     """Make the directory `out`, and check that the file `name` can be written there.
 
-    If the check creates the file, it removes the file again. So an interrupted command leaves no empty report.
+    A file that the check creates is removed again, so that an interrupted command leaves no empty report.
 
     UsageError: the file cannot be written.
     """

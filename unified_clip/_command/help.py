@@ -35,7 +35,7 @@ def add_parser(commands: Any, root: argparse.ArgumentParser) -> None:
         "topic",
         nargs="*",
         metavar="TOPIC",
-        help=f"an error code such as UC101, a command, {ERRORS!r} or {STATUSES!r} (default: all)",
+        help=f"an error code such as UC101, a command, {ERRORS!r} or {STATUSES!r} (default: the list of commands)",
     )
     parser.set_defaults(run=partial(run, root))
 

@@ -58,7 +58,8 @@ class Parser(argparse.ArgumentParser):
             return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):
             options = [name for action in self._shown() for name in action.option_strings]
-            return f"{message}. {suggestion(unknown[1].partition('=')[0], options, f'List all: {self.prog} --help')}"
+            listing = f"List the arguments: {self.prog} --help"
+            return f"{message}. {suggestion(unknown[1].partition('=')[0], options, listing)}"
         return f"{message}." if message[-1].isalnum() else message
 
     def _shown(self) -> list[argparse.Action]:

@@ -75,7 +75,7 @@ def _apex() -> dict[str, Callable[[Any, float], Any]]:
 
 
 def _by(call: Call, kernels: bool) -> Call:
-    """Return a function that makes the call with the Triton kernels if `kernels` is true, else without them."""
+    """Return a function that calls `call` with the Triton kernels if `kernels` is true, else without them."""
     from .._backends.torch import gpu
 
     def with_setting(inputs: Any) -> Any:
@@ -89,7 +89,7 @@ def _by(call: Call, kernels: bool) -> Call:
 
 
 def _captured(call: Call, prepare: Callable[[], Any]) -> Call:
-    """Return a function that replays a call from a CUDA graph. The function ignores its argument.
+    """Capture a call in a CUDA graph. Return a function that replays the graph and ignores its argument.
 
     The call runs once before the capture, to compile.
     prepare: Returns the inputs of the call, whose memory the graph reads and writes.

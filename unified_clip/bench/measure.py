@@ -29,7 +29,7 @@ Call = Callable[[Any], Any]
 class Pair(NamedTuple):
     """Two functions that do the same work: one of unified_clip, and one of a framework.
 
-    Both get the result of `prepare`.
+    Before each call of either one, `prepare` is called. Its result is the argument of the call.
     """
 
     native_name: str
@@ -60,10 +60,12 @@ def compare(
 ) -> dict[str, Any]:
     """Call both functions in turns, and measure the times. Return an entry of bench.json.
 
-    The entry has the number of repeats, the quartiles of the milliseconds of each function, and those of their ratio,
-    which is above 1 if unified_clip is faster. If the framework has no function, its quartiles and the ratio are None.
+    The entry has the number of repeats, and the quartiles of the milliseconds of each function. It also has the
+    quartiles of the ratio native / unified_clip, which is above 1 if unified_clip is faster. If the framework has no
+    function, its quartiles and those of the ratio are None.
 
     seconds: The time for all calls. After WARM_UP calls, each function is called at least LEAST and at most MOST times.
+    clock: A function that returns the time in seconds.
     milliseconds: A function that makes a call, and returns its time by the clock.
     """
     calls = {"unified": pair.unified} | ({"native": pair.native} if pair.native else {})
@@ -89,7 +91,7 @@ def compare(
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """Return the three quartiles of at least two values, with four digits. The median is the second."""
+    """Return the three quartiles of at least two values, with four digits. The second quartile is the median."""
     return [float(f"{value:.4g}") for value in statistics.quantiles(values, n=4, method="inclusive")]
 
 
@@ -100,11 +102,13 @@ def limits(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
-    """Measure the time that threads take to read the memory of the gradients, and to read and write it.
+    """Measure the time that threads take to read the memory of the gradients, and then to read and write it.
 
     No clip can be faster. Return an entry of bench.json: the number of bytes, and the quartiles of the milliseconds.
-    Memory that is not writable is copied before the measurement.
-    prepare: Called before each repeat, as before a clip.
+
+    views: Views of the memory. Those that are not writable are copied before the measurement.
+    prepare: A function that is called before each repeat, as before a clip.
+    seconds, clock: As for `compare`, for each of the two measurements.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 

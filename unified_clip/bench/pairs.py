@@ -43,16 +43,20 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
     """Return a pair of functions to time.
 
     name: The name of the framework's function, such as "optax.tree.norm (jit)".
-    prepare: It is called before each call, and the function gets its result.
+    prepare: A function that is called before each call. Its result is the argument of the call.
     calls: unified_clip's function, then the framework's if it has one.
-    in_place: Whether the functions change the gradients that they get.
+    in_place: Whether the functions change their argument.
     """
     unified, *natives = calls
     return Pair(name, prepare, unified, natives[0] if natives else None, in_place)
 
 
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
-    """Return a pair of functions that clip to a threshold. `clips`: unified_clip's function, then the framework's."""
+    """Return a pair of functions that clip to a threshold.
+
+    name, prepare, in_place: As for `pair`. clips: unified_clip's function of (gradients, threshold), then the
+    framework's.
+    """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)
 
 
@@ -175,8 +179,8 @@ def tensorflow_pairs(arrays: Sequence[Array]) -> Pairs:
 def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for Paddle.
 
-    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. There, the pairs have only
-    unified_clip's function. For bfloat16, there is no pair in a graph.
+    Paddle has no function for the norm alone, and no CPU kernel for the norm of bfloat16. So the pair for the norm, and
+    all pairs for bfloat16, have only unified_clip's function. For bfloat16, there is no pair in a graph.
     """
     import paddle
 
@@ -220,10 +224,10 @@ def paddle_pairs(arrays: Sequence[Array]) -> Pairs:
 
 
 def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
-    """Return a function that clips gradients with these values in a static program of Paddle.
+    """Return a function that clips gradients with the values of `arrays` in a static program of Paddle.
 
-    clip: The clip object. The function ignores its argument. It returns the program's result tensors without copying
-    them.
+    The function ignores its argument. It returns the program's result tensors without copying them.
+    clip: The clip object, as for `grad_clip=`.
     """
     import paddle
 
@@ -313,7 +317,7 @@ class Framework(NamedTuple):
 
     pairs: Callable[[Sequence[Array]], Pairs]
     packages: Sequence[str]
-    """The packages that it needs. The report has their versions."""
+    """The packages that the framework and its clip functions need. The report has their versions."""
 
     dtypes: Sequence[str] = DTYPES
     use_threads: Callable[[int], None] = lambda threads: None

@@ -72,7 +72,7 @@ def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> flo
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:
-    """Return the table of the memory that both functions of each pair need while they clip in place."""
+    """Return the table of the memory that the functions need while they clip in place."""
     header = [*LABELS, "native", "unified_clip, MiB", "native, MiB"]
     return header, [
         [*_labels(row), row["native"] or NOTHING, _mebibytes(row["ours_bytes"]), _mebibytes(row["native_bytes"])]
@@ -112,7 +112,9 @@ def problems(data: Mapping[str, Any]) -> list[str]:
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its worker ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
-    remedy = "Install unified_clip with a C++ compiler, and run outside its source directory."
+    remedy = (
+        "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside its source directory."
+    )
     problem = f"unified_clip ran without its compiled kernels on {', '.join(slow)}. {remedy}"
     return missing + failed + ([problem] if slow else [])
 

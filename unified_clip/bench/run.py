@@ -42,7 +42,7 @@ class Options:
     threads: int = 2
     growth: bool = True
     seconds: float = 1.0
-    """The time to measure each pair of functions. A slow pair takes longer: each has a smallest number of repeats."""
+    """The time to measure each pair of functions. A slow pair takes longer, because it is called at least 7 times."""
 
     device: str = "cpu"
 
@@ -61,7 +61,7 @@ class Options:
         if not 1 <= self.threads <= 1024:
             raise OptionsError(f"--threads is {self.threads}. Pass 1 to 1024.")
         if not 0 <= self.seconds < float("inf"):
-            raise OptionsError(f"--seconds is {self.seconds}. Pass 0 or more.")
+            raise OptionsError(f"--seconds is {self.seconds}. Pass a finite number of 0 or more.")
 
     def steps(self, framework: str) -> int:
         """Return the number of measurements that the worker of a framework prints."""
@@ -106,7 +106,7 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
 
 
 def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None]) -> str:
-    """Run the worker of a framework, and call `add` with each result that it prints.
+    """Run the worker of a framework, and call `add` with each result that the worker prints.
 
     Return the error if the worker failed, else ''.
     """

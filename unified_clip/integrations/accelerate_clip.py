@@ -19,14 +19,13 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step.
+    """Clip in place before the optimizer's step. Unscale gradients that a `GradScaler` scaled first.
 
-    Gradients that a `GradScaler` scaled are unscaled first.
+    Call this function after every `accelerator.backward`. It does nothing while gradients accumulate.
 
-    Call it after every `accelerator.backward`. It does nothing while gradients accumulate. If the scaler skips the step
-    of an optimizer, the optimizer's gradients are unchanged, and not part of the norm. The gradients of a fused
-    optimizer on a GPU are clipped even then, because reading the scaler's decision would wait for the GPU. With
-    nonfinite "raise" or "skip", the clip waits anyway, and they are unchanged, too.
+    If the scaler skips the step of an optimizer, the optimizer's gradients are not clipped, and not part of the norm.
+    A fused optimizer on a GPU is an exception, because reading the scaler's decision would wait for the GPU: its
+    gradients are clipped. With nonfinite "raise" or "skip", the clip waits anyway, and there is no exception.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
@@ -76,7 +75,7 @@ def clip_(
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
     """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
 
-    They stay in the list of parameters, because names may be given by position.
+    The caller still passes them to the clip, because names may be by position.
     """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:

@@ -85,8 +85,8 @@ def _check(optimizer: Any) -> None:
             raise ValueError(f"The optimizer clips by itself: {name} is {getattr(optimizer, name)}. Remove {name}.")
     if WRAPPED[0] in vars(optimizer):
         raise ValueError(
-            "A configuration is attached to this optimizer already. Call detach() on the handle that the first "
-            "attach_to() returned."
+            "A configuration is attached to this optimizer already. Call detach() on the handle that attach_to() "
+            "returned."
         )
 
 
@@ -126,9 +126,9 @@ class Attached(AbstractContextManager[Any, None]):
 
     @property
     def last(self) -> LastStep:
-        """The outcome of the last step.
+        """The outcome of the last step. NothingClippedError, a RuntimeError: no step has been made.
 
-        Reading it waits for the device. During `fit` on JAX, it is the outcome of the last epoch.
+        Reading this waits for the device. During `fit` on JAX, it is the outcome at the end of the last epoch.
         """
         return steps.last_step(int(np.asarray(self._steps)), int(np.asarray(self._step)), np.asarray(self._kept))
 
@@ -276,7 +276,7 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    """Yield the number of the optimizer's trainable variables, again for each adaptive state.
+    """Yield the number of the optimizer's trainable variables, without end: the same number for each adaptive state.
 
     TypeError: a rule needs this number, and the optimizer has no variables yet.
     """

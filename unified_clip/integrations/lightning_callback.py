@@ -29,9 +29,11 @@ OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index")
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
     """Clip before every step of a Lightning `Trainer`. The gradients of each optimizer are clipped separately.
 
-    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization it counts the steps
-    of all optimizers. The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and
-    `clip_rate`. With several optimizers the names are `optimizer0/grad_norm` and so on.
+    A schedule uses the trainer's `global_step`, which a checkpoint restores. In manual optimization, `global_step`
+    counts the steps of all optimizers together.
+
+    The callback logs `grad_norm` (before clipping), `grad_norm_clipped`, `clip_coef` and `clip_rate`. With
+    several optimizers the names are `optimizer0/grad_norm` and so on.
 
     Args:
         config: The configuration.
@@ -101,7 +103,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: At the first step: it is the state of other adaptive rules.
+            ValueError: At the first step: the state is from a configuration with other adaptive rules.
         """
         self._loaded = list(state_dict.get("clips", [])) or None
 

@@ -146,7 +146,7 @@ def rate(state: Any) -> float | None:
 def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
     """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-    Checkpoints of JAX need it only to move to another framework: they have all of the state.
+    You need this only to move to another framework. A checkpoint of JAX already has all of the state.
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
@@ -178,7 +178,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
         data: The result of `state_dict`: of this function's module, or of a clipper or handle on any framework.
 
     Raises:
-        ValueError: data is the state of another configuration.
+        ValueError: data is the state of another configuration. Or as for `last`.
+        TypeError: As for `last`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -209,7 +210,8 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 def _clip_state(state: Any) -> ClipState:
     """Return the ClipState in an optimizer's state, as NumPy arrays, and without the state of the inner optimizer.
 
-    ValueError: there is none, or several. TypeError: it has no values, because it is inside a graph.
+    ValueError: there is no ClipState, or several, or `vmap` has stacked it. TypeError: it has no values, because it is
+    inside a graph.
     """
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]

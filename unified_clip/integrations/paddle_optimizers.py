@@ -48,15 +48,14 @@ class GradClip(OutcomeProperties, OptimizerClip):
             raise RuntimeError(
                 "an adaptive threshold needs an optimizer with a single group of parameters, because Paddle clips each "
                 "group by its own norm. Pass one list of parameters. If there is one group, but some parameters have "
-                "gradients in some steps only, set step before each step."
+                "gradients in some steps only, set `step` of this clip before each step."
             )
         if is_next_group and self._settings.nonfinite in IN_GRAPHS:
             raise RuntimeError(
                 f"nonfinite = {self._settings.nonfinite!r} needs an optimizer with a single group of parameters, "
                 "because Paddle has already updated another group. Pass one list of parameters, or use 'zero' or "
-                "'family'. "
-                "If there is one group, but some parameters have gradients in some steps only, set step before "
-                "each step."
+                "'family'. If there is one group, but some parameters have gradients in some steps only, set `step` of "
+                "this clip before each step."
             )
         self._clipped = self._clipped | names if is_next_group else names
         return self._clipper.pairs(param_grads, step=self.step - 1 if is_next_group else self.step)

@@ -12,6 +12,7 @@ from ..config import outcome
 from ..config.clipper import Clipper
 from ..config.outcome import Traced
 from ..config.schema import Settings
+from ..errors import NothingClippedError
 
 NO_STATE = (
     "The checkpoint has no state of the adaptive threshold. Unless you load the state by load_state_dict(), the "
@@ -40,7 +41,10 @@ class LastStep(NamedTuple):
         return f"step {self.step}: {words}"
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs."""
+        """Return `grad_norm` (before clipping), `grad_norm_clipped` and `clip_coef`, for logs.
+
+        Numbers that are unknown are left out. `prefix`: the text before each name, such as "train/".
+        """
         return outcome.metrics(self.norm, self.norm_clipped, self.coef, prefix)
 
 
@@ -63,7 +67,11 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. The integration skips steps, because it can restore the optimizer."""
+    """Return a clipper that never skips a step. With nonfinite = "skip", the integration does so: it can restore the
+    optimizer's state.
+
+    settings: The configuration. ops: The backend of the framework. spec: As for `Clipper`.
+    """
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))
@@ -109,12 +117,14 @@ def outcome_arrays(
 
 
 def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
-    """Return the outcome of a step from the values of its `OutcomeArrays`. RuntimeError: no step has been made.
+    """Return the outcome of a step from the values of its `OutcomeArrays`.
 
     steps: The number of steps so far. step: The step for a schedule.
+
+    NothingClippedError, a RuntimeError: no step has been made.
     """
     if steps == 0:
-        raise RuntimeError("nothing has been clipped yet. Make a step first.")
+        raise NothingClippedError("nothing has been clipped yet. Make a step first.")
     norm, norm_clipped, coef, clipped, skipped = map(float, numbers)
     if skipped:
         return LastStep(step, norm, None, None, None, True)

@@ -26,5 +26,5 @@ def check_engine(kinds: Iterable[str]) -> None:
     """Raise RuntimeError if one of these training engines does not expose the gradients of a step."""
     for kind in kinds:
         if kind in INSTEAD:
-            advice = f"Remove unified_clip, and use {INSTEAD[kind]}."
+            advice = f"Remove this clip, and use {INSTEAD[kind]}."
             raise RuntimeError(f"{kind} does not expose the gradients of a step. {advice}")

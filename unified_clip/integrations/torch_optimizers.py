@@ -42,8 +42,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
     A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again, and set `step` for a
-    schedule. With an adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold, and
-    loading it restores both: attach before. A copy of the handle has the configuration and the state, and is not
+    schedule. With an adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold.
+    Attach before you load it, which restores both. A copy of the handle has the configuration and the state, and is not
     attached.
     """
 
@@ -175,7 +175,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
             f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "
-            "torch.optim.Optimizer.__init__. Pass the optimizer inside it, which makes the steps."
+            "torch.optim.Optimizer.__init__. Pass the optimizer inside it, which makes the steps. If there is none, "
+            "call super().__init__ there."
         )
     check_not_attached(optimizer)
     if not spec.is_given and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
@@ -189,7 +190,7 @@ def check_not_attached(optimizer: Any) -> None:
     if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
         raise ValueError(
             f"A configuration is attached to this {type(optimizer).__name__} already. Gradients would be clipped "
-            "twice. Call detach() on the handle that the first attach_to() returned."
+            "twice. Call detach() on the handle that attach_to() returned."
         )
 
 
