@@ -56,13 +56,17 @@ ACCEPT = "This is the nearest rule there. To accept it, pass --nearest, or add t
 
 
 class Edits:
-    """Suggests edits for clips. `wanted`, `file`: as for `Judge`. `nearest`: as for its method `judge`."""
+    """Suggests edits for clips.
+
+    wanted: The shared clip configuration. file: Its file.
+    nearest: Whether the check accepts clips that differ in family or eps only.
+    """
 
     def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool) -> None:
         self._wanted, self._file, self._nearest = wanted, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
-        """Return the edit for a clip that differs from the configuration.
+        """Return the edit for a clip that differs from the configuration, in up to two parts.
 
         The first part is the smallest change, if there is one: the settings of the trainer's file, or the call or the
         arguments of the framework. For a clip that differs in family or eps only, the first part is advice to accept
@@ -85,7 +89,7 @@ class Edits:
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.remedy(use)
 
     def remedy(self, use: ClipUse) -> str:
-        """Return advice to clip by the configuration itself in source, or to correct or ignore another clip."""
+        """Return advice to clip by the configuration itself, or to correct or ignore a clip of an unknown package."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
         if not use.package:

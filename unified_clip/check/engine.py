@@ -91,7 +91,7 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
     """Return the files to check: each path that is a file, and the files with one of `SUFFIXES` below each directory.
 
-    Leave out the clip configuration. List a file that several paths or links lead to once.
+    Leave out the clip configuration. If several paths or links lead to one file, list the file once.
 
     ConfigError: a path does not exist, or a directory has no such file.
     """
@@ -148,9 +148,9 @@ def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
-    """Return whether a clip, read in a format for Python source, is also in `source_uses`, which has its exact place.
+    """Return whether a clip that was read in a format for Python source is also in `source_uses`, with its exact place.
 
-    It is if the file has a clip of the format's framework there, or of unified_clip.
+    It is if `source_uses` has a clip of the same file by the format's framework, or by unified_clip.
     """
     package = trainer_files.package(use)
     return package != "" and any(

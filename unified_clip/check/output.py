@@ -80,7 +80,8 @@ def _kind(clip: Clip) -> str:
 def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
     """Yield (name, text) for each part of a finding to print: the reason, the differences, the effect and the edit.
 
-    If the rule differs, only name all other differences except that of the threshold, since they follow from the rule.
+    If the rule differs, the other differences follow from it. Then only name these, except for the threshold, whose
+    values are printed, too.
     """
     if finding.kind != "drift":
         yield "why", finding.does

@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def matches(glob: str, path: Path, root: Path) -> bool:
-    """Return whether the path of a file matches a pattern. The path is relative to `root`, with links followed."""
+    """Return whether the path of a file matches a pattern.
+
+    The path is relative to `root`, with links followed. `root` itself must have no links in its path.
+    """
     relative = Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
     return pattern(glob, "[^/]*").fullmatch(relative) is not None
 

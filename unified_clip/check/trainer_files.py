@@ -196,9 +196,9 @@ def _unknown(path: Path, clip: str, why: str, format_: str = "") -> ClipUse:
 def _unrecognised(path: Path) -> list[ClipUse]:
     """Return a list with one unknown clip for a file of no known format that may clip, and [] for any other file.
 
-    In TOML, YAML and JSON it is the first key with the name of a clip key. A table or list counts only if it contains
-    a number other than 0. Without such a key the file may be one of TrainingArguments, which clip by default. A file of
-    another kind may clip if its text names a clip, except for Python source.
+    In TOML, YAML and JSON, the clip is the first key with the name of a clip key. A table or list counts only if it
+    contains a number other than 0. Without such a key, the file may be one of TrainingArguments, which clip by default.
+    A file that ends otherwise may clip if its text names a clip, except for Python source.
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:

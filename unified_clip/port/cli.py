@@ -137,9 +137,10 @@ def _marked(options: argparse.Namespace, ported: Sequence[PortedFile], target: T
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
     """Write the files for `--write` and `--mark`.
 
-    With `--mark`, print the number of these comments on standard error.
+    With `--mark`, print the number of comments above flagged clips on standard error.
 
-    PortError: a file cannot be written. Without --force, also: a file to change differs from its last commit in git.
+    PortError: a file cannot be written. Without --force, a file that differs from its last commit in git is an error,
+        too.
     """
     from . import marks, source_files
 

@@ -221,7 +221,8 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
         why_not = (
-            "This method belongs to a training engine, such as Accelerator, and clips the engine's own parameters. "
-            "Keep the call with the engine. Without the engine, clip between backward() and step()."
+            "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. "
+            "Keep the call with the engine. Without the engine, clip between backward() and step(). If the method is "
+            "your own, port its code by hand."
         )
         yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

@@ -48,10 +48,10 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 
 
 def _set_meanings(file: FileRewrite) -> None:
-    """Set the meaning of each clip without a verdict. Flag each of them that cannot be rewritten with certainty.
+    """Set the meaning of each clip without a verdict. Flag the clips that cannot be rewritten with certainty.
 
-    That is a clip with a `why_not` or an invalid threshold. It is every clip if the file gives the name unified_clip
-    to something else.
+    These are clips with a `why_not`, and clips with an argument that unified_clip rejects. If the file gives the name
+    unified_clip to something else, these are all clips.
     """
     file.rule, is_taken = "", is_name_taken(file.module)
     for clip in file.with_verdict(None):
@@ -69,9 +69,10 @@ def _set_meanings(file: FileRewrite) -> None:
 
 
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
-    """Complete the result for a clip, and return it. If the clip is flagged, add suggested lines.
+    """Complete the result for a clip, and return it. A flagged clip gets suggested lines.
 
-    Keep its checks only if it is rewritten for PyTorch. Then add a check if the threshold or the loss is scaled.
+    Only a clip that is rewritten for PyTorch keeps its checks. If the threshold or the loss is scaled, such a clip gets
+    another check.
     """
     site = file.sites[clip]
     if site.verdict == "flagged":

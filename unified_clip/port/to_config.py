@@ -92,10 +92,10 @@ def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str
 
 
 def meaning(module: Module, clip: FoundClip) -> Meaning | None:
-    """Return the clip configuration with the same effect as a clip. Return None if there is none.
+    """Return a clip configuration with the same effect as a clip, as a `Meaning`. Return None if there is none.
 
     Also return None if the call does not pass the threshold, or if another argument is only known at run time. For a
-    threshold that is only known at run time, the configuration has 1, and the meaning has the code of the threshold.
+    threshold that is only known at run time, the configuration has 1, and the `Meaning` has the code of the threshold.
 
     UnsureError: unified_clip rejects the threshold or another argument.
     """

@@ -135,7 +135,8 @@ def is_off(module: Module, clip: FoundClip) -> bool:
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:
     """Return the setting with this keyword, if the file may use a trainer that has the setting. Else return None.
 
-    The file has to import the trainer's package. A setting in a dict needs no import, but a dict as its `value`.
+    The file has to import the trainer's package. A setting with `in_dict` needs no import, but its `value` has to be a
+    dict with entries.
     """
     in_dict = isinstance(value, cst.Call) and is_name(value.func, "dict")
     in_dict = in_dict or (isinstance(value, cst.Dict) and bool(value.elements))

@@ -156,7 +156,7 @@ def compare_steps(
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     """Return the names of --map as {old name: new name}.
 
-    Every line of the file may have the new name first instead.
+    The file may also have the new names first, if every line does.
 
     VerifyError: a name is unknown, or the file mixes both directions.
     """
@@ -313,7 +313,7 @@ def _uncleared_gradients(
 ) -> Cause | None:
     """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
 
-    The step is the first one whose difference in clips has no cause, or step 1 if there is none.
+    Only one step is examined: the first one whose difference in clips has no cause, or step 1 if there is none.
     """
     step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
     side = pairing.uncleared_side(step, recordings)

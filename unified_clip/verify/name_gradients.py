@@ -93,8 +93,8 @@ class NameMatcher:
     def _of_one_shape(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
         """Return {name in the recording: name of the parameter} for gradients without a name in `names`.
 
-        A gradient needs a shape that no other such gradient and only one parameter has. That parameter must not have a
-        match in `names`.
+        A gradient gets the name of the only parameter with its shape. No other such gradient may have this shape, and
+        the parameter must not have a match in `names`.
         """
         candidates = list(self._shapes.values())
         parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}

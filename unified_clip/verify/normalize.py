@@ -99,8 +99,8 @@ def normalize(
 def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield the calls with the number of their step.
 
-    If the training step yields only at the end, assign the same number of calls to each step. If this number is not
-    whole, yield the calls unchanged.
+    If the training step returns only once, at the end, assign the same number of calls to each step. If the calls
+    cannot be divided in this way, yield them unchanged.
     """
     if run.yields or len(lines) % steps:
         yield from lines
@@ -134,7 +134,7 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
 def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Merge consecutive calls that clip one gradient each with the same settings into one call.
 
-    A call with a gradient that the merged call already has begins a new one.
+    A call with a gradient that the merged call already has begins a new merged call.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:

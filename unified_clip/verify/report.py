@@ -108,7 +108,8 @@ def _uncompared(result: Verification) -> str:
 def _stages(result: Verification) -> list[str]:
     """Return sentences about the clip calls, the clipped gradients and the updates, with the cause of a difference.
 
-    If clipped gradients or updates differ before any clip call does, they come first, and the cause after the first.
+    If clipped gradients or updates differ before any clip call does, their sentences come first. The cause then follows
+    the first sentence.
     """
     why = [str(result.finding)] if result.finding else []
     clips = describe(result.clips)

@@ -43,7 +43,7 @@ class OldWeights:
         self._layout: Layout | None = None
 
     def at(self, step: int, new: Mapping[str, Dense]) -> dict[str, np.ndarray[Any, Any]] | None:
-        """Wait until the old training step has made a step. Return its weights with the names and layouts of `new`.
+        """Wait for the old training step's output of a step. Return its weights with the names and layouts of `new`.
 
         Return None if the parameters do not match, or if the old training step ends before that step. `unified-clip
         verify` later rejects such a run.
@@ -73,7 +73,9 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
 
 
 def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write the weights into the parameters of the same names that a training step yields.
+    """Write weights into the parameters of the same names. A parameter without a weight stays unchanged.
+
+    parameters: The parameters that a training step yields.
 
     InvalidStepError: a parameter may be a copy, so that writing would have no effect. Then nothing is written.
     """

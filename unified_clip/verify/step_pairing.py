@@ -98,8 +98,8 @@ class StepPairing:
     def updates(self, step: int) -> Iterator[TensorPair]:
         """Yield the pairs of updates. An update is the change of a parameter by one step.
 
-        If a training step yields only at the end, an update is the change by all steps together. A parameter without
-        an initial weight changes from 0.
+        If one of the training steps returns only once, at the end, an update is the change by all steps together. A
+        parameter without an initial weight changes from 0.
         """
         now = [self._values(side, step) for side in (0, 1)]
         is_first = step == 1 or not self._yields_each_step
@@ -113,8 +113,8 @@ class StepPairing:
     def uncleared_side(self, step: int, recordings: Sequence[NormalizedRecording]) -> str | None:
         """Return the side, "old" or "new", whose gradients still include its gradients of the step before.
 
-        They do if each is the sum of the other side's gradient and of its own at the step before. Return None if the
-        gradients of neither side do.
+        Each of its gradients is then the sum of the other side's gradient and of its own gradient at the step before.
+        Return None if this holds for neither side.
         """
         now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):

@@ -318,4 +318,4 @@ def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, s
         (tmp_path / "port.json").write_text(text, encoding="utf-8")
     with pytest.raises(build.ReportError, match=re.escape(said)) as refused:
         build.read(tmp_path / "port.json")
-    assert "Pass a file that `unified-clip port --report port.json` wrote" in str(refused.value)
+    assert "Pass a file that `unified-clip port PATH --report port.json` wrote" in str(refused.value)

@@ -42,8 +42,8 @@ ONE_BOUND = (
     "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 NOT_CALLED = (
-    "The effect of this clip is unknown, since the function is not called here. Call it in this place with a number "
-    "as its threshold, or ignore it with a reason in check.ignore."
+    "The effect of this clip is unknown, since the function is not called here. Write its name and a number as its "
+    "threshold in the code that calls it, or ignore this clip with a reason in check.ignore."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write the number instead, or "

@@ -37,8 +37,8 @@ def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
 
     If the file may use the configuration, for example as an argument, return `use`. If certainly no code uses it,
     return an unknown clip: the call is a statement of its own, or sets a local variable that the file never reads. If
-    only other files can use it, return `use` with `unused`, for `resolved`. Their names are variables outside of
-    functions, and attributes.
+    only other files can use it, return `use` with `unused`, for `resolved`. This is so for a variable outside of
+    functions, and for an attribute.
 
     use: The clip, with its effect.
     call: The call that makes the configuration.
@@ -97,7 +97,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
 
 
 def _is_imported(name: str, module: str, others: Sequence[_File]) -> bool:
-    """Return whether one of the other files may use a name of a module. It may import the name through other files."""
+    """Return whether one of the other files may use a name of a module. A file may import it through another one."""
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # the others may import the name from these
@@ -133,8 +133,8 @@ class _File:
     def uses(self, name: str, modules: Set[str]) -> bool:
         """Return whether the file may use a name of one of these modules.
 
-        It may if it imports the name from there, and may read it. It also may if it may read an attribute of this
-        name, and imports such a module or names one in a string.
+        This is so in two cases. The file imports the name from one of the modules, and may read the name. Or it imports
+        one of the modules, or has its name in a string, and may read an attribute of this name.
         """
         aliases = self.aliases(name, modules)
         is_module_named = any(_names_module(node, modules) for node in self.nodes)

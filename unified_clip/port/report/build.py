@@ -106,7 +106,7 @@ def read(path: Path) -> Report:
         first = error.errors()[0]
         keys = ".".join(map(str, first["loc"]))
         problem = f"is not a report of `unified-clip port`: {f'{keys}: ' if keys else ''}{first['msg']}"
-    raise ReportError(f"{path} {problem}. Pass a file that `unified-clip port --report port.json` wrote.")
+    raise ReportError(f"{path} {problem}. Pass a file that `unified-clip port PATH --report port.json` wrote.")
 
 
 def as_json(report: Report) -> str:

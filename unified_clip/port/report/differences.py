@@ -53,7 +53,7 @@ def framework_of(function: str) -> str:
 def known_differences(function: str) -> list[KnownDifferenceSummary]:
     """Return the known differences of a measured function. Differences with a size come first.
 
-    `number` is the place of the difference in `differences.json`.
+    `number` of a difference is its index in `differences.json`, from 0.
     """
     own = [entry for entry in _read()[1] if entry.framework == framework_of(function)]
     entries = [entry for entry in own if fnmatchcase(function, entry.function)]

@@ -53,7 +53,7 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
     """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it.
 
-    If the call is of `check.method`, the value may be positional, or a starred argument that may contain it.
+    A call of `check.method` may also pass it by position. Then a starred argument may contain it: return its value.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value

@@ -144,7 +144,7 @@ class Edits(cst.CSTTransformer):
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         """Return the statements that replace a line, with the comments of the line.
 
-        If there are none, return a placeholder, which `_without_gaps` removes.
+        If no statement replaces the line, return a placeholder, which `_without_gaps` removes.
         """
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:
@@ -174,9 +174,10 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return `argument` as the last argument of its call, after the arguments behind it were removed.
+    """Return `argument` with the ending of a last argument. All arguments after it in the call are removed.
 
-    removed: The former last argument. Its ending moves to `argument`, with the comments that `end_with_comments` keeps.
+    removed: The former last argument. Its comma and white space move to `argument`, with the comments that
+        `end_with_comments` keeps.
     """
     between = argument.comma.whitespace_after if isinstance(argument.comma, cst.Comma) else None
     end = removed.comma.whitespace_after if isinstance(removed.comma, cst.Comma) else removed.whitespace_after_arg
@@ -187,11 +188,11 @@ def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
 
 
 def end_with_comments(between: Any, end: Any) -> Any:
-    """Return the white space before a closing bracket, after the last element before the bracket was removed.
+    """Return the new white space before a closing bracket if the last element in the brackets is removed.
 
-    Comments after the last remaining element are kept. If there are none, comments before the bracket are kept.
+    Keep the comments after the last remaining element. If there are none, keep the comments before the bracket.
 
-    between: The white space after that element.
+    between: The white space after the last remaining element.
     end: The white space before the closing bracket.
     """
     if isinstance(between, cst.ParenthesizedWhitespace) and _comments(between):
@@ -205,7 +206,7 @@ def end_with_comments(between: Any, end: Any) -> Any:
 
 
 def _lost_comments(original: cst.CSTNode, after: Sequence[cst.CSTNode]) -> list[str]:
-    """Return the comments of a statement that its replacement does not contain."""
+    """Return the comments of a statement that the statements `after`, its replacement, do not contain."""
     left = Counter(comment.value for line in after for comment in _comments(line))
     lost = []
     for comment in _comments(original):

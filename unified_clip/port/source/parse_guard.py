@@ -43,7 +43,7 @@ def identifiers(content: bytes) -> set[str] | None:
     """Return the names that source uses, imports, or passes as keywords, and its short strings.
 
     Return None if Python cannot parse the source. Leave out names of definitions and parameters. Include `getattr` only
-    if a call of it may look up a name in a module that is only known at run time.
+    if a call of getattr may get a module, and a name that is only known at run time.
 
     UnreadableError: the source is nested so deep, or has so many conditions in a row, that a parser may crash.
     """
