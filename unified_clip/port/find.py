@@ -125,7 +125,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "The imports of this file may bind this name to different functions. Give each its own name."
+        why_not = "The imports of this file may bind this name to different functions. Import each by its own name."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
@@ -177,7 +177,8 @@ def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> s
         return f"A subclass of {function.name} may change its effect. Port the subclass by hand."
     call = module.enclosing(node, cst.Call)
     if call is not None and call.func is not node and module.code(call.func) in CHECKS:
-        return f"This line tests whether an object is a {function.name}. Port the code that creates the object first."
+        problem = f"This line tests whether an object is a {function.name}."
+        return f"{problem} Port the code that creates the object. Then write the new class here."
     return ""
 
 

@@ -18,7 +18,7 @@ from .parameter_groups import may_have_groups
 from .static_programs import is_static
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-BY_HAND = "Call ClipConfig(...).attach_to(optimizer) once, or clip the gradients before each optimizer.step()."
+BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does so."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 SOMETHING_ELSE = (
     "Port cannot see that line {2} assigns {1} to {0}. Create {1} there by its class, or give that value another name."
