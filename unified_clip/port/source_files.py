@@ -212,14 +212,13 @@ def check_clean(changed: Sequence[Path]) -> None:
     by_folder: dict[Path, list[Path]] = {}
     for path in changed:
         by_folder.setdefault(path.resolve().parent, []).append(path)
+    others: list[Path] = []
     for folder, paths in by_folder.items():
         committed = _committed(git, folder, paths[0])
-        if others := [path for path in paths if path.resolve().name not in committed]:
-            names = [path.resolve().name for path in others]
-            is_ignored = _run(git, folder, "check-ignore", "--", *names).returncode == 0
-            add = shlex.join(["add", *["-f"] * is_ignored, *names])
-            problem = f"{others[0]} has code that is not committed, so you could not undo the changes."
-            raise PortError(f"{problem} {_commit(folder, add)}", "UC402")
+        others += [path for path in paths if path.resolve().name not in committed]
+    if others:
+        problem = f"{others[0]} has code that is not committed, so you could not undo the changes."
+        raise PortError(f"{problem} {_commit_files(git, others)}", "UC402")
 
 
 def _committed(git: str, folder: Path, path: Path) -> set[str]:
@@ -257,6 +256,16 @@ def _committed(git: str, folder: Path, path: Path) -> set[str]:
 def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     english = {**os.environ, "LC_ALL": "C"}
     return subprocess.run([git, "-C", str(folder), *arguments], capture_output=True, check=False, env=english)
+
+
+def _commit_files(git: str, paths: Sequence[Path]) -> str:
+    """Return the remedy for uncommitted files. It has the files in the repository of the first file only."""
+    tops = [_run(git, path.resolve().parent, "rev-parse", "--show-toplevel").stdout for path in paths]
+    files = [path.resolve() for path, top in zip(paths, tops, strict=True) if top == tops[0]]
+    folder = Path(os.path.commonpath([file.parent for file in files]))
+    names = [file.relative_to(folder).as_posix() for file in files]
+    is_ignored = _run(git, folder, "check-ignore", "--", *names).returncode == 0
+    return _commit(folder, shlex.join(["add", *["-f"] * is_ignored, *names]))
 
 
 def _commit(folder: Path, add: str) -> str:

@@ -210,6 +210,15 @@ def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., 
     source_files.check_clean([project / "models/net.py"])
 
 
+def test_one_command_commits_the_files_of_all_directories(project: Path, git: Callable[..., str]) -> None:
+    for name in ("train.py", "models/net.py"):
+        (project / name).write_text(CLIPS + "# more\n")
+    with pytest.raises(PortError, match=r"add models/net.py train.py && ") as caught:
+        source_files.check_clean(source_files.sources(project))
+    run_as_author(str(caught.value).split("`")[1])
+    source_files.check_clean(source_files.sources(project))
+
+
 def test_what_git_does_not_know_is_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "new.py").write_text(CLIPS)
     with pytest.raises(PortError, match=r"new.py has code that is not committed"):
@@ -250,6 +259,9 @@ def test_a_repository_within_another_is_asked_itself(project: Path, git: Callabl
     (inner / "a.py").write_text(CLIPS + "# more\n")
     with pytest.raises(PortError, match=r"a.py has code that is not committed"):
         source_files.check_clean([inner / "a.py"])
+    (project / "train.py").write_text(CLIPS + "# more\n")
+    with pytest.raises(PortError, match=r"inner add a.py && "):  # of the first repository only
+        source_files.check_clean([inner / "a.py", project / "train.py"])
 
 
 def test_without_git_nothing_is_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
