@@ -1,6 +1,7 @@
 """The device path: compute norms, products and clamped values by a framework's own operations, in float64.
 
-Compiled graphs, GPUs and derivatives use it. No value is copied to the host.
+Compiled graphs, GPUs and derivatives use it. A clip copies no value to the host. Only checks and numbers that
+a caller asks for do, such as `error_if_nonfinite`.
 """
 
 from __future__ import annotations

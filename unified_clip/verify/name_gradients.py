@@ -123,7 +123,7 @@ def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
 def _matches(
     line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the name of a tensor with the same norm, for each recorded gradient that has such a tensor.
+    """Return {name in the recording: name in `source`} of gradients whose norm is that of one tensor of `source`.
 
     The tensor has the same lengths of axes in any order, or only differs in the number of rows. If there are several,
     one with the same lengths is preferred, then the one with the nearest norm.
