@@ -72,6 +72,36 @@ def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: s
         np.testing.assert_array_equal(after, array.astype(np.float32))
 
 
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_ranks_with_different_parameters_agree_too(worlds: Worlds, size: int) -> None:
+    """Of pipeline stages. A stage may have other gradients later."""
+    stages = [[random((5, 3)).astype(np.float32), random(2 + rank).astype(np.float32)] for rank in range(size)]
+    fewer = [stage[:-1] if rank == 1 else stage for rank, stage in enumerate(stages)]
+    expected = [reference.norm([array for stage in each for array in stage]) for each in (stages, stages, fewer)]
+    for found in worlds(size).run(on_device.clips_of_stages, stages):
+        assert [(clip.norm, clip.stays, clip.error) for clip in found] == [
+            (norm, stays, "") for norm, stays in zip(expected, (False, True, True), strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("p", "dtype"), [(2.0, "float32"), *(pytest.param(*each, marks=pytest.mark.nightly) for each in
+    ((1.0, "bfloat16"), (math.inf, "float64"), (2.0, "float64")))]
+)  # fmt: skip
+def test_complete_gradients_need_no_other_rank(worlds: Worlds, p: float, dtype: str) -> None:
+    arrays = [reference.array(array, dtype) for array in GRADIENTS["any"]]
+    wide = "float64" if dtype == "float64" else "float32"
+    for found in worlds(2).run(on_device.clips_of_copies, [array.astype(wide) for array in arrays], p, dtype):
+        for clip in found:
+            assert (clip.norm, clip.collectives, clip.error) == (reference.norm(arrays, p), [], "")
+
+
+def test_norms_of_complex_gradients_stay_too(worlds: Worlds) -> None:
+    arrays = [(array + 1j * array[::-1]).astype(np.complex64) for array in GRADIENTS["any"]]
+    norm = reference.norm([array.view(np.float32) for array in arrays])
+    assert worlds(2).run(on_device.norms_of_complex, arrays) == [[(norm, False), (norm, True)]] * 2
+
+
 def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return left.tobytes() == right.tobytes()
 
@@ -122,8 +152,28 @@ class Copies(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("captures", [False, True])
-def test_no_rank_waits_for_its_gpu(captures: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+DECLARED: dict[str, Any] = {
+    "replicated": "replicated", "distinct": "distinct", "function": lambda parameter: True,
+    "patterns": {"0": "replicated", "*": "distinct"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("captures", "ownership", "dtype", "ranks"),
+    [
+        (False, "replicated", torch.float32, 2),
+        (True, "replicated", torch.bfloat16, 2),
+        (False, "distinct", torch.float32, 2),
+        (False, "function", torch.float16, 2),
+        (False, "patterns", torch.float32, 2),
+        (False, "replicated", torch.complex64, 2),
+        (False, "replicated", torch.float32, 1),
+        (True, "replicated", torch.float64, 1),
+    ],
+)
+def test_no_rank_waits_for_its_gpu(
+    captures: bool, ownership: str, dtype: torch.dtype, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fake tensors have no values, so to read one is an error. The kernels are not launched."""
     from unified_clip._backends.torch.gpu import kernels, table
 
@@ -131,7 +181,7 @@ def test_no_rank_waits_for_its_gpu(captures: bool, monkeypatch: pytest.MonkeyPat
     stub = object.__new__(table.Table)
     stub.device, stub.chunks, stub._parts = gpu_0, 3, []
     reduced: list[torch.Tensor] = []
-    for name in ("pack_sums", "round_words", "decide"):
+    for name in ("pack_sums", "round_words", "round_sums", "add", "add_exactly", "decide", "change"):
         monkeypatch.setattr(kernels, name, NotLaunched())
     for target, name, value in (
         (gpu, "ENABLED", True),
@@ -146,20 +196,28 @@ def test_no_rank_waits_for_its_gpu(captures: bool, monkeypatch: pytest.MonkeyPat
         (torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None, synchronize=None, query=None)),
     ):
         monkeypatch.setattr(target, name, value)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         world: Any = dist.group.WORLD
         world.bound_device_id = gpu_0
         with FakeTensorMode():
-            given = [torch.nn.Parameter(torch.empty(shape, device="cuda")) for shape in ((1000, 2000), (3,))]
+            given = [
+                torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in ((1000, 2000), (3,))
+            ]
             for parameter in given:
                 parameter.grad = torch.empty_like(parameter)
+            named = [(str(number), parameter) for number, parameter in enumerate(given)]
+            keywords = {"process_group": world, "ownership": DECLARED[ownership]}
             with Copies() as seen:
-                norm = uc.clip_grad_norm_(given, 1.0, process_group=world, ownership="replicated")
-        assert (norm.device, norm.dtype) == (gpu_0, torch.float32)
-        assert [tensor.device for tensor in reduced] == [gpu_0] * 2
-        assert seen.elements == ([] if captures else [reduced[0].numel() - agreements.FLAGS])
-        assert (world in agreements._UNREAD) != captures, "the next call reads what the ranks compared"
+                if dtype.is_complex:  # fake tensors of a GPU cannot be written by PyTorch's operations
+                    norm = uc.get_total_norm([parameter.grad for parameter in given], **keywords)
+                else:
+                    norm = uc.clip_grad_norm_(named, 1.0, **keywords)
+        assert (norm.device, norm.dtype) == (gpu_0, torch.float64 if dtype == torch.float64 else torch.float32)
+        assert [tensor.device for tensor in reduced] == ([gpu_0] * 2 if ranks > 1 else [])
+        compares = ranks > 1 and not captures
+        assert seen.elements == ([reduced[0].numel() - agreements.FLAGS] if compares else [])
+        assert (world in agreements._UNREAD) == compares, "the next call reads what the ranks compared"
     finally:
         table._captured.clear()
         dist.destroy_process_group()

@@ -20,7 +20,7 @@ from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Deferred, Leaf, Scalar, Tensor
 from . import differences, integers, on_device, replicas, waiting
-from .differences import CALL, ELEMENTS, MAX_TEXTS
+from .differences import CALL, ELEMENTS, MAX_TEXTS, PARAMETERS
 from .digests import PIECES, digest
 from .groups import Group
 from .integers import Sum
@@ -124,11 +124,13 @@ class Consensus:
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
         if p not in (1, 2) or is_checked or group.size == 1 or not group.leaves_norms:
             return None
-        list_digest = self._call.digests()[1] if before is None else before.parameters
-        if not list_digest:  # the lists of ranks may differ
+        listed: Any = self._call.digests()[1] if before is None else before.parameters
+        if before is None and arguments.get(PARAMETERS) is None:
+            listed = "lists that may differ"  # so all of them have one agreement
+        if not listed:  # this rank lacks a shape
             return None
-        self.parameters = digest((list_digest, p, self._place))
-        self._can_stay = not self._call.terms and group.fits_device(tensors)
+        self.parameters = digest((listed, p, self._place))
+        self._can_stay = not self._call.terms and group.fits_device(tensors, int(p))
         if not on_device.is_agreed(group.key, self.parameters):
             return None
         digests = self._begin()

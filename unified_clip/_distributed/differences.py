@@ -10,6 +10,8 @@ MAX_TEXTS = 4
 
 ELEMENTS = "the number of gradient elements"
 
+PARAMETERS = "the number of parameters"
+
 CALL = "the number of this call in its process group"
 
 REMEDY = (

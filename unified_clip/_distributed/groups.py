@@ -36,8 +36,8 @@ class Group(Protocol):
     def leaves_norms(self) -> bool:
         """Return whether norms can stay on the device of this process group."""
 
-    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
-        """Return whether a norm over these tensors can stay on the device."""
+    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
+        """Return whether the p-norm over these tensors can stay on the device."""
 
     def norm_on_device(
         self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
@@ -67,7 +67,7 @@ class ProcessGroup(ABC):
     def leaves_norms(self) -> bool:
         return False
 
-    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
+    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
         return False
 
     def norm_on_device(

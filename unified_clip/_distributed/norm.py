@@ -14,7 +14,7 @@ from .._core.distributed import DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, send_rejection
-from .differences import ELEMENTS
+from .differences import ELEMENTS, PARAMETERS
 from .digests import digest
 from .groups import Group
 from .integers import Sum
@@ -164,7 +164,7 @@ class LocalShards(ABC):
         self._has_counted = False
         counted = self.counted(indices)
         self._has_counted = True
-        arguments = {**must_match, "norm_type": float(p), "the number of parameters": self.parameters}
+        arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
         if is_first:
             call = self._first_call(arguments, indices, counted, measure, function)
         else:
@@ -318,7 +318,7 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
     """Return the `Call` that the ranks of a process group compare before they add up the sums of these parameters."""
     labels = [(group.leaf, group.label) for group in norm_groups if group.label is not None]
     return Call(
-        {**must_match, "the number of parameters": len(norm_groups)},
+        {**must_match, PARAMETERS: len(norm_groups)},
         layout=labels if len(labels) == len(norm_groups) else None,
         remarks=lambda: {"function": function},
     )

@@ -53,7 +53,7 @@ class Clip(NamedTuple):
 
 def clip(arrays: list[np.ndarray], p: float = 2.0, limit: float = LIMIT, **keywords: Any) -> Clip:
     dtype = getattr(torch, keywords.pop("dtype", "float32"))
-    gradients = [each.grad.to(dtype) for each in torch_sharded.parameters(arrays, "FSDP")]
+    gradients = [each.grad.to(dtype) for each in torch_sharded.parameters(arrays, keywords.pop("layout", "FSDP"))]
     given = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
     for parameter, gradient in zip(given, gradients, strict=True):
         parameter.grad = gradient
@@ -78,6 +78,33 @@ def clips(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
     """Three clips of equal gradients, of which the first is read on the host."""
     group = dist.new_group(list(range(dist.get_world_size())))
     return [clip(arrays, p, process_group=group, dtype=dtype) for _ in range(3)]
+
+
+def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
+    """Three clips of gradients that each rank has for itself; in the third one, without the last of them on rank 1."""
+    group, own = dist.new_group(list(range(dist.get_world_size()))), stages[dist.get_rank()]
+    keywords = {"layout": "plain", "process_group": group, "ownership": "distinct"}
+    fewer = own[:-1] if dist.get_rank() == 1 else own
+    return [clip(arrays, **keywords) for arrays in (own, own, fewer)]
+
+
+def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
+    """A clip of DTensors that this rank has completely, and what it does if it also counts elements."""
+    keywords = {"layout": "replicated", "dtype": dtype}
+    return [clip(arrays, p, **keywords), clip(arrays, p, **keywords, check_numel=True)]
+
+
+def norms_of_complex(arrays: list[np.ndarray]) -> list[tuple[float, bool]]:
+    """Of two calls the norm, and whether it stayed on the device."""
+    group, gradients = dist.new_group(), [each.grad for each in torch_sharded.parameters(arrays, "FSDP")]
+    found = []
+    for _ in range(2):
+        with mock.patch.object(
+            TorchGroup, "norm_on_device", autospec=True, side_effect=TorchGroup.norm_on_device
+        ) as stay:
+            norm = uc.get_total_norm(gradients, process_group=group).item()
+        found.append((norm, bool(stay.call_count)))
+    return found
 
 
 FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {

@@ -13,7 +13,8 @@ import torch
 
 from ..._core.distributed import DistributedSpec, Measures, PartialSums
 from ..._core.exact import WORDS
-from ..._core.types import Leaf, Tensor
+from ..._core.path import Path
+from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import ProcessGroup, SingleProcess
 from ..._distributed.norm import NormGroup
 from ..._distributed.on_device import FLAGS, NormOnDevice
@@ -116,8 +117,9 @@ class TorchGroup(ProcessGroup):
 
         return bool((self._device.type == "cuda") != INTERPRETED)
 
-    def fits_device(self, tensors: Sequence[Tensor]) -> bool:
-        return all(tensor.dtype in NARROW for tensor in tensors)
+    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
+        dtypes = NARROW if p == 1 else (*NARROW, torch.complex64)  # whose parts are real numbers in a sum of squares
+        return all(tensor.dtype in dtypes for tensor in tensors)
 
     def norm_on_device(
         self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
@@ -126,7 +128,7 @@ class TorchGroup(ProcessGroup):
         from .gpu.table import Table
 
         device, words = self._device, list(numbers)
-        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors) else []
+        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
         table = gpu.table_of(present) if present else None
         if not isinstance(table, Table) or table.device != device:
             table = None
@@ -188,6 +190,17 @@ class TorchShards(DistributedGradients):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         check_declared([leaf.parameter for leaf in self._parameters], self._spec)
         return super().norm_groups(known_only)
+
+    def norm(self, path: Path, indices: Sequence[int], p: float, *args: Any, **options: Any) -> Scalar:
+        if gpu.ENABLED and self._stays_here([self.values[index] for index in indices], p):
+            self.counted(indices)  # raises the errors of a declaration
+            return path.norm(p)
+        return super().norm(path, indices, p, *args, **options)
+
+    def _stays_here(self, values: Sequence[Tensor], p: float) -> bool:
+        """Return whether kernels compute the norm on the device of this rank, and no other rank takes part."""
+        is_checked = self.numel is not None or self.awaits_sums("total")
+        return self.group().size == 1 and not is_checked and gpu.norm_is_exact(values, p)
 
     def counted_alone(self, index: int) -> Tensor:
         return self.reduced(index)

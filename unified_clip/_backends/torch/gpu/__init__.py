@@ -58,6 +58,11 @@ def measures(tensors: Sequence[Tensor], p: float) -> bool:
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
+def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
+    """Return whether the kernels compute this norm over all tensors, which they round correctly."""
+    return measures(tensors, p) and table_of(tensors) is not None
+
+
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
