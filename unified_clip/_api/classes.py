@@ -33,7 +33,10 @@ class FrameworkBinding:
         cls.recorded_as = cls.__name__
 
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
-        """Return (the backend for an argument, the argument). An iterator is replaced if its items were read."""
+        """Return (the backend for an argument, the argument).
+
+        If the search for the backend reads an iterator, the result has a new iterator over the same items.
+        """
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 

@@ -14,7 +14,10 @@ from .._core.rule import ClipRule
 from .._core.types import Tensor
 
 Resolve = Callable[[Any], tuple[Backend, Any]]
-"""A function that returns (the backend of an argument's tensors, the argument). A read iterator is replaced."""
+"""A function that returns (the backend of an argument's tensors, the argument).
+
+If the search for the backend reads an iterator, the result has a new iterator over the same items.
+"""
 
 
 @dataclass(frozen=True)

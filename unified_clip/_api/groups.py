@@ -130,9 +130,9 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 
 
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
-    """Return whether to skip the step: for "skip", if a norm is not finite.
+    """Return whether to skip the step: whether a norm is not finite and `nonfinite` is "skip".
 
-    NonFiniteNormError: a norm is not finite, for "raise". TypeError: a compiled graph cannot decide it.
+    NonFiniteNormError: a norm is not finite and `nonfinite` is "raise". TypeError: a compiled graph cannot decide this.
     orders: (norm, norm type) of each measured norm.
     """
     if nonfinite not in IN_GRAPHS:
@@ -151,7 +151,9 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition under which results are not replaced by zeros, or None if it is known to be true."""
+    """Return the condition under which results are not replaced by zeros, or None if the condition is known
+    to be true.
+    """
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
 
@@ -194,7 +196,7 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
 
 
 def _least(path: Path, coef: Scalar) -> Scalar:
-    """Return the smallest number of an array, or NaN if it has one."""
+    """Return the smallest coefficient of an array, NaN if the array has a NaN; a single coefficient unchanged."""
     if not getattr(coef, "ndim", 0):
         return coef
     xp = path.xp
@@ -203,7 +205,7 @@ def _least(path: Path, coef: Scalar) -> Scalar:
 
 
 def _one_number(path: Path, n: Scalar) -> Scalar:
-    """Return a number that is finite if all norms in an array are."""
+    """Return a number that is finite if and only if all norms in an array are finite; a single norm unchanged."""
     if not getattr(n, "ndim", 0):
         return n
     xp = path.xp

@@ -150,7 +150,9 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of 0 to pi / 2 by its series: MLX computes that of float64 in float32 on a CPU."""
+        """Return the cosine of a number from 0 to pi / 2 by its series. On a CPU, MLX itself would compute it in
+        float32.
+        """
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -218,7 +220,9 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether evaluating these values raises an error. MLX shows in no other way that it transforms code."""
+    """Return whether evaluating these values raises an error. MLX shows in no other way that a transformation traces
+    them.
+    """
     try:
         evaluate(values)
     except ValueError as error:

@@ -55,13 +55,15 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context manager that does nothing if this thread keeps subnormal numbers: there are no warnings to
-        silence.
+        """Return a context manager in which this thread keeps subnormal numbers. It does nothing if the thread already
+        keeps them.
         """
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """Return the results as new tensors. If the framework supports that, the kernels' list makes them."""
+        """Return the results of `compute` as new tensors. If the framework supports it, the kernels' list makes the
+        tensors.
+        """
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
             return results

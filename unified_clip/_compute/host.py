@@ -209,7 +209,7 @@ class HostPath:
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)
 
     def _new(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:
-        """Return new tensors with results. `compute`: a function that writes the results into given arrays."""
+        """Return new tensors with the results of `compute`, a function that writes the results into given arrays."""
         return self._new_arrays(compute)
 
     def _new_arrays(self, compute: Callable[[list[Array]], object]) -> list[Tensor]:

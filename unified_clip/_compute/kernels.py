@@ -192,7 +192,7 @@ def magnitudes(parts: Sequence[Part]) -> list[Part]:
 
 
 def relative_sum(parts: Sequence[tuple[Array, str]], p: float, top: float) -> tuple[float, float]:
-    """Return the sum of (|g| / top)**p as two floats to be added, for more precision than one float has."""
+    """Return the sum of (|g| / top)**p as two floats. Their exact sum is more precise than one float."""
     total = np.longdouble(0)
     for chunk in _chunks(parts):
         total += np.sum((np.abs(chunk).astype(np.longdouble) / top) ** np.longdouble(p))

@@ -29,8 +29,8 @@ class _Memory:
 def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe: Callable[[int], str]) -> list[int]:
     """Return, for each tensor, the index of the first tensor in the same memory.
 
-    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is only an
-    alias of the same object.
+    Raise ValueError if two tensors overlap in part, or if memory cannot be written. A tensor without a view is an alias
+    only of the same object.
     describe: Returns the name of a tensor for errors, from its index.
     """
     seen = {id(tensor): index for index, tensor in reversed(list(enumerate(tensors)))}
@@ -98,7 +98,7 @@ def _shares_memory(a: Array, b: Array) -> bool:
 def _overlaps_itself(view: Array) -> bool:
     """Return whether two elements of an array overlap in memory.
 
-    None do if each stride exceeds the memory that all smaller strides span.
+    No elements overlap if each stride exceeds the memory that all smaller strides span.
     """
     if view.flags.c_contiguous or view.flags.f_contiguous or view.size == 0:
         return False

@@ -134,7 +134,7 @@ def _in_units(number: float) -> int:
 
 
 def _scaled(chunk: Array) -> Scaled:
-    """Scale finite numbers that are not all 0. Underflow is negligible beside the largest."""
+    """Return the scaled parts of finite numbers that are not all 0. Numbers that underflow are negligible."""
     x, y = np.abs(chunk.real), np.abs(chunk.imag)
     exponent = math.frexp(max(x.max(), y.max()))[1]
     return Scaled(np.ldexp(x, -exponent), np.ldexp(y, -exponent), exponent)

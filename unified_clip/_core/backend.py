@@ -44,12 +44,12 @@ class Backend(Protocol):
     # -- tensors
 
     def is_tensor(self, value: Any) -> bool:
-        """Return whether this is a dense or sparse tensor, a variable, or a NumPy array."""
+        """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
         """Convert a NumPy array or a variable to a tensor of the framework; return a tensor unchanged.
 
-        If in-place functions write into gradients, not into parameters, the tensor shares the array's memory.
+        The tensor shares the array's memory if the namespace's in-place functions write into NumPy arrays.
         """
 
     def as_bound(self, value: Any) -> Tensor:
@@ -62,7 +62,7 @@ class Backend(Protocol):
         """Return the shape of a tensor, with None for an unknown length; None if the number of axes is unknown."""
 
     def detached(self, parameter: Any) -> Tensor:
-        """Return the values of a parameter as a tensor. No derivative with respect to it is recorded."""
+        """Return the values of a parameter as a tensor. No derivative with respect to the parameter is recorded."""
         return self.as_tensor(parameter)
 
     def is_parameter(self, value: Any) -> bool:
@@ -73,8 +73,10 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return why a gradient cannot be clipped, as the end of an error message with the remedy. None if it can be
-        clipped.
+        """Return why the framework cannot clip a gradient, and the remedy, to end a message that begins with "position
+        3 is".
+
+        None if it can be clipped.
         """
         return None
 
@@ -98,9 +100,9 @@ class Backend(Protocol):
         """
 
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
-        """Collect a list of tensors and None in one pass, and return the path over them.
+        """Collect a list of tensors and None in one pass, and return the path over the tensors.
 
-        None: a tensor is not plain, such as a sparse one, so that tensors have to be checked one by one.
+        None: some tensor is not plain, such as a sparse one. Then the caller checks the tensors one by one.
         in_place: Whether the call writes the tensors, if the framework's tensors can be written.
         """
         return None
@@ -113,7 +115,7 @@ class Backend(Protocol):
         return self.as_tensor(values)
 
     def has_values(self, vector: Tensor) -> bool:
-        """Return whether the values of a vector can be read: not inside a graph, and without waiting for a device."""
+        """Return whether the values of a vector can be read without waiting for a device. False inside a graph."""
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
@@ -138,7 +140,9 @@ class Backend(Protocol):
         """Return the tensor's memory as a NumPy array; bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with the values of a NumPy array, which it may keep; bfloat16 as uint16."""
+        """Return a new tensor with the values of a NumPy array; bfloat16 as uint16. The tensor may share the array's
+        memory.
+        """
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
         """Return a new tensor for each array, as `from_host` does. Arrays may be removed from the list to free memory
@@ -154,7 +158,8 @@ class Backend(Protocol):
         return []
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Return results of the host path on the devices on which the framework itself would put them.
+        """Move results of the host path to the devices on which the framework itself would compute them, and return
+        them.
 
         sources: For each result, the tensors from which it was computed.
         """
@@ -229,10 +234,9 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of (parameter, gradient) tuples in one pass. Return the path over them; None if one is
-        not plain.
+        """Collect the gradients of (parameter, gradient) tuples in one pass, and return the path over them.
 
-        A gradient may be None.
+        A gradient in a tuple may be None. The result is None if a gradient is not plain.
         """
 
     @abstractmethod
@@ -311,9 +315,11 @@ class Distributed(ABC):
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError if other ranks may have more gradients, so that a recorded derivative would be wrong."""
+        """Raise ValueError if the framework's differentiable operations may leave gradients of other ranks out of the
+        norm.
+        """
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return the sums over these local tensors, which the ranks then add up."""
+        """Return an object that computes this rank's sums over these local tensors."""
         return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

@@ -53,7 +53,7 @@ class Clamped(NamedTuple):
 
 
 class OrZero(NamedTuple):
-    """The change that makes another change if a condition is true, else makes all elements 0."""
+    """The change that makes `change` if `condition` is true, and otherwise sets all elements to 0."""
 
     change: Change
     condition: Scalar

@@ -23,7 +23,7 @@ Arrange = Callable[[Sequence[Leaf]], list[Leaf]]
 
 
 def wants_clipping(parameter: Any) -> bool:
-    """Return whether a parameter is clipped: not if its attribute `need_clip` is false."""
+    """Return whether a parameter's gradient is clipped: False if the parameter's attribute `need_clip` is false."""
     return bool(getattr(parameter, "need_clip", True))
 
 
@@ -235,7 +235,8 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
-    Return an empty list, to which the caller adds the leaves of the call: their ranks get the error.
+    Return an empty list, to which the caller adds the leaves of the call. The ranks with parts of these leaves get the
+    error.
     keep: As for `in_place`.
     """
     leaves: list[Leaf] = []

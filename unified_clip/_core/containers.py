@@ -88,9 +88,11 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
 
 
 def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -> list[Leaf]:
-    """Return gradients with their parameters: those of the same name in a dict, else those at the same position.
+    """Return each gradient with its parameter.
 
-    ValueError: there is another number of parameters, or a name is missing.
+    If `parameters` is a dict and all gradients have names, a gradient's parameter has the same name. Otherwise, it is
+    at the same position.
+    ValueError: the numbers of parameters and gradients differ, or a name is missing.
     """
     given = flatten(backend, parameters).leaves
     if len(given) != len(leaves):
@@ -139,7 +141,7 @@ def is_variable(backend: Backend, value: Any) -> bool:
 
 
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
-    """Return the index of the variable in a (gradient, variable) tuple, in any order; None for anything else."""
+    """Return the index of the variable in a (gradient, variable) tuple in either order; None for anything else."""
     if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
     index = int(is_variable(backend, items[1]))
@@ -187,8 +189,10 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (the node with its results, the writes that put results into its lists, dicts and variables).
+    """Return (what replaces a node of a container, the writes that put results into the node's lists, dicts and
+    variables).
 
+    A list, a dict or a variable is replaced by itself, since the writes change it.
     results: The result of each leaf, in the order of `flatten`.
     """
     variables = backend.variables

@@ -51,9 +51,9 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the declared ownership of a gradient: that of the first pattern that matches its name; None if none
-        does.
+        """Return the declared ownership of a gradient; None if there is none.
 
+        If `ownership` has patterns, that is the value of the first pattern that matches the gradient's name.
         ValueError: `ownership` has patterns, and the gradient has no name.
         """
         if not isinstance(self.ownership, Mapping):
@@ -66,7 +66,8 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> None:
-        """Raise ValueError if a parameter has no name, or if earlier patterns match all parameters of a pattern.
+        """Raise ValueError if a parameter has no name, or if earlier patterns match every parameter that a pattern
+        matches.
 
         A pattern that matches no parameter is no error, because other ranks may have such parameters.
         """
@@ -100,7 +101,8 @@ class DistributedSpec:
         )
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
-        """Return the number that `check_numel` expects: the caller's number, or for True the result of `count`.
+        """Return the number of elements that `check_numel` expects: the caller's number, or for True the result of
+        `count`.
 
         None: the caller did not ask for this check.
         """
@@ -141,7 +143,10 @@ class PartialSums(Protocol):
         """Return a checksum of 64 bits over the bits of all values, which also depends on their order."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p as two floats to be added, for more precision than one float has."""
+        """Return the sum of (|g| / top)**p as two floats. Their exact sum is more precise than one float.
+
+        top: The largest magnitude over all ranks.
+        """
 
 
 Measure = Callable[[Sequence[Tensor]], PartialSums]
@@ -198,7 +203,7 @@ class Shards(Protocol):
         """
 
     def restored(self, index: int, value: Tensor) -> Any:
-        """Return a local value as a gradient with the placements of the original."""
+        """Return a new local value of a gradient as a tensor with the gradient's placements."""
 
     def send_rejection(self, measures: Measures, error: Exception) -> None:
         """Send an error to the ranks that wait for this rank, so that they raise, too.

@@ -161,7 +161,10 @@ def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float
 
 
 def _round(mantissa: int, exponent: int, sticky: bool, target: Format) -> float:
-    """Round mantissa * 2**exponent to `target`, ties to even. `sticky`: the mantissa is larger by less than 1."""
+    """Round mantissa * 2**exponent to `target`, ties to even.
+
+    sticky: Whether the exact mantissa is larger than `mantissa`, by less than 1.
+    """
     if mantissa == 0:
         return 0.0
     mantissa, exponent = mantissa << 2 | sticky, exponent - 2

@@ -96,7 +96,7 @@ class GradientList:
         self._writer.change(self, group, path, change)
 
     def set_consensus_fields(self, fields: Mapping[str, Any]) -> None:
-        """Set the values by name that must be equal on all ranks. The all-reduce of the norm compares them."""
+        """Set the values, by name, that must be equal on all ranks. The all-reduce of the norm compares them."""
         norms = observer.active is not None and observer.active.norms  # norms per tensor need all ranks
         self._must_match = {**fields, "norms= of unified_clip.record": norms}
 
@@ -113,8 +113,10 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return a path over the parameter of a gradient. It is on the host if `path` with the parameter as an extra
-        input is.
+        """Return a path over the parameter of a gradient.
+
+        It is a host path if `path` returns a host path for the gradient with the parameter as an extra input, else a
+        device path.
         """
         inputs = [*extra_inputs, self.values[index]]
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
@@ -176,7 +178,9 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices along `axes` of a gradient, as axes of its values. Rows that are not stored count as 0."""
+        """Return the slices of a gradient along `axes`, as axes of its entry in `values`. Rows that are not stored
+        count as 0.
+        """
         if self.shards is not None:
             raise ValueError(
                 "axes are not supported for distributed gradients, since a slice may be sharded. Clip the gradient "

@@ -131,13 +131,15 @@ class Path(Protocol):
         """Return (number of NaN, number of inf) over all tensors as scalars, without waiting for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
-        """Return whether the tensors or these scalars are traced, so that they have no values yet."""
+        """Return whether the path's tensors or these scalars are traced, so that they have no values yet."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         """Start to read eager scalars, and return them as `Deferred`. This does not wait for a device."""
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return how the graph that is being traced calls a function, or None if it cannot."""
+        """Return the `GraphCallback` of the graph that is being traced, or None if that graph cannot call Python
+        functions.
+        """
 
     def per_tensor(self) -> Path | None:
         """Return this path with one 2-norm and one coefficient for each tensor: its scalars are vectors.
@@ -228,7 +230,7 @@ class DevicePrimitives(Protocol):
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype, rounded once. Numbers are rounded to that dtype already."""
+        """Convert a bound to the tensor's dtype, rounded once. A number has been rounded to that dtype before."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return whether a lower bound is above its upper bound, or a bound is NaN; None if unknown, as in a graph."""
@@ -311,7 +313,9 @@ class DevicePrimitives(Protocol):
         return Deferred(lambda: [self.to_numpy(scalar).tolist() for scalar in scalars])
 
     def graph_callback(self) -> GraphCallback | None:
-        """Return how the graph that is being traced calls a function, or None if it cannot."""
+        """Return the `GraphCallback` of the graph that is being traced, or None if that graph cannot call Python
+        functions.
+        """
         return None
 
     def scope(self, differentiable: bool) -> AbstractContextManager[Any]:

@@ -59,17 +59,17 @@ class AdaptiveThreshold(NamedTuple):
     """The largest threshold."""
 
     describe: Callable[[], str] = str
-    """Returns the settings and the state, which must be equal on all ranks."""
+    """Returns the settings and the state as text, which must be equal on all ranks."""
 
 
 class OwnThresholds(NamedTuple):
-    """Thresholds of the tensors of a group, or of units of a tensor, which are measured together."""
+    """The thresholds of a group in which each tensor, or each unit of a tensor, has its own threshold."""
 
     measure: Callable[[GradientList, range, ClipRule, Sequence[Tensor]], list[Norm]]
-    """Does what `measure` below does."""
+    """Returns the norms of a group with these thresholds, as `measure` below does."""
 
     describe: Callable[[], str] = str
-    """Returns the settings, which must be equal on all ranks."""
+    """Returns the settings as text, which must be equal on all ranks."""
 
 
 class ClipRule(NamedTuple):
@@ -166,8 +166,8 @@ def measure(
 ) -> list[Norm]:
     """Return the norms of a group: one `Norm`, or several if the rule clips per tensor.
 
-    A rule per tensor has a `Norm` for each tensor, or a single one whose norm and coefficient are vectors. Those on a
-    device come first, because their writes may fail.
+    A rule per tensor has a `Norm` for each tensor, or a single one whose norm and coefficient are vectors. Norms on a
+    device come first, because the writes of their tensors may fail.
     inputs: Tensors that the threshold depends on. scalars: Whether each `Norm` must have a single number.
     """
     if rule.kind == "value":

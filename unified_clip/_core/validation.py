@@ -54,7 +54,10 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a norm that the caller passes, as `threshold` does. It may be NaN or inf, but not negative."""
+    """Return a norm that the caller passes, as a float or a tensor: see `threshold`. NaN and inf are valid.
+
+    ValueError: the norm is negative.
+    """
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and number < 0:
         raise ValueError(

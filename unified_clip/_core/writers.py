@@ -105,7 +105,8 @@ class InPlace:
     ) -> None:
         """Store the arguments.
 
-        leaves: The leaves of the container. aliases: The other gradients in a gradient's memory, by its position.
+        leaves: The leaves of the container. aliases: By the position of a gradient, the other gradients in the same
+        memory.
         """
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
@@ -113,7 +114,7 @@ class InPlace:
 
     @property
     def entries(self) -> int:
-        """The number of entries of the container, with those without a gradient."""
+        """The number of entries of the container, including those without a gradient."""
         return len(self._leaves)
 
     def change(self, gradients: Changed, group: range, path: Path, change: Change) -> None:
@@ -147,7 +148,9 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare what else a write needs: set sparse results on parameters, and report written aliases to autograd."""
+        """Prepare what a write of gradients needs besides: set sparse results on parameters, and report written aliases
+        to autograd.
+        """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:
@@ -172,7 +175,7 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Undo a change that has no visible effect."""
+    """Do nothing. This undoes a change that has no visible effect."""
 
 
 def make_all(writes: Sequence[Write]) -> None:

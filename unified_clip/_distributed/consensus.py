@@ -32,8 +32,8 @@ equals `tag * size` only if every rank has sent the same one.
 """
 
 CHECKED = 5 + 2 * PIECES
-"""How many integers a rank sends for the number of elements, the comparison of replicas and `Partial` gradients, and
-norms on the device.
+"""The number of integers that a rank sends in order to check the number of elements, to compare replicas and `Partial`
+gradients, and to agree on norms on the device.
 """
 
 COMPARED = 3 * (1 + 2 * PIECES)
@@ -76,7 +76,7 @@ class Call:
     """The gradients of which other ranks have copies, to be compared."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients whose terms are summed after this collective, in which their layouts are compared."""
+    """The `Partial` gradients whose terms are summed after this collective, which compares their layouts."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
     """A function that returns further texts for error messages. They are not compared."""
@@ -106,7 +106,7 @@ class Consensus:
     """The collectives of one call over a process group."""
 
     def __init__(self, group: Group, call: Call, place: int = 0) -> None:
-        """`place`: the index of the norm among those of the call."""
+        """`place`: the index of this norm among the norms of the call."""
         self._place = place
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
@@ -118,7 +118,8 @@ class Consensus:
     ) -> Scalar | None:
         """Return the norm over all ranks on the device of the process group; None if the ranks read it on the host.
 
-        tensors: Those that this rank counts. own: The sums over them. before: The first norm of the same call.
+        tensors: The local tensors that this rank counts. own: The sums over these tensors.
+        before: The `Consensus` of the call's first norm. None: this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
@@ -141,11 +142,17 @@ class Consensus:
         return result.norm
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """Return (sum over all ranks, dtype of the norm): float64 if a rank has float64, else float32."""
+        """Return (the sum of |g|**p over all ranks, the dtype of the norm). `own`: the sum of this rank.
+
+        The dtype is float64 if it is float64 on any rank, else float32.
+        """
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return each of these sums, added up over all ranks. `compare` has checked that all ranks have as many."""
+        """Return each of these sums, added up over all ranks.
+
+        Call `compare` first, which checks that all ranks have the same number of sums.
+        """
         words = self._all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
@@ -163,10 +170,11 @@ class Consensus:
         self._texts(rejects=True)
 
     def max_abs(self, own: PartialSums, p: float) -> tuple[float, str]:
-        """Return (largest magnitude over all ranks, dtype of the norm). The magnitude is NaN if an element is NaN.
+        """Return (largest magnitude over all ranks, dtype of the norm over all ranks). The magnitude is NaN if an
+        element is NaN.
 
-        Ranks send the bits of float64 numbers, whose maximum as integers is also NaN in this case. For p = inf, the
-        magnitude is rounded to the dtype of the norm, which follows from all ranks.
+        Ranks send the bits of float64 numbers. As an integer, NaN is larger than any other magnitude.
+        For p = inf, the magnitude is rounded to the dtype of the norm.
         """
         wide = own.max_abs("float64")
         narrow = own.max_abs("float32") if p == math.inf else wide
@@ -186,7 +194,9 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum over all ranks, as two floats to be added. `own`: this rank's sum, in the same form."""
+        """Return the sum of (|g| / top)**p over all ranks, as two floats to be added. `own`: this rank's sum, in the
+        same form.
+        """
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self._all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
@@ -202,7 +212,9 @@ class Consensus:
         return self._all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Begin a collective: count the call at the first one, and return the digests to compare."""
+        """Prepare a collective of the call, and return the digests to compare in it. Before the first one, count the
+        call.
+        """
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
         if self.group.size > 1 and CALL not in self._call.arguments:
@@ -246,9 +258,10 @@ class Consensus:
         return sums
 
     def _reject_mixed(self, reduced: list[int]) -> None:
-        """Raise ValueError if other ranks leave their norm on the device. Take part in their second all-reduce before.
+        """Raise ValueError if other ranks leave this norm on their device.
 
-        As the other ranks, this one raises at its next call, too. reduced: The result of the first all-reduce.
+        Before that, take part in their second all-reduce. As on these ranks, the next call on this rank raises, too.
+        reduced: The result of the first all-reduce.
         """
         if reduced[on_device.FLAGS + 1]:
             on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
@@ -262,7 +275,7 @@ class Consensus:
         return [self._call.counted, *map(int, flags), *summands, int(self._can_stay), int(stays)]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
-        """Raise ValueError if a rank has rejected the call, or makes a different one. All ranks raise, or none does."""
+        """Raise ValueError on all ranks if a rank has rejected the call, or if ranks make different calls."""
         tags, rejected, compared = reduced[0], reduced[1], reduced[2:]
         length = len(compared) // 3
         digests = [compared[start : start + length] for start in range(0, len(compared), length)]
@@ -286,7 +299,7 @@ class Consensus:
         return [([self.ranks[at] for at in members], text) for members, text in zip(order, texts, strict=True)]
 
     def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-        """Return texts on all ranks. One rank has each of them, and the others pass None for it."""
+        """Return all texts on all ranks. For each text, one rank passes the text, and the others pass None."""
         own = [b"" if text is None else json.dumps(text).encode() for text in texts]
         own = [content + b" " * (-len(content) % 4) for content in own]
         lengths = self._all_reduce_sum([len(content) // 4 for content in own])

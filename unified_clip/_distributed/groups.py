@@ -24,7 +24,7 @@ class Group(Protocol):
 
     @property
     def key(self) -> Any:
-        """An object that identifies the process group, and lives as long."""
+        """An object that identifies the process group, and lives as long as the group."""
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         """Return the sum of each int64 over the ranks."""

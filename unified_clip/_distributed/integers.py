@@ -14,9 +14,9 @@ Sum = tuple[Accumulator, str]
 
 
 def summands(digest: int | None) -> list[int]:
-    """Return the integers that show by their sums whether digests match: 1, the pieces, and their squares.
+    """Return integers of a digest. Their sums over ranks show whether the digests of all ranks match.
 
-    A rank without a digest sends zeros.
+    The integers are 1, the pieces of the digest, and the squares of the pieces. A rank without a digest sends zeros.
     """
     if digest is None:
         return [0] * (1 + 2 * PIECES)
@@ -25,7 +25,7 @@ def summands(digest: int | None) -> list[int]:
 
 
 def equal_summands(reduced: Sequence[int]) -> bool:
-    """Return whether digests match, from the sums of `summands`.
+    """Return whether the digests of all ranks match. `reduced`: the sums of `summands` over the ranks.
 
     Numbers are equal if and only if count * (sum of squares) == (sum)**2.
     """
@@ -34,9 +34,10 @@ def equal_summands(reduced: Sequence[int]) -> bool:
 
 
 def bounds(digest: int | None) -> list[int]:
-    """Return the integers that show by their maxima whether digests match: 1, the pieces, and their negatives.
+    """Return integers of a digest. Their maxima over ranks show whether the digests of all ranks match.
 
-    A rank without a digest sends numbers that change no maximum.
+    The integers are 1, the pieces of the digest, and the negative pieces. A rank without a digest sends numbers that
+    change no maximum.
     """
     if digest is None:
         return [0, *[-(2**16)] * (2 * PIECES)]

@@ -41,7 +41,7 @@ class LocalShards(ABC):
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
     _has_counted = False
-    """Whether `counted` has returned and the norm's collective has not begun."""
+    """Whether `norm` is being computed, and `counted` has returned."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         """`parameters`: with or without a gradient."""
@@ -60,13 +60,16 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank counts in the total norm. Exactly one rank counts each element."""
+        """Return the local tensors of these gradients that this rank counts in the total norm. Exactly one rank counts
+        each element.
+        """
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
-        """Return (gradient, its local tensor) for each gradient that `counted` last assumed to be a copy on every rank.
+        """Return (gradient, its local tensor) for each gradient that the last `counted` assumed to be a copy on every
+        rank.
 
-        Declared copies do not count.
+        Copies that the caller declares are not among them.
         """
 
     @abstractmethod
@@ -86,7 +89,9 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return what this rank counts in the norm of one gradient: its local tensor, with `Partial` reduced."""
+        """Return the local tensor of a gradient, which this rank counts in the gradient's own norm. `Partial` is
+        reduced.
+        """
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -101,7 +106,7 @@ class LocalShards(ABC):
         return []
 
     def owned_terms(self) -> list[int]:
-        """Return which of the results of `sum_terms` this rank counts."""
+        """Return the indices of the results of `sum_terms` that this rank counts."""
         return []
 
     def elements_of_terms(self) -> int:
@@ -113,7 +118,9 @@ class LocalShards(ABC):
         return []
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the norm, so that a rank cannot reject the call before it."""
+        """Return whether other collectives come before that of the norm. If so, a rank cannot reject the call before
+        them.
+        """
         return False
 
     # -- for all frameworks
@@ -217,7 +224,9 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (dtype, digest of the indices of the stored rows) of a gradient. A dense one has no such indices."""
+        """Return (dtype, digest of the indices of the stored rows) of a gradient. The digest is None for a dense
+        gradient.
+        """
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -278,9 +287,10 @@ def label(leaf: Leaf) -> str | None:
 def _all_reduce(
     sums: dict[int, Sum], norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any] | None, function: str
 ) -> None:
-    """Replace the sums by their sums over all ranks. After an error, reject the call in all other process groups.
+    """Replace this rank's sums by the sums over all ranks. `sums`: by index in `norm_groups`.
 
-    Otherwise, the ranks of these groups would wait. sums: By index in `norm_groups`.
+    If the calls differ between the ranks of a process group, reject the call in all later process groups. Otherwise,
+    the ranks of these groups would wait.
     must_match: The values to compare first; None to compare nothing.
     """
     difference: ValueError | None = None
@@ -329,7 +339,7 @@ WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
 
 
 def _norm(own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms) -> tuple[float, str]:
-    """Return (norm over all ranks, its dtype)."""
+    """Return (the p-norm over all ranks, its dtype). `own`: the sums over the tensors that this rank counts."""
     if p in (1, 2):
         return _power_norm(own, consensus, int(p), with_terms)
     top, dtype = consensus.max_abs(own, p)

@@ -59,26 +59,30 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 
 def is_agreed(group: Any, parameters: int) -> bool:
-    """Return whether norms of these parameters stay on the device. `parameters`: a digest of the list."""
+    """Return whether the ranks of a process group agreed that norms of a list of parameters stay on the device.
+
+    group: The `key` of the process group. parameters: A digest of the list.
+    """
     return parameters in _AGREED.get(group, ())
 
 
 def agree(group: Any, parameters: int, agreed: bool) -> None:
-    """Store whether all ranks agreed that norms of these parameters stay on the device."""
+    """Store whether all ranks agreed that norms of these parameters stay on the device. Arguments: as `is_agreed`."""
     kept = _AGREED.setdefault(group, set())
     (kept.add if agreed else kept.discard)(parameters)
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
-    """Store what the ranks compared in a call, for the next call."""
+    """Store what the ranks compared in a call. `check_last_call` reads it at the next call of the process group."""
     if added is not None:
         _UNREAD[group] = number, added
 
 
 def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
-    """Raise ValueError, on all ranks, if the ranks did not make the same call the last time.
+    """Raise ValueError, on all ranks, if their last calls of this process group differ. `group`: the `key` of the
+    group.
 
-    message: Returns the warning of a rank that waits long.
+    size: The number of ranks. message: Returns the warning of a rank that waits long.
     """
     if group not in _UNREAD:  # such as Paddle's None for its default group
         return

@@ -22,7 +22,7 @@ from .replicas import Replica
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether the caller's `ownership` makes this rank count a gradient; None without `ownership`.
+    """Return whether `ownership` makes this rank count a gradient; None if it declares nothing for the gradient.
 
     ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
     """
@@ -46,7 +46,7 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
 
 
 class Copies(NamedTuple):
-    """The ranks with copies of a gradient: the first fields of a `Replica` that follow the tensor."""
+    """The ranks with copies of a gradient, as the fields `key`, `number` and `is_first` of its `Replica`."""
 
     key: Hashable
     number: int
@@ -54,9 +54,9 @@ class Copies(NamedTuple):
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the ranks with copies of a gradient by the caller's `ownership`; None if it declares no other ones.
+    """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
 
-    `mesh`: the ranks of its mesh, which are only some of the group. `ranks`: those with copies, by placements.
+    mesh: The ranks of the gradient's mesh, only some of the group. ranks: Those with copies, by the placements.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:
@@ -121,21 +121,22 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether this rank is the first on the mesh that has these elements, after `Partial` placements are
-        reduced.
-        """
+        """Return whether this rank is the first of the tensor's mesh that has its elements, with `Partial` reduced."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether this rank is the first in a process group that has these elements. The group is a part of the
-        mesh.
+        """Return whether this rank is the first of a process group that has its elements of the tensor, with `Partial`
+        reduced.
 
-        None: the group lacks some elements, or that is unknown.
+        The group is a part of the tensor's mesh. None: the group lacks some elements, or whether it lacks any is
+        unknown.
         """
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        """Return the ranks of a tensor's mesh with the local tensor of this rank, by `Replicate`."""
+        """Return the ranks of the tensor's mesh that have a copy of this rank's local tensor: those along the
+        dimensions with the placement `Replicate`.
+        """
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
@@ -192,7 +193,7 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """`alone`: the rank of this process."""
+        """Return a gradient's `Replica`; None if this rank is not on the gradient's mesh. `alone`: this rank only."""
         leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
         if not alone <= mesh:
@@ -233,7 +234,7 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient, according to the declaration or its attributes."""
+        """Return whether a plain tensor is a complete gradient: as declared, or else by shapes and meshes."""
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)
@@ -242,9 +243,7 @@ class DistributedGradients(LocalShards):
         return self._spec.process_group == "auto" or self._has_full_mesh
 
     def _is_plain_shard(self, parameter: Any, tensor: Any) -> bool:
-        """Return whether a plain tensor is the gradient of one shard of its parameter. Their shapes differ in this
-        case.
-        """
+        """Return whether a plain tensor is the gradient of a shard of its parameter, so that their shapes differ."""
         return self.is_sharded(parameter) and list(tensor.shape) != list(parameter.shape)
 
     def check_by_value(self) -> None:
@@ -355,7 +354,7 @@ class DistributedGradients(LocalShards):
         return is_owner and is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
-        """Return whether this rank is the first in a process group that has these elements of a distributed tensor.
+        """Return `is_first` of a distributed tensor, or `is_first_within` if the group is smaller than its mesh.
 
         ValueError: the tensor's mesh has ranks that are not in the group.
         """
@@ -373,8 +372,8 @@ class DistributedGradients(LocalShards):
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether this rank counts a gradient of which not all ranks of the group are known to have a part.
 
-        ranks: Those that are known to: of a plain tensor this rank alone. ValueError: neither the declaration nor the
-        tensor shows who counts it.
+        ranks: The ranks that are known to have a part; for a plain tensor, this rank alone.
+        ValueError: neither the declaration nor the tensor determines which rank counts the gradient.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])
         declared = declared_owner(self._spec, leaf, ranks, rank=group.ranks[group.rank], first=group.ranks[0])

@@ -63,7 +63,7 @@ class Ranks(Sequence[int]):
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return, for each rank in an array, its index in this sequence."""
+        """Return, for each rank in an array, its index in this sequence, which has all of these ranks."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 
@@ -74,11 +74,11 @@ class Ranks(Sequence[int]):
 
     @cached_property
     def key(self) -> bytes:
-        """Equal for equal ranks in the same order."""
+        """A key that is equal for equal ranks in the same order."""
         return self._array.tobytes()
 
     def key_within(self, other: Ranks) -> bytes:
-        """Return a key that is equal for ranks with the same indices in another sequence."""
+        """Return a key of the indices that these ranks have in another sequence. It is equal for equal indices."""
         return self._keys_within.get(other, lambda _: other.places(self._array).tobytes())
 
     def is_same_set(self, other: Ranks) -> bool:

@@ -1,7 +1,7 @@
 """Compare the copies that ranks have of a gradient: the replicas of HSDP, and copies that `ownership` declares.
 
-Each rank with a copy adds its checksum to the all-reduce of the norm. The first of them subtracts its own once for each
-of the others instead. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
+Each rank with a copy adds its checksum to the all-reduce of the norm. Instead, the first of these ranks subtracts its
+checksum once for each other copy. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Replica(NamedTuple):
 
     tensor: Tensor
     key: Hashable
-    """A key that gradients have in common on this rank if the same ranks have copies of them."""
+    """A key that is equal for gradients of this rank that have their copies on the same ranks."""
 
     number: int
     """The number of copies, including this one."""
@@ -43,7 +43,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaSet:
-    """The gradients of which the same ranks have copies."""
+    """The gradients of this rank that have their copies on the same ranks."""
 
     key: int
     """A number that identifies the set on all of its ranks. It is not 0."""
@@ -76,7 +76,10 @@ def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]
 
 
 def grouped(replicas: Iterable[Replica], checksum: Checksum) -> list[ReplicaSet]:
-    """Return the sets of these replicas, all of this rank. `checksum`: computes one of tensors."""
+    """Return the sets of replicas of this rank. In each set, the copies are on the same ranks.
+
+    checksum: Returns a checksum of gradients and their local tensors.
+    """
     members: dict[Hashable, list[Replica]] = {}
     for replica in replicas:
         members.setdefault((replica.key, replica.number, replica.device), []).append(replica)
@@ -98,7 +101,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 def summands(sets: Iterable[ReplicaSet]) -> list[int]:
     """Return integers whose sums over all ranks are 0 if all copies are equal.
 
-    Digests have the key of their set. Without it, two sets whose contents are exchanged would add up to 0.
+    Each digest includes the key of its set. Otherwise, two sets whose contents are exchanged would add up to 0.
     """
     sums = [0] * PIECES
     for replicas in sets:
@@ -143,7 +146,9 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
 
 
 def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the message of the error that all ranks raise if layouts of `Partial` gradients differ. As `describe`."""
+    """Return the message of the error that all ranks raise if layouts of `Partial` gradients differ. Call it as
+    `describe`.
+    """
     remedy = (
         "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has no term"
     )
@@ -178,7 +183,7 @@ def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) 
 def _describe_set(
     copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
 ) -> str:
-    """Return a sentence on how the most frequent content of a set differs from the next one."""
+    """Return a sentence on how the most frequent content of a set differs from the second most frequent one."""
     most, other = (text["contents"] for text in texts)
     compared = [{key: entry[1] for key, entry in entries.items()} for entries in (other, most)]
     keys = [key for key in {**most, **other} if compared[0].get(key) != compared[1].get(key)]

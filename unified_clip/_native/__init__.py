@@ -55,7 +55,9 @@ def _warn_in_clone() -> None:
 
 
 def _installed_kernels() -> Path | None:
-    """Return the directory in which the package is installed, or None if it is not, or has no compiled kernels."""
+    """Return the directory in which a copy of the package with compiled kernels is installed, or None if
+    there is none.
+    """
     try:
         files = metadata.files("unified_clip") or []
     except metadata.PackageNotFoundError:

@@ -24,15 +24,15 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     Args:
         adaptive: The rule.
         like: A tensor, or any container of tensors, such as the gradients: the state gets their framework and device.
-            For `AdaGC`, it is the gradients or parameters of a call: the state has a number for each entry.
-        data: The state to continue from, as `read_state` returned it. Default: that before the first norm.
+            For `AdaGC`, pass the gradients or parameters of a call: the state has a number for each entry.
+        data: The state to continue from, as `read_state` returned it. Default: the initial state.
 
     Returns:
         A vector of float64; on JAX int32 words, because without x64 JAX has no float64.
 
     Raises:
         ValueError: data is the state of another rule.
-        TypeError: The state grows, as that of `Percentile` without a window.
+        TypeError: The state of the rule grows, such as that of `Percentile` without a window.
 
     Example:
         >>> import numpy as np
@@ -164,7 +164,7 @@ def _clip(
     limit: Any,
     convention: ClipConvention,
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients. Return (the total norm, the packed state after it)."""
+    """Clip gradients by an adaptive rule. Return (the total norm, the packed state after it)."""
     current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
     threshold = AdaptiveThreshold(partial(states.advance, adaptive, current), limit)
     inputs = [tensor for tensor in (state, limit) if not isinstance(tensor, float)] if traced else []

@@ -106,7 +106,9 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 def choose(
     condition: Condition, yes: Callable[[], tuple[Real, ...]], no: Callable[[], tuple[Real, ...]]
 ) -> tuple[Real, ...]:
-    """Return the numbers of `yes` where a condition is true, else those of `no`. If it is known, compute only these."""
+    """Return the numbers of `yes` where a condition is true, else those of `no`. If the condition is a bool, call only
+    one.
+    """
     if type(condition) is bool:
         return yes() if condition else no()
     return tuple(where(condition, left, right) for left, right in zip(yes(), no(), strict=True))
@@ -138,7 +140,7 @@ def sqrt(number: Real) -> Real:
         number: A number of 0 or more.
 
     Raises:
-        ValueError: A number of eager calls is below 0. In a compiled graph, the result is NaN.
+        ValueError: The number is a Python float below 0. For a number of a compiled graph or a GPU, the result is NaN.
 
     Example:
         >>> from unified_clip import adaptive
@@ -155,8 +157,8 @@ def floor(number: Real) -> Real:
         number: A finite number.
 
     Raises:
-        ValueError: A number of eager calls is NaN.
-        OverflowError: A number of eager calls is infinite.
+        ValueError: The number is a Python float, and NaN.
+        OverflowError: The number is a Python float, and infinite.
 
     Example:
         >>> from unified_clip import adaptive
@@ -190,7 +192,7 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def insert(ordered: Real, value: Real) -> Real:
-    """Return a copy of a NumPy array in ascending order with one more number."""
+    """Return a copy of a sorted NumPy array with one more number, also in ascending order."""
     index = int(ordered.searchsorted(value))
     longer = np.empty(ordered.size + 1)
     longer[:index], longer[index], longer[index + 1 :] = ordered[:index], value, ordered[index:]
@@ -198,7 +200,10 @@ def insert(ordered: Real, value: Real) -> Real:
 
 
 def sort_first(vector: Real, count: Real, length: int) -> Real:
-    """Return a vector that begins with the first `count` numbers of a vector in ascending order."""
+    """Return a vector that begins with the first `count` numbers of `vector`, in ascending order.
+
+    The numbers after them have no meaning. length: The length of `vector`.
+    """
     if not isinstance(vector, Number):
         first = vector[: int(count)].copy()
         first.sort()

@@ -51,9 +51,8 @@ def zclip(
 ) -> tuple[Real, State]:
     """Return a lower threshold for a norm that is far above the average, else inf, and the new state.
 
-    The state has the mean and the variance of the norms: of all norms during the first `warmup_steps` norms, which are
-    not clipped, and exponential moving averages of the clipped norms after them.
-
+    The state has a mean and a variance. During the first `warmup_steps` norms, which are not clipped, these are the
+    mean and the variance of all norms. Afterwards, they are exponential moving averages over the clipped norms.
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
     mean, var = state["mean"], state["var"]

@@ -23,12 +23,16 @@ STEPS = "steps"
 MOST = 1e150
 """Larger norms count as infinite: the square of a norm has to be finite."""
 
+REMEDY = (
+    "Load a state that state_dict() or read_state() returned. If the rule is your own class, return finite numbers "
+    "from its init and threshold."
+)
 State = dict[str, Real] | Tensor
 """On the host path the numbers by name, elsewhere a packed tensor."""
 
 
 def first(rule: Rule | AdaGC) -> dict[str, Real]:
-    """Return the state before the first norm."""
+    """Return the initial state of a rule, before its first norm."""
     return loaded(rule, {STEPS: 0.0, **rule.init()})
 
 
@@ -53,7 +57,7 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
         numbers = value if isinstance(value, list) else [value]
         is_valid = all(_is_number(number, 0.0 if name == STEPS else low) for number in numbers)
         if isinstance(value, list) != isinstance(expected[name], list) or not is_valid:
-            raise ValueError(f"{name} of the state is {value!r:.60}. Load a state that was saved by state_dict().")
+            raise ValueError(f"{name} of the state is {value!r:.60}. {REMEDY}")
         if isinstance(value, list) and expected[name] and len(value) != len(expected[name]):
             raise ValueError(
                 f"{name} of the state has {len(value)} numbers, but {rule} has {len(expected[name])}. Load the state "
@@ -64,7 +68,7 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
     if not steps.is_integer() or not has_all:
         found = f"steps of the state is {steps:g}" + ("" if has_all else f", but it has {len(state['norms'])} norms")
-        raise ValueError(f"{found}. Load a state that was saved by state_dict().")
+        raise ValueError(f"{found}. {REMEDY}")
     return state
 
 
@@ -137,9 +141,10 @@ def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
 def check_fixed_size(rule: Rule | AdaGC) -> None:
     """Raise TypeError if the state of a rule grows."""
     if [] in rule.init().values() and not isinstance(rule, AdaGC):
+        remedy = "Set window, such as window=1000" if isinstance(rule, Percentile) else "Return no empty list from init"
         raise TypeError(
-            f"the state of {rule} grows, so it works on CPUs and outside of compiled graphs only. Set window, such as "
-            "window=1000."
+            f"the state of {rule} grows, which only ClipConfig supports, on CPUs and outside of compiled graphs. "
+            f"{remedy}."
         )
 
 
@@ -165,7 +170,7 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
-    """Return the state in a packed tensor's values, as a NumPy array or nested lists."""
+    """Return the state of a rule from the values of a packed tensor. `values`: a NumPy array or nested lists."""
     array = np.asarray(values)
     flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     data, start = {}, 0

@@ -21,7 +21,7 @@ IN_PLACE = "clip_by_unit_norm"
 
 
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
-    """Return gradients in which the norm of each unit is at most a share of the norm of the parameter's unit.
+    """Return gradients in which the norm of each unit is at most `clip_factor` times that of the parameter's unit.
 
     Args:
         t_list: As for `unified_clip.clip_by_global_norm`.
@@ -171,7 +171,7 @@ def _checked(backend: Backend, tree: containers.Tree, function: str) -> tuple[Gr
 def _advance(
     backend: Backend, gradients: GradientList, adaptive: AdaGC, state: Tensor, count: int, limit: Any
 ) -> tuple[Tensor, Tensor]:
-    """Clip gradients. Return (the total norm, the packed state after it)."""
+    """Clip gradients by AdaGC. Return (the total norm, the packed state after it)."""
     traced = states.is_traced(state, backend)
     current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
     norms = _clip(gradients, tensors.thresholds(adaptive, current, count, limit), *([state] if traced else []), limit)

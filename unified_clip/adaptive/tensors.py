@@ -63,7 +63,7 @@ def thresholds(adagc: AdaGC, state: states.State, count: int, limit: Any) -> Own
 
 
 Slots = list[int] | None
-"""The places of gradients among the entries of the call. None: there is a gradient for each entry."""
+"""The index of each gradient among the entries of the call. None: there is a gradient for each entry."""
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:
@@ -87,9 +87,9 @@ def _decided_together(
     group: range,
     path: Path,
 ) -> Norm:
-    """Return the norms of all gradients with their coefficients, and the state after them.
+    """Return the norms of all gradients with their coefficients, and the state after them, as one `Norm`.
 
-    It has no thresholds, which only recordings need, and no total norm.
+    The `Norm` has no thresholds, which only recordings need, and no total norm.
     """
     norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
     coefs, new = _coefficients(adagc, state, clip_rule, limit, HOST, total, norms, None)
@@ -105,7 +105,7 @@ def _decided(
     norms: Sequence[Norm],
     slots: Slots,
 ) -> list[Norm]:
-    """Return norms with their coefficients, and the state after them."""
+    """Return each norm with its threshold, its coefficient and the state after the step."""
     xp = total.path.xp
     each = [xp.asarray(norm.n) for norm in norms]
     coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, each), slots)
@@ -149,7 +149,7 @@ def _coefficients(
 
 
 def _after(xp: Scalars, state: states.State, step: Real, norms: Real, is_finite: Any) -> states.State:
-    """Return the state after a step, which is that before it if the total norm is not finite."""
+    """Return the state after a step. If the total norm is not finite, the state is unchanged."""
     if isinstance(state, dict):
         return {states.STEPS: step + 1.0, "norms": norms} if is_finite else state
     return xp.where(is_finite, xp.pack([(step + 1.0).value, norms.value]), state)
@@ -164,17 +164,17 @@ def _scalar(number: Real) -> Scalar:
 
 
 def _repeated(vector: Real, scalar: Scalar) -> Scalar:
-    """Return a vector of the length of another one with the same number everywhere."""
+    """Return a vector of the same length as `vector`, with `scalar` everywhere."""
     return _scalar(vector * 0.0) + scalar
 
 
 def _stacked(xp: Scalars, scalars: Sequence[Scalar]) -> Scalar:
-    """Return a vector of numbers."""
+    """Return the scalars as one vector."""
     return np.array(scalars) if xp is HOST else xp.unpack(xp.pack(scalars), [len(scalars)])[0]
 
 
 def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
-    """Return the numbers of a vector."""
+    """Return the numbers of a vector as scalars. `length`: the length of the vector."""
     if xp is HOST:
         return list(map(float, vector))
     # pinned: Inductor reads a number that is only a view of a vector as the vector's first number
@@ -182,7 +182,7 @@ def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
 
 
 def _at(xp: Scalars, vector: Real, slots: Slots) -> Real:
-    """Return the numbers of a vector in these places, as a vector."""
+    """Return the numbers of a vector at the indices `slots`, as a vector; the whole vector if `slots` is None."""
     if slots is None:
         return vector
     if xp is HOST:
@@ -195,7 +195,7 @@ def _at(xp: Scalars, vector: Real, slots: Slots) -> Real:
 
 
 def _put(xp: Scalars, vector: Real, slots: Slots, values: Real) -> Real:
-    """Return a copy of a vector with other numbers in these places."""
+    """Return a copy of a vector with `values` at the indices `slots`; `values` if `slots` is None."""
     if slots is None:
         return values
     if xp is HOST:

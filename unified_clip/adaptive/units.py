@@ -13,13 +13,13 @@ from .._core.types import Leaf, Scalar, Tensor
 from .protocol import AGC
 
 REMEDY = (
-    "Pass them: clip(grads, parameters=parameters), with a list or dict like that of the gradients. Or pass "
-    "(parameter, gradient) tuples to pairs()"
+    "Pass them to clip(grads, parameters=parameters) or to adaptive.clip_by_unit_norm(grads, parameters), in a list or "
+    "dict like that of the gradients. Or pass (parameter, gradient) tuples to pairs()"
 )
 
 
 def thresholds(agc: AGC, limit: Any) -> OwnThresholds:
-    """Return the thresholds of a rule. limit: The largest threshold."""
+    """Return the thresholds of an AGC rule, one for each unit of a gradient. `limit`: the largest threshold."""
 
     def measure(gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]) -> list[Norm]:
         if gradients.shards is not None:
@@ -50,7 +50,10 @@ def _norm(
 
 
 def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar, Scalar]:
-    """Return (the norm that divides, the threshold) for each unit."""
+    """Return (the norm by which the threshold is divided, the threshold) for each unit of a gradient.
+
+    n: The norms of the gradient's units. weight: The norms of the parameter's units.
+    """
     eps, smallest = (xp.asarray(number) for number in agc.floors)
     threshold = xp.where(weight < eps, eps, weight) * xp.asarray(agc.clip_factor)
     return xp.where((n >= threshold) & (n < smallest), smallest, n), threshold

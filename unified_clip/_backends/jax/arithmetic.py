@@ -42,7 +42,9 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return what `jnp.where` returns. Tracing this is faster. The condition is 0-d, or has axes of length 1."""
+    """Return `yes` where a condition is true, else `no`, as `jnp.where` does. A 0-d condition is traced faster than
+    there.
+    """
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 

@@ -74,7 +74,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a copy of a NumPy array: JAX without x64 would narrow its dtype."""
+        """Return a NumPy array as a copy, because JAX without x64 would narrow its dtype; anything else unchanged."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -168,7 +168,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Return the sums over these tensors. Each is an array on one device, or a list of such arrays."""
+        """Return an object that computes the sums over these tensors.
+
+        tensors: Each is an array on one device, or a list of such arrays.
+        """
         shards = [shard for arrays in tensors for shard in (arrays if isinstance(arrays, list) else [arrays])]
         return super().partial_sums(shards)
 

@@ -83,7 +83,7 @@ def _may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a result on the devices of the committed tensors. If none is committed, it stays uncommitted."""
+    """Return a result on the devices of the committed tensors. If no tensor is committed, the result is not either."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result

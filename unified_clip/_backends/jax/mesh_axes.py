@@ -16,7 +16,8 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     """Return the axes over which an array is sharded: those over which its type varies. Over other axes it is
     replicated.
 
-    declared: The axes that the caller passes. None: all. ValueError: they are needed, because types do not track axes.
+    declared: The axes that the caller passes; None for all axes of `shard_map`.
+    ValueError: an axis is not one of `shard_map`, or the caller has to pass axes because types do not track them.
     """
     manual = sorted(_manual_axes())
     if unknown := [axis for axis in declared or () if axis not in manual]:
@@ -89,9 +90,9 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return a number, of shape (1,), from every device along these axes.
+    """Return the numbers of all devices along these axes as one vector. `scalar`: this device's number, of shape (1,).
 
-    By a sum: unlike a maximum over devices, it has a derivative, and NaN stays NaN.
+    The numbers are sent by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

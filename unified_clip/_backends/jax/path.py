@@ -77,8 +77,9 @@ class JaxPath(DevicePath):
     def is_certain(self, p: float) -> bool:
         """Return whether to round the p-norm correctly by an exact sum.
 
-        This needs several devices, whose number changes the order of additions, because the exact sum takes time to
-        compile. It supports neither float64 nor the symbolic lengths of `jax.export`.
+        It is True only with several devices, because their number changes the order of additions. On one device, an
+        exact sum is not worth the time to compile it. Neither float64 nor the symbolic lengths of `jax.export` are
+        supported.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

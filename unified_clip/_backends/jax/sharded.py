@@ -104,7 +104,9 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return an array with this sharding and value. Every process has the value, so they do not communicate."""
+    """Return an array with this sharding and value. Every process passes the same value, so processes do not
+    communicate.
+    """
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)

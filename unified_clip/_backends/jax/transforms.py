@@ -42,7 +42,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: max_norm or norm_type is no number. In an update: an integer or boolean dtype.
+        TypeError: max_norm or norm_type is no number. An update has an integer or boolean dtype.
         ValueError: max_norm is negative or NaN, unless it is traced. norm_type is not above 0.
 
     Example:
@@ -77,7 +77,7 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number. In an update: an integer or boolean dtype.
+        TypeError: clip_norm is no number. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -110,7 +110,7 @@ def gradient_clip_by_global_norm(
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number, or need_clip no function. In an update: an integer or boolean dtype.
+        TypeError: clip_norm is no number, or need_clip no function. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -144,7 +144,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number. In an update: an integer or boolean dtype.
+        TypeError: clip_norm is no number. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -178,7 +178,7 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is no number. In an update: a complex or boolean dtype.
+        TypeError: A bound is no number. An update has a complex or boolean dtype.
         ValueError: A bound is NaN, or the lower one is above the upper one, unless they are traced.
 
     Example:

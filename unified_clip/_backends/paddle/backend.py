@@ -121,7 +121,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Return a copy of a gradient: `grad = None` would clear its memory even if that is shared."""
+        """Return a copy of a gradient, because `grad = None` would clear its memory even if another tensor shares that
+        memory.
+        """
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
@@ -208,11 +210,16 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """As in `Parameters`. Parameters without a gradient may be distributed, which the collector does not check."""
+        """Collect gradients as `Parameters` describes.
+
+        None also if a parameter is distributed, even without a gradient: the collector does not check this.
+        """
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """As in `Parameters`. The parameters may be distributed, which the collector does not check."""
+        """Collect gradients as `Parameters` describes. None also if a parameter is distributed, which the collector
+        does not check.
+        """
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
         collector = _collector()

@@ -63,7 +63,7 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> param_grads.ParamGrads:
-    """Apply the clips of parameters, as `_api/settings.py` does. In static mode, they belong to a program."""
+    """Apply the clips of parameters, as `_api/settings.py` does. In static mode, the clips belong to a program."""
     return classes.clip_pairs(backend, params_grads, _clip_of)
 
 
@@ -92,7 +92,10 @@ def _is_static(parameter: Any) -> bool:
 
 
 def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
-    """Return the clip of a parameter, given by itself or by name, in the default main program, or None."""
+    """Return the clip of a parameter in the default main program, or None if the parameter has no clip.
+
+    parameter: A parameter of the program, or its name. ValueError: a parameter with a clip belongs to another program.
+    """
     program = building = paddle.static.default_main_program()
     name = parameter if isinstance(parameter, str) else None
     if isinstance(parameter, paddle.pir.Value):

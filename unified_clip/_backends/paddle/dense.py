@@ -160,7 +160,10 @@ def is_recorded(*tensors: Tensor) -> bool:
 
 
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
-    """Return whether second derivatives may follow: Paddle's list operations have them for all tensors or none."""
+    """Return whether Paddle, in dynamic mode, records derivatives of any of these tensors.
+
+    Second derivatives may follow, which Paddle's list operations have for all tensors or none.
+    """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 
 

@@ -62,7 +62,9 @@ def find(
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Return the leaf. If it has no gradient, which other ranks may have, its distributed parameter stands for it."""
+    """Return the leaf. Without a gradient, its distributed parameter becomes its tensor: other ranks may have the
+    gradient.
+    """
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
@@ -280,14 +282,15 @@ class PaddleShards(DistributedGradients):
     def _uses_attributes(self) -> bool:
         """Return whether the attribute `is_distributed` of plain parameters decides which rank counts them.
 
-        It does under `fleet`, or if any parameter has it set, unless the caller passes `ownership`.
+        It decides under `fleet`, or if any parameter has it set. It does not decide if the caller passes `ownership`,
+        or if a tensor is distributed.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether this rank is the first of a process group that has these elements of a plain parameter."""
+        """Return whether this rank is the first of a process group that has its elements of a plain parameter."""
         is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 
@@ -317,7 +320,7 @@ def _is_shard(parameter: Any) -> bool:
 def _existing_group(ranks: Sequence[int]) -> Any:
     """Return the existing process group of these ranks. ValueError: there is none.
 
-    It is not created here: all ranks would have to do that, but perhaps only some make this call.
+    A new group is not created here: all ranks would have to create it, but perhaps only some make this call.
     """
     for group in paddle.distributed.collective._get_group_map().values():
         if sorted(group.ranks) == sorted(ranks):

@@ -64,8 +64,8 @@ def computed_once(scalar: Scalar) -> Scalar:
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
     """Return whether norms must be correctly rounded: under a `tf.distribute` strategy, to get the bits of one process.
 
-    This needs a branch. So it is False for XLA, which would always run the branch, and for eager tensors on devices,
-    where a branch waits.
+    Exact norms need a branch. So the result is False for XLA, which would always run the branch, and for eager tensors
+    on devices, where a branch waits.
     """
     if not tf.distribute.has_strategy():
         return False

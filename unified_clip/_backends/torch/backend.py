@@ -54,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Gather a DTensor: PyTorch's own norm of DTensors is one."""
+        """Return a bound as a tensor. A DTensor is gathered, since PyTorch's own norm of DTensors is a DTensor."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -297,7 +297,9 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Return the owner of each gradient by identity of the tensors, because they have no addresses in a graph."""
+    """Return the owners as `alias_owners` does, by the identity of the tensors: in a graph, tensors have no
+    addresses.
+    """
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):
             raise memory.expanded(describe(index))

@@ -42,7 +42,7 @@ def can_compute(fake: FakeTensor) -> bool:
 def is_expanded(tensor: Tensor) -> bool:
     """Return whether a tensor is an expanded view.
 
-    It asks a new view for its strides: in a graph, a gradient that is a view has none.
+    The strides are read from a new view: in a graph, a gradient that is itself a view has none.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -168,7 +168,9 @@ def is_neg(tensor: Any) -> bool:
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists support these tensors. They have no derivatives and no transformations."""
+    """Return whether operations on lists support these tensors. Such operations have no derivatives and no
+    transformations.
+    """
     if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
         return False
     return fit_lists(tensors)
@@ -193,7 +195,10 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 
 
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether only operations on single tensors will do: they record derivatives, or are transformed."""
+    """Return whether these tensors need operations on single tensors, because operations on lists do not support them.
+
+    Derivatives are recorded, PyTorch transforms, or a tensor was made in inference mode.
+    """
     if torch.compiler.is_compiling():
         return differentiable
     recorded = records_derivatives(differentiable) and any(tensor.requires_grad for tensor in (*tensors, *extra_inputs))

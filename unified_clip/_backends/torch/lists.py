@@ -43,7 +43,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare the writes of products. They need no new memory: if that ran out, a list would be half written."""
+    """Prepare the writes of products. They need no new memory: if memory ran out, a list would be partly written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -160,7 +160,7 @@ def _is_alone(tensor: Tensor) -> bool:
 def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
     """Write the products of 16-bit tensors on a GPU into `results`, each by one kernel, which computes in float32.
 
-    PyTorch computes so if the coefficient has an axis.
+    PyTorch's kernel computes in float32 if the coefficient has an axis.
     """
     each = coefs if isinstance(coefs, list) else [coefs] * len(group)
     for tensor, coef, result in zip(group, each, results, strict=True):

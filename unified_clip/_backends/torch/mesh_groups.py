@@ -9,7 +9,7 @@ import torch
 
 
 def group_of_mesh(mesh: Any) -> Any:
-    """Return the process group of a device mesh. ValueError: it has none, or this rank is not on it."""
+    """Return the process group of a device mesh. ValueError: the mesh has none, or this rank is not on it."""
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "

@@ -98,7 +98,9 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Compute products in new tensors, except for tensors that operations on lists scale in place."""
+        """Prepare the writes. Compute products in new tensors, except for tensors that operations on lists scale in
+        place.
+        """
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -356,7 +358,10 @@ class TorchPath(DevicePath):
         return [bounds[tensor.dtype, tensor.device] for tensor in self._tensors]
 
     def prepare_zeroed(self, change: Change, keep: Any) -> list[Write]:
-        """Write zeros after the change where operations write in place, without new tensors."""
+        """Prepare the writes of a change, and then of zeros if `keep` is false. The zeros need no new tensors.
+
+        If operations cannot write in place, write new tensors.
+        """
         if conditions.is_transformed() or not all(type(tensor) in PLAIN for tensor in self._tensors):
             return super().prepare_zeroed(change, keep)
         drop = {device: (~keep).to(device) for device in {tensor.device for tensor in self._tensors}}

@@ -267,7 +267,7 @@ class TorchShards(DistributedGradients):
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Defer gradients whose terms are all in the process group."""
+        """Return the `Partial` gradients whose terms are all on ranks of the process group."""
         waiting = {}
         for index in indices:
             gradient = self._gradients[index]
@@ -342,8 +342,8 @@ class TorchShards(DistributedGradients):
     def _placements_decide(self) -> bool:
         """Return whether all ranks can read from placements which of them need the norm.
 
-        Lists of gradients may lack a gradient on one rank, whose placements it cannot read. Plain tensors are compared
-        over all ranks.
+        It is False for lists of gradients, since a rank cannot read the placements of a gradient that it lacks. It is
+        False with plain tensors, which are compared over all ranks.
         """
         spec, tensors = self._spec, self._tensors()
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas

@@ -59,7 +59,9 @@ def partial_dims(gradient: Any) -> list[int]:
 
 
 def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
-    """Return the buckets of `Partial` gradients, in an order that is equal on the ranks of each."""
+    """Return the buckets of `Partial` gradients. Buckets that ranks have in common come in the same order on these
+    ranks.
+    """
     found: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)

@@ -276,7 +276,9 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error message if the format does not support include, exclude, groups or nonfinite, else ''."""
+        """Return an error message if the settings use include, exclude or groups, or a value of `nonfinite` that the
+        format does not support, else ''.
+        """
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:

@@ -246,7 +246,7 @@ def _limits(invocation: Invocation) -> dict[str, Any]:
 
 
 def _first_state(invocation: Invocation) -> Any:
-    """Return the state before the first step, as a tensor of the framework."""
+    """Return the initial state of the call's adaptive rule, as a tensor of the framework."""
     (first, *_) = adaptive_calls.split(invocation.gradients, invocation.arguments["steps"])
     return invocation.once("state", lambda: adaptive.initial_state(invocation.rule, list(first)))
 

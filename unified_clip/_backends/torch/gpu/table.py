@@ -237,8 +237,9 @@ def _bits(number: float) -> int:
 
 
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
-    """Yield a `Part` for each dtype that has chunks. `counts`: how many chunks each tensor has. `order`: their indices,
-    sorted by dtype.
+    """Yield a `Part` for each dtype that has chunks.
+
+    counts: How many chunks each tensor has. order: The indices of the tensors, sorted by dtype.
     """
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):
@@ -289,7 +290,7 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return the table of tensors on one device. `results`: the tensors that launches write; by default the same ones.
+    """Return the table of tensors on one device. `results`: the tensors that launches write; by default `tensors`.
 
     None: Triton does not support the device, or there are too many chunks for the error bound, or a tensor has no
     memory.

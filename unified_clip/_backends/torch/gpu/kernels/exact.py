@@ -152,8 +152,9 @@ def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.co
 def _rounded_bits(
     state: tl.tensor, largest: tl.tensor, infinity: tl.constexpr, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return the bits of the correctly rounded norm of finite gradients. `largest`, `infinity`: the bits of these
-    numbers.
+    """Return the bits of the correctly rounded norm of finite gradients.
+
+    `largest`: the bits of the largest magnitude. `infinity`: the bits of infinity.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)

@@ -65,8 +65,8 @@ def round_words(
 ) -> None:  # fmt: skip
     """Store the norm that the added words of all ranks give, and its state for `add_exactly`, with empty windows.
 
-    The norm is NaN if the ranks have not made the same call. `flags`, `tags`: where the words are that show it. `tag`:
-    the tag that each rank sends. `pieces`: how many pieces a digest has.
+    The norm is NaN if the ranks have not made the same call. `flags`, `tags`: the indices of the words that show this.
+    `tag`: the tag that each rank sends. `pieces`: how many pieces a digest has.
     """
     n = _norm(words, order)
     n = tl.where(tl.load(words + INFINITIES) > 0, INFINITY, n)

@@ -35,7 +35,7 @@ NARROW_LARGEST: Any = tl.constexpr(2.0**120)
 
 @triton.jit
 def _zeros(order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr, number: tl.constexpr) -> tl.tensor:
-    """Return (sums, their errors), all 0. For INF, the first are integers, the bits of the largest magnitude.
+    """Return (sums, their errors), all 0. For INF, the sums are integers: the bits of the largest magnitude.
 
     `number`: the dtype of sums.
     """
