@@ -1,6 +1,6 @@
-"""The conformance vectors in conformance/, from the cases beside them and the parity engine's oracle.
+"""Write the conformance vectors in conformance/, from the cases beside them and the parity engine's oracle.
 
-`python tools/make_vectors.py` writes a JSON file for each file of cases; with `--check` it exits with 1 if one is
+`python tools/make_vectors.py` writes a JSON file for each file of cases. With `--check` it exits with 1 if one is
 stale.
 """
 
@@ -24,7 +24,7 @@ from unified_clip.tensors.types import Gradient, Sparse
 VECTORS = Path(__file__).parents[1] / "conformance"
 
 NORM_ULPS, GRADIENT_ULPS = 1, 3
-"""What norms of orders other than 1, 2 and inf may be off by, and gradients scaled with such a norm."""
+"""The largest accepted errors for norm types other than 1, 2 and inf: of the norm, and of gradients scaled by it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files(directory: Path) -> dict[str, str]:
-    """What each file of vectors holds, by its name: one for each file of cases."""
+    """Return the text of each file of vectors, by the file's name. There is one for each file of cases."""
     shared = directory / "cases/shared.toml"
     sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
     return {
@@ -57,14 +57,14 @@ def files(directory: Path) -> dict[str, str]:
 
 
 def _file(source: Path, found: Sequence[Case]) -> str:
-    """One vector on a line, so that it can be read, and found with grep."""
+    """Return the text of the file of vectors for a file of cases. Each vector is on one line, so that grep finds it."""
     comment = [line[2:] for line in source.read_text(encoding="utf-8").split("\n\n")[0].splitlines()]
     lines = ",\n".join(json.dumps(vector(case)) for case in found)
     return f'{{"about": {json.dumps(" ".join(comment))},\n"vectors": [\n{lines}\n]}}\n'
 
 
 def vector(case: Case) -> dict[str, Any]:
-    """A case and its right result, as schema.json describes them."""
+    """Return a case and its exact result, as schema.json describes them."""
     p = case.arguments.get("norm_type", 2)
     is_close = not case.options.raises and p not in (1, 2, math.inf)
     return {
@@ -109,7 +109,7 @@ def _gradient(gradient: Gradient) -> dict[str, Any] | None:
 
 
 def written(value: float) -> str:
-    """A number in C's hexadecimal notation without zeros at its end, or inf, -inf or nan."""
+    """Return a number in C's hexadecimal notation without zeros at its end, or inf, -inf or nan."""
     return re.sub(r"\.?0*p", "p", float(value).hex())
 
 

@@ -40,7 +40,7 @@ def __dir__() -> list[str]:
 """
 
 ALIASES = {f"ClipGradBy{kind}": f"GradientClipBy{kind}" for kind in ("Value", "Norm", "GlobalNorm")}
-"""Paddle 2 and 3 call the classes of Paddle 1 so."""
+"""The names in Paddle 2 and 3 of the classes of Paddle 1."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,7 +177,7 @@ class Namespace:
         return textwrap.indent("\n\n".join(parts) + '\n"""', "    ")
 
     def for_framework(self, words: dict[str, Any]) -> dict[str, Any]:
-        """Return the words of a name that are for this framework only, by their keys without its name."""
+        """Return the entries of a name that are for this framework only, by their keys without the framework's name."""
         end = f"_{self.framework}"
         return {key.removesuffix(end): value for key, value in words.items() if key.endswith(end)}
 

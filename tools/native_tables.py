@@ -18,7 +18,7 @@ from unified_clip.parity.known.entries import size_in_words
 
 ROOT = Path(__file__).parents[1]
 WORDS = {"raises": "raises", "returns": "accepted", "silent": "silent", "form": "yes", "elements": "yes"}
-"""What a table says of a difference that has no size."""
+"""The words in a table for a difference that has no size, by its kind."""
 
 PAGE = ROOT / "docs/native_differences.md"
 BEGIN, END = "<!-- {name}: `make native-tables` writes this from report/parity.json -->", "<!-- end of {name} -->"
@@ -54,7 +54,7 @@ def replaced(text: str, name: str, table: str) -> str:
 
 
 def summary(report: Mapping[str, Any]) -> str:
-    """A row for every kind of difference that has a size on some framework."""
+    """Return a table with a row for each kind of difference that has a size on some framework."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"] if entry["listed_size"] is not None)
     differing = {entry["framework"] for entry in report["known"]}
     columns = [framework for framework in report["frameworks"] if framework in differing]
@@ -70,7 +70,7 @@ def summary(report: Mapping[str, Any]) -> str:
 
 
 def details(report: Mapping[str, Any]) -> str:
-    """A row for every difference, in the order of the titles."""
+    """Return a table with a row for each difference, in the order of the titles."""
     titles = dict.fromkeys(entry["title"] for entry in report["known"])
     entries = [entry for title in titles for entry in report["known"] if entry["title"] == title]
     rows: dict[tuple[str, ...], list[Entry]] = {}  # entries that differ only in their size and cases share a row
@@ -89,12 +89,12 @@ def details(report: Mapping[str, Any]) -> str:
 
 
 def why(entry: Entry) -> str:
-    """The reason, and the versions that it is about if not all are."""
+    """Return the reason of a difference, with its versions if it does not occur in all."""
     return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
 
 
 def said(entry: Entry) -> str:
-    """The size of a difference, or a word."""
+    """Return the size of a difference in words, or a word for its kind if it has no size."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]
     return size_in_words(float(entry["listed_size"]))

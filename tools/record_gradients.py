@@ -110,13 +110,13 @@ RECORDINGS = (
 
 
 def load_pixels_and_labels() -> tuple[Tensor, Tensor]:
-    """The digits as int64: pixels of shape [images, 64] with values 0..16, and labels of shape [images]."""
+    """Return the digits as int64: pixels of shape [images, 64] with values 0..16, and labels of shape [images]."""
     data, target = load_digits(return_X_y=True)
     return torch.from_numpy(data).long(), torch.from_numpy(target).long()
 
 
 def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
-    """Replace the model's gradients with those of one batch; return the loss."""
+    """Replace the model's gradients with those of one batch. Return the loss."""
     model.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(pixels), labels)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -124,7 +124,7 @@ def backward(model: nn.Module, pixels: Tensor, labels: Tensor) -> float:
 
 
 def train_to_recorded_step(recording: Recording, pixels: Tensor, labels: Tensor) -> tuple[nn.Module, float]:
-    """The model after its warm-up, holding the gradients of the step to record, and that step's loss."""
+    """Return (the model after its warm-up with the gradients of the step to record, the loss of that step)."""
     torch.manual_seed(SEED)
     model = recording.build().train()
     optimizer = torch.optim.SGD(model.parameters(), lr=recording.learning_rate)
@@ -139,7 +139,7 @@ def train_to_recorded_step(recording: Recording, pixels: Tensor, labels: Tensor)
 
 
 def collect_gradients(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, list[int]]]:
-    """The tensors to store, and the dense shape of each sparse gradient by name."""
+    """Return (the tensors to store, the dense shape of each sparse gradient), both by name."""
     tensors: dict[str, Tensor] = {}
     sparse_shapes: dict[str, list[int]] = {}
     for name, parameter in model.named_parameters():
@@ -159,7 +159,7 @@ def collect_gradients(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, li
 def describe(
     recording: Recording, model: nn.Module, sparse_shapes: dict[str, list[int]], loss: float
 ) -> dict[str, str]:
-    """The metadata of a file."""
+    """Return the metadata of a file."""
     first = WARM_UP_STEPS * recording.batch_size
     return {
         "framework": f"torch {torch.__version__.partition('+')[0]}",
@@ -174,7 +174,7 @@ def describe(
 
 
 def serialize(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """A safetensors file with its metadata in sorted order."""
+    """Return the content of a safetensors file with its metadata in sorted order."""
     raw = save(tensors, metadata)
     # safetensors writes the metadata in an order that differs from run to run, so the header is written anew.
     # The offsets in it count from its end, so they stay true; the padding keeps the data aligned to 8 bytes.

@@ -1,4 +1,4 @@
-"""What PyTorch's own norm is over 1, 2 and 4 processes, beside ours.
+"""Print the error of PyTorch's own norm over 1, 2 and 4 processes, beside that of unified_clip.
 
 `python tools/sharded_natives.py` prints a table, in less than a minute.
 """
@@ -32,16 +32,18 @@ Array = npt.NDArray[np.float32]
 RANDOM = np.random.default_rng(9)
 
 ROWS, HYBRID, PLAIN = "rows", "hybrid", "plain"
-"""Cut along the first axis by all processes; by two, with copies on the others; held whole by every process."""
+"""The layouts of a gradient: sharded along its first axis over all processes, sharded over two processes with copies on
+the others, or a plain tensor on every process.
+"""
 
 
 class Scenario(NamedTuple):
-    """Gradients, and who holds them."""
+    """Gradients and their layouts."""
 
     name: str
     arrays: Sequence[Array]
     layouts: Sequence[str] = (ROWS,)
-    """Of each gradient, from the first again where there are more of those."""
+    """The layout of each gradient. If there are more gradients than layouts, the layouts repeat."""
 
     p: float = 2.0
 
@@ -65,7 +67,7 @@ SCENARIOS = [
     Scenario("NaN in the last row, norm_type=inf", [NAN_AT_THE_END], p=np.inf),
     Scenario("one row, norm_type=inf", [normal(1, 4)], p=np.inf),
 ]
-"""The last one makes the processes part, with nothing after it."""
+"""On the last scenario, the processes differ: one may raise or wait, so no scenario follows it."""
 
 
 def main() -> None:
@@ -79,7 +81,7 @@ def main() -> None:
 
 
 def on_processes(size: int) -> dict[tuple[str, str], str]:
-    """In words what each scenario comes to, by its name and whose norm it is."""
+    """Return the result of each scenario in words, by (name of the scenario, "native" or "ours")."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as directory:
@@ -102,7 +104,7 @@ def together(said: Sequence[str]) -> str:
 
 
 def work(rank: int, size: int, meeting: str, queue: Any) -> None:
-    """One process: what it sees of every scenario."""
+    """Measure all scenarios in one process, and put (rank, results) into the queue."""
     torch.set_num_threads(1)
     store = distributed.FileStore(meeting, size)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
@@ -110,7 +112,10 @@ def work(rank: int, size: int, meeting: str, queue: Any) -> None:
 
 
 def measured(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
-    """What this process sees of each, in words, by its name and whose norm it is. All processes call."""
+    """Return this process's result of each scenario in words, by (name of the scenario, "native" or "ours").
+
+    All processes have to call it.
+    """
     size = distributed.get_world_size()
     row = init_device_mesh("cpu", (size,))
     meshes = {ROWS: (row, [Shard(0)]), HYBRID: (hybrid(size), [Replicate(), Shard(0)])}
@@ -133,7 +138,7 @@ def hybrid(size: int) -> Any:
 
 
 def said(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
-    """How far a norm is from the exact one, or what was raised."""
+    """Return in words how far a norm is from the exact one, or the error that was raised."""
     try:
         found = norm(gradients, scenario.p)
         found = found.full_tensor() if isinstance(found, DTensor) else found

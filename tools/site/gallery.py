@@ -59,7 +59,7 @@ def write(folder: Path) -> None:
 
 
 def run(status: int, *arguments: str) -> None:
-    """Run a command. It must have this exit status."""
+    """Run a command. RuntimeError: its exit status differs from `status`."""
     if (ended := cli.main(arguments)) != status:
         raise RuntimeError(f"unified-clip {' '.join(arguments)} has exit status {ended}, not {status}")
 

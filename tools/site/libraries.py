@@ -95,7 +95,7 @@ def page() -> str:
 
 
 def row(name: str) -> list[str]:
-    """Return the row of a library. A cell is empty where unified_clip has nothing for it."""
+    """Return the row of a library. A cell is empty if unified_clip does not support this."""
     return [
         name,
         f"[yes]({PAGES[name]})" if name in PAGES else "",
@@ -122,5 +122,5 @@ def ported() -> set[str]:
 
 
 def _libraries(title: str) -> Iterator[str]:
-    """Yield the libraries of a format; one format can be that of two."""
+    """Yield the libraries of a format. A format can be that of two libraries."""
     yield from title.split(", ")

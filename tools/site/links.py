@@ -33,7 +33,7 @@ class Links:
         self.outside: set[Path] = set()
 
     def mend(self, page: str, text: str) -> str:
-        """Return the text of a page with links that hold on the site. Code blocks stay as they are."""
+        """Return the text of a page with links that are valid on the site. Code blocks stay unchanged."""
         parts, end = [], 0
         for code in CODE.finditer(text):
             parts += [self._mend(page, text[end : code.start()]), code[0]]
@@ -66,7 +66,7 @@ class Links:
         return f"{link['image']}[{name}]({relative if target else ''}{anchor})"
 
     def _title(self, path: Path) -> str:
-        """Return the title of a page, which says more than its file's name."""
+        """Return the title of a page."""
         return title(path.read_text(encoding="utf-8"))
 
     def target(self, path: Path) -> str:

@@ -132,7 +132,8 @@ def clip_by_global_norm(
         spec = declared(process_group, ownership, check_numel, check_replicas)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
-                "check_replicas compares ranks when the norm is measured, and use_norm replaces it. Leave one out"
+                "check_replicas compares ranks when the norm is measured, and use_norm passes a norm instead. Leave "
+                "out check_replicas or use_norm"
             )
         given = None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
         try:

@@ -62,7 +62,10 @@ def _threshold(agc: AGC, xp: Scalars, n: Scalar, weight: Scalar) -> tuple[Scalar
 def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
     shape = gradients.backend.shape(gradients.values[index])
     if shape is None:
-        raise ValueError(f"the gradient at {gradients.leaves[index].place} has an unknown number of axes")
+        raise ValueError(
+            f"the gradient at {gradients.leaves[index].place} has an unknown number of axes, on which the units of the "
+            "adaptive rule agc depend. Set the shape of the gradient, or exclude its parameter"
+        )
     try:
         axes = agc.axes(shape)
     except ValueError as error:

@@ -541,7 +541,7 @@ def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
 
 def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0')
-    for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a recording")):
+    for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a complete recording")):
         assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
         assert message in capsys.readouterr().err
 

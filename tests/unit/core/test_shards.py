@@ -992,7 +992,7 @@ def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
 
 
 def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
-    with pytest.raises(ValueError, match=r"check_replicas compares ranks when .* and use_norm replaces it. Leave one"):
+    with pytest.raises(ValueError, match=r"check_replicas compares ranks .* and use_norm passes a norm instead. Leave"):
         functions.clip_by_global_norm(Ranked(), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True)
 
 
