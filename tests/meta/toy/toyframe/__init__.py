@@ -35,6 +35,10 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     def shape(self) -> tuple[int, ...]:
         return self._array.shape
 
+    @property
+    def ndim(self) -> int:
+        return self._array.ndim
+
     def numpy(self) -> np.ndarray:
         """The tensor's own memory."""
         return self._array
