@@ -144,7 +144,9 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip these gradients. Return the total norm; None for the clips by value and by norm."""
+        """Clip these gradients, without writing the results. Return the total norm; None for the clips by value and by
+        norm.
+        """
 
     def _group(self) -> object:
         """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""

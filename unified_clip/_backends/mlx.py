@@ -79,7 +79,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return _is_traced([scalar])
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return, for each gradient, the index of the first entry with the same object.
+        """Return, for each gradient, the index of the first gradient that is the same array object.
 
         Two array objects are two gradients, even if they share memory.
         """

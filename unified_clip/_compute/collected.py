@@ -61,8 +61,10 @@ class TensorListPath(HostPath):
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
-        """Return the results of `compute` as new tensors. If the framework supports it, the kernels' list makes the
-        tensors.
+        """Return the results of `compute` as new tensors.
+
+        If the kernels' list makes tensors of the framework, `compute` returns these tensors. Otherwise, they are made
+        from the capsules or arrays that `compute` returns or fills.
         """
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
@@ -139,7 +141,7 @@ def collector(
 
 
 def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
-    """Return the path over a `TensorList`; None if it is None or empty."""
+    """Return the path over a `TensorList`; None if the list is None or has no tensors."""
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 

@@ -354,7 +354,7 @@ def own_copy(value: Any) -> Array:
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return the name of a dtype, cached: NumPy computes it at each access."""
+    """Return the name of a dtype. The name is cached, because NumPy computes it at each access."""
     return str(dtype.name)
 
 

@@ -119,7 +119,8 @@ def collect(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = "total",
 ) -> tuple[GradientList, Functional]:
-    """Return (the gradients to clip into new tensors, the writer of these tensors).
+    """Return (the gradients to clip into new tensors, the writer that rebuilds the caller's container from the
+    results).
 
     plain: Whether to try to collect all gradients in one pass. measures: As for `GradientList`.
     """
@@ -144,7 +145,7 @@ def collect_one(
     spec: DistributedSpec = INFERRED,
     measures: Measures | None = None,
 ) -> tuple[GradientList, Functional]:
-    """Return (a list with one gradient to clip into a new tensor, the writer of this tensor).
+    """Return (a list with one gradient to clip into a new tensor, the writer that returns the result).
 
     plain: Whether to try without a check of the gradient's name and position, which only errors need.
     """
@@ -178,7 +179,7 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
 
 
 def _listed(container: Any) -> Any:
-    """Return the items of an iterator as a list; other containers, and an empty iterator, as they are."""
+    """Return a list of an iterator's items. Return other containers, and an empty iterator, unchanged."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container
     return list(container) or iter(())

@@ -49,7 +49,7 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
 
 
 def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
-    """Replace the leaves by those of the entries of a list, tuple or dict that raise no error."""
+    """Set `leaves` to the leaves of the entries that raise no error, if the container is a list, tuple or dict."""
     if isinstance(container, Mapping | list | tuple):
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
@@ -58,7 +58,9 @@ def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) ->
 
 
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
-    """Append the leaves below `node`. Return a function that rebuilds it from an iterator over the results."""
+    """Append the leaves below `node` to `leaves`. Return a function that rebuilds `node` from an iterator over the
+    results.
+    """
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
         return next

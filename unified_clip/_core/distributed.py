@@ -122,7 +122,7 @@ INFERRED = DistributedSpec()
 def declared(
     process_group: Any, ownership: Any = None, check_numel: bool | int | None = None, check_replicas: bool = False
 ) -> DistributedSpec:
-    """Return the declaration that these arguments of a public function make."""
+    """Return the declaration of a caller who passes these arguments to a public function."""
     is_default = ownership is None and check_numel is None and check_replicas is False
     if is_default and isinstance(process_group, str) and process_group == "auto":
         return INFERRED

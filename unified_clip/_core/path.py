@@ -42,7 +42,7 @@ class Scalars(Protocol):
         """Return the smallest number of an array without NaN."""
 
     def pinned(self, scalar: Scalar) -> Scalar:
-        """Return the same finite number. Compilers cannot merge the operation that computed it with the next one."""
+        """Return the same finite number, so that a compiler does not merge its computation with the next operation."""
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
@@ -131,7 +131,7 @@ class Path(Protocol):
         """Return (number of NaN, number of inf) over all tensors as scalars, without waiting for a device."""
 
     def in_graph(self, scalars: Sequence[Scalar]) -> bool:
-        """Return whether the path's tensors or these scalars are traced, so that they have no values yet."""
+        """Return whether the path's tensors or these scalars are traced, so that their values are unknown."""
 
     def read_later(self, scalars: Sequence[Scalar]) -> Deferred:
         """Start to read eager scalars, and return them as `Deferred`. This does not wait for a device."""
@@ -303,7 +303,7 @@ class DevicePrimitives(Protocol):
         """Return (number of NaN, number of inf) in a tensor, as 0-d tensors on its device."""
 
     def in_graph(self, values: Sequence[Any]) -> bool:
-        """Return whether any of these tensors and scalars is traced, so that it has no value yet."""
+        """Return whether any of these tensors and scalars is traced, so that its value is unknown."""
 
     def to_numpy(self, scalar: Scalar) -> Any:
         """Return an eager scalar as a NumPy array."""

@@ -281,7 +281,7 @@ def _tensors(*scalars: Scalar | None) -> list[Tensor]:
 
 
 def apply(gradients: GradientList, rule: ClipRule, norms: Sequence[Norm], *, keep: Scalar | None = None) -> None:
-    """Clip a group by its norms or bounds, which `measure` returned.
+    """Clip a group by the norms or bounds that `measure` returned for the group.
 
     keep: A condition. If it is false, all results are zeros. None: keep the results.
     """

@@ -279,7 +279,7 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
 
 
 def bounds_of_shards(backend: Backend, bounds: Sequence[Tensor]) -> None:
-    """Raise ValueError for a bound with several elements: how it is sharded is unknown."""
+    """Raise ValueError for a bound with several elements, because its shards are unknown."""
     for bound in bounds:
         shape = backend.shape(bound)
         if shape is None or any(length != 1 for length in shape):

@@ -327,7 +327,8 @@ class Consensus:
 
 
 def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]]) -> None:
-    """Send an error to the ranks that wait for this rank, so that they raise, too. Call this before you raise it.
+    """Send an error to the ranks that wait for this rank, so that they raise, too. Call this before you raise the
+    error.
 
     find_groups: Returns the process groups whose ranks wait.
     """

@@ -77,7 +77,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
         return function
 
     def implementation(*tensors: Tensor, norm: Norm, batches: int) -> Scalar:
-        """Compute the norm outside of `jax.jit`. Even under `jax.disable_jit`, it is compiled."""
+        """Compute the norm outside of `jax.jit`, by a compiled function, even under `jax.disable_jit`."""
         with jax.enable_x64(True), jax.disable_jit(False):
             return compiled(norm, batches)(*tensors)
 

@@ -53,7 +53,7 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether any of these flags is true on any device. `flags`: (flag, axes over which it is sharded)."""
+    """Return whether a flag is true on any device. `flags`: for each, (flag, axes over which it is sharded)."""
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local

@@ -140,7 +140,7 @@ def _group_of(ranks: tuple[int, ...]) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
-    """Return a mesh that has one device of each of these processes."""
+    """Return a mesh with one device of each process with these ranks."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 

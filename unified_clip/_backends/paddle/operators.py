@@ -40,7 +40,9 @@ class Operators:
         self._backend, self._collector = backend, collector
 
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators compute on these tensors: dense real values. They have no derivative."""
+        """Return whether the operators compute on these tensors: dense real values of a static program, without a
+        derivative.
+        """
         return bool(
             tensors
             and not paddle.in_dynamic_mode()

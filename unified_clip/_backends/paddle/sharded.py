@@ -41,7 +41,9 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the hybrid communicate group that `fleet.init` has made. None: there is none, or it shards no model."""
+    """Return the hybrid communicate group that `fleet.init` has made, or None if there is no such group or it shards no
+    model.
+    """
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 

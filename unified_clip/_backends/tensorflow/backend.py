@@ -341,7 +341,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 
 
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (the different rows in the order of their first index, for each index the position of its row).
+    """Return (the different rows in the order of their first index, the position of each index's row among them).
 
     XLA takes the number of rows of `tf.unique` for unknown, even where TensorFlow knows it because the indices are
     constant. So constants are compared here.

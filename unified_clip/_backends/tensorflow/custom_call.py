@@ -24,7 +24,7 @@ NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
 
 
 def register() -> bool:
-    """Register the kernels' function with XLA. Return whether this TensorFlow takes it.
+    """Register the kernels' function with XLA. Return whether this version of TensorFlow accepts it.
 
     The operation gets a kernel for graphs without XLA too: TensorFlow traces a `tf.function` only once, and both
     compiled functions and others may call it.
@@ -38,7 +38,7 @@ def register() -> bool:
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether a custom call computes on these tensors, if the kernels' function is registered.
 
-    Not if there are devices elsewhere: only this process has registered the function.
+    It does not if there are GPUs, or devices of other processes, because only this process has registered the function.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)

@@ -22,7 +22,9 @@ ROWS = 32
 
 
 class TorchSums:
-    """The `PartialSums` of tensors on devices, and of traced ones. Fast sums run there, others on the host."""
+    """The `PartialSums` of traced tensors, and of tensors on devices. Fast sums are computed on the device, others on
+    the host.
+    """
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

@@ -93,7 +93,8 @@ def has_address(tensor: Any) -> bool:
 
 
 def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
-    """Return an array that stands for a tensor's memory on MPS. It is only compared with others, and never read.
+    """Return an array that stands for a tensor's memory on MPS. It is only compared with other such arrays, and never
+    read.
 
     MPS returns the address of an object, not of the buffer's memory. So each buffer gets its own range of addresses.
     """
@@ -206,10 +207,10 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 
 
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
-    """Return whether operations on lists may write all tensors: each is on a device, dense in memory, and overlaps no
-    other.
+    """Return whether operations on lists may write all tensors.
 
-    It is one loop without function calls, because it runs for every gradient of every step.
+    Each tensor must be on a device and dense in memory, and must not overlap another one. This is one loop without
+    function calls, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []
     for tensor in tensors:

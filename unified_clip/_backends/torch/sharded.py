@@ -390,7 +390,7 @@ def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) 
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
-    """Return an index of a mesh that selects the ranks which differ from this rank along these dimensions only."""
+    """Return an index of a mesh that selects the ranks which differ from this rank only along these dimensions."""
     return tuple(slice(None) if along else at for along, at in zip(is_along, mesh.get_coordinate(), strict=True))
 
 

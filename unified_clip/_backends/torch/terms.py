@@ -28,7 +28,9 @@ class Bucket(NamedTuple):
     """By its index, each parameter and its gradient."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the gradients."""
+        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the bucket's
+        gradients.
+        """
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
@@ -37,7 +39,7 @@ class Bucket(NamedTuple):
         return ReplicaSet(key, number, self.ranks[0] == here, digest(labels) >> 1, lambda: text)
 
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return the sum over the ranks of each gradient's terms. All ranks have to call it.
+        """Return the sum of each gradient's terms over the ranks, by index. All ranks of the bucket have to call this.
 
         Sums are float64, and rounded once: so they do not depend on the order of the gradients.
         """
