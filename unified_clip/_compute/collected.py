@@ -102,7 +102,9 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Array) -> list[Tensor]:
-        """Return new tensors with the products; the tensors themselves for a coefficient of 1."""
+        """Return a new tensor for each product of a tensor with its coefficient; the tensor itself if its coefficient
+        is 1.
+        """
         indices, changed, coefs = self._changed(coef)
         products = changed._new(partial(changed._list.scale_each, coefs, self._threads))
         results = dict(zip(indices, products, strict=True))

@@ -17,7 +17,7 @@ from .writers import Writer
 class GradientList:
     """The checked gradients of a call, without None. `values` has one dense tensor per gradient.
 
-    Of a sparse gradient, it has the stored rows, with repeated rows summed.
+    The dense tensor of a sparse gradient has its stored rows, with repeated rows summed.
     """
 
     def __init__(

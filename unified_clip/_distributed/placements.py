@@ -140,7 +140,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a tensor."""
+        """Return whether this rank has all elements of a tensor with a mesh. `Partial` elements do not count."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:

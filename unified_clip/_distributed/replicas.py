@@ -21,7 +21,7 @@ CHECK = "check_replicas"
 
 
 class Replica(NamedTuple):
-    """A gradient of which other ranks have copies."""
+    """A gradient of this rank of which other ranks have copies."""
 
     leaf: Leaf
     label: str | None

@@ -74,7 +74,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
 
 
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
-    """Clip all gradients in place by the threshold that a rule computes from earlier norms, as `clip_grad_norm_` does.
+    """Clip all gradients in place, as `unified_clip.clip_grad_norm_` does, by a threshold that a rule computes.
 
     Args:
         parameters: As for `unified_clip.clip_grad_norm_`.
@@ -106,7 +106,7 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 def clip_by_global_norm(
     t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return gradients clipped by the threshold that a rule computes from earlier norms, as `clip_by_global_norm` does.
+    """Return gradients clipped as by `unified_clip.clip_by_global_norm`, with a threshold that a rule computes.
 
     Args:
         t_list: As for `unified_clip.clip_by_global_norm`.

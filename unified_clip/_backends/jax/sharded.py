@@ -86,7 +86,7 @@ def _key(index: Sequence[slice]) -> Any:
 def _local_shards(tensor: Any) -> dict[Any, Tensor]:
     """Return the different shards of an array in this process, by their position in the array.
 
-    An array on one device is its own shard: unlike JAX's shard of it, it stays uncommitted.
+    An array on one device is its own shard. It stays uncommitted, unlike the shard that JAX returns.
     """
     if not is_multi_device(tensor):
         return {(): tensor}

@@ -119,7 +119,7 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Return a list or tuple with names replaced by their parameters; return anything else unchanged."""
+    """Return a list or tuple with names replaced by the parameters of the program. Return anything else unchanged."""
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}

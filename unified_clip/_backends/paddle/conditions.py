@@ -45,7 +45,10 @@ def of_old_ir(what: str) -> TypeError:
 
 
 def records(differentiable: bool) -> bool:
-    """Return whether derivatives with respect to tensors with stop_gradient=False are recorded."""
+    """Return whether Paddle records derivatives in a call, with respect to tensors with stop_gradient=False.
+
+    differentiable: Whether the call may record a derivative, because it returns new tensors.
+    """
     return differentiable and paddle.is_grad_enabled()
 
 

@@ -149,7 +149,11 @@ def slices(wide: Tensor, length: int) -> Iterator[Tensor]:
 
 
 def scaled(tensors: Sequence[Dense], coef: Scalar) -> Iterator[Tensor]:
-    """Yield the products, computed in float64 for float64 and complex128, else in float32. A factor of 1 is exact."""
+    """Yield the products of tensors with a coefficient, computed in float64 for float64 and complex128, else in
+    float32.
+
+    A coefficient of 1 changes no bit.
+    """
     coefs = {dtype: coef.astype(dtype) for dtype in dict.fromkeys(tensor.wide.dtype for tensor in tensors)}
     return (tensor.narrow(tensor.numbers.times(coefs[tensor.wide.dtype])) for tensor in tensors)
 

@@ -142,7 +142,7 @@ def register(norm_by_operations: NormByOperations) -> None:
 
 
 def _attributes(op: Any) -> dict[str, Any]:
-    """Return what an operation for norms computes: `p`, `per_tensor` and `is_batch`."""
+    """Return the attributes `p`, `per_tensor` and `is_batch` of an operation for norms."""
     if op.type == custom_call.NAME:
         return custom_call.attributes(op)
     return {name: op.get_attr(name) for name in ("p", "per_tensor", "is_batch")}

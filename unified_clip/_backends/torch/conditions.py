@@ -50,7 +50,10 @@ def is_expanded(tensor: Tensor) -> bool:
 
 
 def records_derivatives(differentiable: bool) -> bool:
-    """Return whether derivatives with respect to tensors with requires_grad are recorded."""
+    """Return whether PyTorch records derivatives in a call, with respect to tensors with requires_grad.
+
+    differentiable: Whether the call may record a derivative, because it returns new tensors.
+    """
     return differentiable and torch.is_grad_enabled()
 
 

@@ -73,8 +73,8 @@ def register(
 ) -> None:
     """Implement the operators.
 
-    `host_path`: returns the host path over tensors. `norm_by_operations`: computes the norm by PyTorch's operations,
-    which have derivatives and rules for `torch.func.vmap`. `scale_by_operations`: multiplies in place.
+    host_path: Returns the host path over tensors. norm_by_operations: Computes the norm by PyTorch's operations, which
+    have derivatives and rules for `torch.func.vmap`. scale_by_operations: Multiplies in place by PyTorch's operations.
     """
 
     def norm_without_derivative(tensors: list[Tensor], p: float, per_tensor: bool) -> Tensor:
