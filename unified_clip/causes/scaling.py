@@ -46,8 +46,8 @@ def combined_norm(norms: Sequence[float], p: float) -> float:
 def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_nan: bool = False) -> float:
     """Return the clip coefficient min(1, threshold / (n + eps)).
 
-    Return 1 if the threshold is infinite, whatever the norm is. Return 0 if the norm and the threshold are 0. Return
-    NaN if either is NaN.
+    Return 1 if the threshold is infinite, whatever the norm is. Return 0 if the norm and the threshold are 0.
+    Otherwise, return NaN if the norm or the threshold is NaN.
 
     n: The norm.
     infinite_norm_gives_nan: Whether the coefficient of an infinite norm is NaN, not 0.

@@ -124,7 +124,7 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
         return {mode: result for mode in UNIFIED_CLIP_MODES if (result := getattr(self, mode))}
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
-        """Return the result in one mode. None if it did not run."""
+        """Return the result in one mode, or None if the mode did not run."""
         result: UnifiedClipResult | NativeResult | None = getattr(self, mode)
         return result
 

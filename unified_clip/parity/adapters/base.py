@@ -20,7 +20,7 @@ from ..suite.public_calls import Call
 
 
 class Returned(NamedTuple):
-    """The result of a framework's function: the norm, or None, and the tensors, or None."""
+    """The result of a framework's function: the norm and the tensors. A function without one of them returns None."""
 
     norm: Any = None
     tensors: Sequence[Any] | None = None
@@ -216,7 +216,7 @@ class OnParameters(Adapter):
         """
 
     def step(self, parameters: list[Any]) -> None:
-        """Take one step of the framework's SGD with LEARNING_RATE."""
+        """Take one step of the framework's SGD with LEARNING_RATE. The gradients are in the parameters' `.grad`."""
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         weights = [None if gradient is None else self.parameter(gradient, 1.0) for gradient in gradients]

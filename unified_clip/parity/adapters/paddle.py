@@ -44,7 +44,7 @@ class Framework(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle may have a function with the clip rule of this call, and it takes the call's gradients.
+        """Return whether Paddle may have a function with the clip rule of this call that takes its gradients.
 
         Only the clip classes by norm take sparse gradients.
         """

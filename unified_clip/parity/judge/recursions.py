@@ -185,7 +185,9 @@ def unit_threshold(
     eps: float | None = None,
     smallest_norm: float | None = None,
 ) -> tuple[float, float]:
-    """Return (the threshold of a unit, the smallest norm in the divisor of its coefficient), for the rule `agc`.
+    """Return (threshold, smallest norm) for a unit, for the rule `agc`.
+
+    If the norm of the unit's gradient is below the smallest norm, its coefficient is computed from the smallest norm.
 
     weight: The norm of the parameter's unit.
     """

@@ -97,8 +97,7 @@ def compare_with_exact(
 ) -> Verdict:
     """Compare a result of unified_clip with the exact result. Return the verdict.
 
-    The docstring of this module defines the verdicts. A difference of another kind than of numbers, such as a wrong
-    exception or dtype, is a difference of inf ULP.
+    The docstring of this module defines the verdicts. A wrong exception, dtype or shape is a difference of inf ULP.
 
     outcome: The result of the call, or the failure of its worker.
     path: The mode in which the call ran, such as "host" or "device".
@@ -161,7 +160,7 @@ def coefficients(case: Case, clipped: Sequence[Dense | None]) -> list[float]:
     """Return the clip coefficient of each gradient of a case, measured on the clipped gradients.
 
     The coefficient is the value of the largest finite element after the clip, divided by its value before the clip. It
-    is 1 if either gradient is None, or if all elements before the clip are 0 or not finite.
+    is 1 if the gradient is None before or after the clip, or if all elements before the clip are 0 or not finite.
     """
     pairs = zip(map(densify, case.clipped_inputs), clipped, strict=True)
     return [_coefficient(before, after) for before, after in pairs]
@@ -335,8 +334,8 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
     """Return whether each element of `result` equals the same element of one of the `candidates`.
 
-    Two kinds of gradients may differ by rounding: 64-bit elements by NORM_RELATIVE, and a sparse gradient by 2 ULP from
-    one candidate. If the gradient is None, return whether the result is None. If only the result is None, return True.
+    In two cases, elements may differ by rounding: 64-bit elements by NORM_RELATIVE, and those of a sparse gradient by
+    2 ULP from one candidate. Return True if the result is None. Return False if only the gradient is None.
 
     gradient: The gradient before the clip.
     candidates: Correctly clipped gradients, one for each allowed norm.

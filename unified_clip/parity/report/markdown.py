@@ -95,7 +95,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
-    """Return a line for each two frameworks with functions of the user that were compared: how often each verdict."""
+    """Return a line for each two frameworks whose functions of the user were compared: the count of each verdict."""
     counts: dict[str, Counter[str]] = {}
     for case in report.cases:
         for pair in case.own_pairs:

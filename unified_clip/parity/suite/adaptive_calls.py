@@ -26,7 +26,7 @@ def settings_of(rule: object) -> list[str]:
 
 
 def settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the rule that a call's arguments have. The rule has defaults for missing settings."""
+    """Return the arguments of a call that are settings of its rule. Settings without an argument have defaults."""
     return {key: value for key, value in arguments.items() if key not in OF_CALLS}
 
 
@@ -87,6 +87,6 @@ def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[G
 
 
 def split(tensors: Sequence[Any], steps: int) -> list[Sequence[Any]]:
-    """Return the tensors of each step. They are in the order of the steps, and each step has equally many."""
+    """Split tensors into equally long lists, one for each step. The tensors are in the order of the steps."""
     size = len(tensors) // steps
     return [tensors[start : start + size] for start in range(0, steps * size, max(size, 1))]

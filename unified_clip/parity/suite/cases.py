@@ -51,7 +51,7 @@ class Case:
 
     @property
     def clipped_inputs(self) -> Sequence[Gradient]:
-        """The gradients that the call clips. The others are parameters."""
+        """The gradients that the call clips. Only a clip by unit has other tensors in `gradients`: the parameters."""
         return self.gradients[: len(self.gradients) // 2] if self.call.style == "units" else self.gradients
 
     @property

@@ -204,7 +204,7 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
 def _check_mode(suite: Suite, mode: str) -> None:
     """Check a mode of `--without`, such as "device", or "jax:device" for a mode of one framework.
 
-    SuiteError: no framework of the run is called so, or has this mode.
+    SuiteError: no framework of the run has this name, or this mode.
     """
     framework, colon, name = mode.rpartition(":")
     modes = {each: table.modes for each, table in suite.frameworks.items()}

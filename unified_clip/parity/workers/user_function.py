@@ -56,10 +56,10 @@ class UserFunction(NamedTuple):
         return cls(text, *own_functions.split(text, root), place, returns_norm)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return the function as a public name for one call. It raises UserFunctionError for a wrong result.
+        """Return a function that takes the arguments of the public name, and calls the user's function for one call.
 
-        It takes arguments by keyword, and passes required arguments to the user's function by position, because its
-        parameters may have other names.
+        The returned function takes arguments by keyword. It passes required arguments by position, because the user's
+        parameters may have other names. It raises UserFunctionError for a wrong result.
 
         UserFunctionError: the function cannot be loaded.
         """

@@ -22,8 +22,8 @@ ROUNDED = NEAR * 2.0**-23
 def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if the eps differs and explains coefficients, else None.
 
-    It explains them if gradients with equal norms have other coefficients, or if only the eps makes coefficients differ
-    by more than rounding.
+    The eps explains coefficients if gradients with equal norms have different ones, or if coefficients differ by more
+    than rounding only because of the eps.
     """
     if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
         return None
@@ -33,7 +33,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return the first coefficients that differ because of another eps, with this cause. Return None if none do.
+    """Return (divergence, cause) for the first coefficients that differ because of another eps, or None if none do.
 
     The numbers may differ by less than --max-ulp.
     """

@@ -196,7 +196,7 @@ def _unscaled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return whether all gradients of an optimizer are None or zero. Return True for None, a deleted optimizer."""
+    """Return whether all gradients of an optimizer are None or zero. For a deleted optimizer (None), return True."""
     parameters = (optimizer._parameter_list or []) if optimizer else []
     tensors = [each for group in parameters for each in (group["params"] if isinstance(group, dict) else [group])]
     return all(each.grad is None or not bool((each.grad != 0).any()) for each in tensors)

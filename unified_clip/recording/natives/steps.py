@@ -42,7 +42,7 @@ class Losses:
     def add(self, read: Callable[[], Any]) -> None:
         """Add a loss, whose value the next step of an optimizer reads. Until then, a device may compute it.
 
-        read: A function that returns the value of the loss. If there is a loss scale, the value is multiplied by it.
+        read: A function that returns the value of the loss, multiplied by the loss scale if there is one.
         """
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
@@ -146,7 +146,8 @@ def of_groups(values: Sequence[Any]) -> Any:
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
 
-    A tensor that is NaN also becomes None, and a list with any value that becomes None. A float that is NaN remains.
+    A tensor that is NaN becomes None, too, and so does a list with an entry that becomes None. A Python float that is
+    NaN stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

@@ -163,7 +163,7 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _is_cleared(optimizer: Any) -> bool:
-    """Return whether all gradients of an optimizer are None or zero. Return True for None, a deleted optimizer."""
+    """Return whether all gradients of an optimizer are None or zero. For a deleted optimizer (None), return True."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []
     gradients = [getattr(each.grad, "_local_tensor", each.grad) for each in parameters]  # without a collective
     return all(gradient is None or not gradient.any() for gradient in gradients)

@@ -68,7 +68,10 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
 
 
 def _limit(comparison: RecordingComparison) -> str:
-    """Return a phrase on what float32 numbers do not show, or "" if a call of the runs is in float64."""
+    """Return the end of a sentence about a difference that can be rounding: it can also be a small mistake.
+
+    Return "" if a call of the runs is in float64, which shows small mistakes.
+    """
     if any("float64" in (pair.a.dtype, pair.b.dtype) for pair in comparison.pairs):
         return ""
     return ", or a small mistake. Only a comparison in float64 shows which"

@@ -233,7 +233,8 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
 def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str:
     """Return the sentence about a divergence for which no cause was found.
 
-    If steps of optimizers differ earlier, or another eps shows earlier, the sentence names the first such step.
+    If steps of optimizers differ before it, or another eps shows no later than it, the sentence names the first such
+    step.
     """
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
