@@ -16,7 +16,7 @@ from support.processes.worlds import World
 
 import unified_clip.numpy as whole
 
-# of two processes each: with four, Paddle's `fleet.init` mostly fails or does not return on the CPU
+# of two processes each: with four, Paddle's own `new_group` mostly fails or does not return on the CPU
 DEGREES = {
     "two parts": {"mp_degree": 2},
     "two stages": {"pp_degree": 2},
