@@ -218,7 +218,7 @@ class KnownDifferenceResult(ReportModel):
 
 
 class Problem(ReportModel):
-    """A failure of the run."""
+    """A failure of the run, or a failure that the baseline excuses."""
 
     what: str
     detail: str
@@ -226,6 +226,13 @@ class Problem(ReportModel):
     """The framework that has the problem. null if several have it, or the list of known differences has."""
 
     mode: str | None
+    function: str | None = None
+    """The framework's function or FILE.py:FUNCTION that has the problem, or that is named in a stale known difference.
+    null if unified_clip has the problem."""
+
+    excused: bool = False
+    """Whether the baseline already had this failure, so that it does not fail the run."""
+
     cases: list[str]
     """The cases that have the problem."""
 

@@ -15,7 +15,7 @@ from support.parity.cases import ONE_CASE, suite
 from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
-from unified_clip.parity.report import baseline, build
+from unified_clip.parity.report import baseline, build, write
 from unified_clip.parity.results import (
     SCHEMA,
     Change,
@@ -367,3 +367,30 @@ def test_a_report_that_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
     host = case.frameworks["numpy"].host
     assert isinstance(host, UnifiedClipResult)
     assert host.verdict == "equal"
+
+
+def test_problems_have_their_function_and_whether_the_baseline_excuses_them(tmp_path: Path) -> None:
+    def run(*sizes: float) -> ParityReport:
+        natives = [native("different", size, problem="unlisted", function="clip.py:clip") for size in sizes]
+        cases = [one_case(f"{i}", torch=FrameworkResult(native=each)) for i, each in enumerate(natives)]
+        lost = one_case("lost", torch=FrameworkResult(host=clip_result("crashed", math.inf, None)))
+        return report(*cases, lost, known=[known("stale", function="clip.py:other")])
+
+    def problems(new: ParityReport) -> list[tuple[Any, ...]]:
+        return [(each.framework, each.mode, each.function, each.excused, each.cases) for each in new.problems]
+
+    old, new = run(0.1, 0.1), run(0.1, 0.5)
+    crash, stale = ("torch", "host", None, False, ["lost"]), (None, None, "clip.py:other", False, [])
+    assert problems(new) == [("torch", "native", "clip.py:clip", False, ["0", "1"]), crash, stale]
+    compared = build.against(new, baseline.changes(old, new))
+    assert problems(compared) == [
+        ("torch", "native", "clip.py:clip", True, ["0"]),
+        ("torch", "native", "clip.py:clip", False, ["1"]),
+        crash,
+        (*stale[:3], True, []),
+    ]
+    write.write(compared, tmp_path)
+    data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
+    assert [each["excused"] for each in data["problems"]] == [True, False, False, True]
+    for name in ("parity.md", "index.html"):
+        assert (tmp_path / name).read_text(encoding="utf-8").lower().count("as in the baseline: ") == 2

@@ -110,6 +110,19 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     return sorted(changed, key=lambda change: not change.worse)
 
 
+def excuses(report: ParityReport, key: Key) -> bool:
+    """Return whether the baseline of a report already had a failure, so that it does not fail the run.
+
+    key: The key of a result that fails a run without a baseline.
+    """
+    return report.baseline is not None and not any(change.worse and is_about(change, key) for change in report.baseline)
+
+
+def known_title(known: KnownDifferenceResult) -> str:
+    """Return `Change.what` of an entry of the list of known differences."""
+    return f"known difference, {known.function}, {known.reason!r}"
+
+
 def is_about(change: Change, key: Key) -> bool:
     """Return whether a change is about the result of this key: (framework, what, case).
 
@@ -196,7 +209,7 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
     entries_by_key: dict[Key, _Entry] = {}
     count: Counter[str] = Counter()
     for entry in entries:
-        what = f"known difference, {entry.function}, {entry.reason!r}"
+        what = known_title(entry)
         count[f"{entry.framework} {what}"] += 1
         number = count[f"{entry.framework} {what}"]
         verdict = "stale entry of the list" if entry.problem else "as listed"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
-from . import compared
+from . import baseline, compared
 
 
 def report(
@@ -30,21 +30,21 @@ def report(
         cases=list(cases),
         **defaults | fields,
     )
-    result.problems = _problems(result)
     return against(result, None)
 
 
 def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
-    """Return a copy of the report with its changes since a baseline, and the `exit_code` and `verdict` that follow.
+    """Return a copy of the report with its changes since a baseline, and the `exit_code`, `verdict` and `problems` that
+    follow.
 
-    Failures that the baseline already had do not fail the run. `summary` and `problems` stay as they are.
+    Failures that the baseline already had do not fail the run.
 
     changes: The changes since the baseline, or None without a baseline.
     """
     worse = report.differs if changes is None else any(change.worse for change in changes)
     exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_code})
-    return judged.model_copy(update={"verdict": _verdict(judged)})
+    return judged.model_copy(update={"verdict": _verdict(judged), "problems": _problems(judged)})
 
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
@@ -67,35 +67,58 @@ def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
 
 
 def _problems(report: ParityReport) -> list[Problem]:
-    """Return the problems that fail a run without a baseline. Cases that fail for the same reason share a problem."""
-    cases: dict[tuple[str, str, str | None, str | None], list[str]] = {}
-    for case in report.cases:
-        for problem in _problems_of(report, case):
-            cases.setdefault(problem, []).append(case.name)
-    for known in report.known:
-        if known.problem:
-            what = f"known difference {known.framework}, {known.function}, {known.reason!r}"
-            cases[what, known.problem, None, None] = []
-    return [
-        Problem(what=what, detail=detail, framework=framework, mode=mode, cases=names)
-        for (what, detail, framework, mode), names in cases.items()
-    ]
+    """Return the problems of a run. Cases that fail for the same reason share a problem, unless the baseline excuses
+    only some of them.
+    """
+    problems: dict[tuple[str | bool | None, ...], Problem] = {}
+    for each in [problem for case in report.cases for problem in _problems_of(report, case)]:
+        key = (each.what, each.detail, each.function, each.excused)
+        if key in problems:
+            problems[key].cases.extend(each.cases)
+        else:
+            problems[key] = each
+    return [*problems.values(), *(_stale(report, known) for known in report.known if known.problem)]
 
 
-def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[tuple[str, str, str | None, str | None]]:
-    """Yield the fields (what, detail, framework, mode) of a `Problem`, for each problem of a case."""
+def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
+    """Yield the problems of one case."""
+
+    def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
+        """Return a problem. place: `Change.what` of the result."""
+        is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
+        excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
+        fields = {"framework": None, "mode": None, **names}
+        return Problem(what=what, detail=detail, excused=excused, cases=[case.name], **fields)
+
     if case.stages_apart:
-        yield "frameworks differ from each other on the host path", ", ".join(case.stages_apart), None, None
+        what = "frameworks differ from each other on the host path"
+        yield problem(what, ", ".join(case.stages_apart), "between frameworks")
     for framework, result in case.frameworks.items():
         for mode, each in result.by_mode.items():
             if report.is_wrong(framework, each):
-                yield f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(framework, each), framework, mode
-        native = result.native
-        if native and report.is_wrong(framework, native):
-            what = f"{framework}, {compared.title(NATIVE, native)}, {native.verdict}"
-            yield what, _detail(framework, native), framework, NATIVE
-        if native and native.problem:
-            yield f"{framework}, {native.function}", native.problem, framework, NATIVE
+                what, detail = f"{framework}, {TITLES[mode]}, {each.verdict}", _detail(framework, each)
+                yield problem(what, detail, TITLES[mode], each, framework=framework, mode=mode)
+        if native := result.native:
+            place = compared.title(NATIVE, native)
+            names = {"framework": framework, "mode": NATIVE, "function": native.function}
+            if report.is_wrong(framework, native):
+                what = f"{framework}, {place}, {native.verdict}"
+                yield problem(what, _detail(framework, native), place, native, **names)
+            if native.problem:
+                yield problem(f"{framework}, {native.function}", native.problem, place, native, **names)
+
+
+def _stale(report: ParityReport, known: KnownDifferenceResult) -> Problem:
+    """Return the problem of a stale entry of the list of known differences."""
+    return Problem(
+        what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
+        detail=known.problem,
+        framework=None,
+        mode=None,
+        function=known.function,
+        excused=baseline.excuses(report, (known.framework, baseline.known_title(known), "")),
+        cases=[],
+    )
 
 
 def _detail(framework: str, result: Result) -> str:

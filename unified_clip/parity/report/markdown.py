@@ -90,7 +90,8 @@ def problem_lines(report: ParityReport) -> list[str]:
     for problem in report.problems:
         names = problem.cases
         where = f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
-        lines.append(": ".join(filter(None, (problem.what, where, problem.detail))))
+        excused = "as in the baseline" if problem.excused else ""
+        lines.append(": ".join(filter(None, (excused, problem.what, where, problem.detail))))
     return lines
 
 
