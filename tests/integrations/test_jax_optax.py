@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import math
 import pickle
 from typing import Any
@@ -303,6 +304,20 @@ def test_a_state_without_numbers_of_its_own_is_refused() -> None:
     for ask in (last, rate):
         with pytest.raises(TypeError, match=r"a state inside a graph \(jit, .* has no values yet\. Return the state"):
             jax.jit(ask)(clip.init(grads))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize(("saved", "resumed"), [*itertools.permutations([None, "zclip", "ema_ratio"], 2)])
+def test_a_state_of_another_adaptive_rule_is_an_error(saved: str | None, resumed: str | None, jitted: bool) -> None:
+    clips = [
+        ClipConfig(rule="global_norm", threshold=1.0, adaptive=rule and {"rule": rule}).as_optax()
+        for rule in (saved, resumed)
+    ]
+    grads = {"weight": jnp.ones(2)}
+    _, state = clips[0].update(grads, clips[0].init(grads))
+    update = jax.jit(clips[1].update) if jitted else clips[1].update
+    with pytest.raises(ValueError, match=r"was made by other adaptive rules.*new optimizer state"):
+        update(grads, state)
 
 
 def test_what_has_happened_is_found_wherever_the_state_is() -> None:

@@ -169,6 +169,13 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
     }
 
 
+def fits(rule: Rule | AdaGC, length: int | None) -> bool:
+    """Return whether a packed state of this many numbers can be the state of a rule. None: the number is unknown."""
+    if length is None or [] in rule.init().values():
+        return True
+    return length == len(flat(rule, first(rule)))
+
+
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
     """Return the state of a rule from the values of a packed tensor. `values`: a NumPy array or nested lists."""
     array = np.asarray(values)

@@ -140,7 +140,17 @@ class AdaptiveStates:
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return the states by group name, from one packed tensor for each state. A traced tensor stays packed."""
+        """Return the states by group name, from one packed tensor for each state. A traced tensor stays packed.
+
+        ValueError: the tensors are the states of other adaptive rules.
+        """
+        lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
+        if len(lengths) != len(self._rules) or not all(map(state.fits, self._rules.values(), lengths)):
+            own = sorted(map(str, self._rules.values()))
+            raise ValueError(
+                f"the optimizer's state was made by other adaptive rules than those of the configuration, {own}. "
+                "Continue with the configuration that made the state. Or start with a new optimizer state."
+            )
         return {
             name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor)
             for name, tensor in zip(self._rules, packed, strict=True)
