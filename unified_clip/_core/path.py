@@ -251,7 +251,7 @@ class DevicePrimitives(Protocol):
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
         """Prepare the writes of values into tensors that can be written."""
-        raise TypeError(f"tensors of {self.name} cannot be written")
+        raise TypeError(f"tensors of {self.name} cannot be changed in place")
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 

@@ -130,7 +130,7 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:
-    """Return the same meaning for another family, such as "pytorch".
+    """Return a `Meaning` that differs only in the family of its configuration, such as "pytorch".
 
     Return the meaning unchanged if its rule has no families, or if `family` is ''. Return None for None.
     """

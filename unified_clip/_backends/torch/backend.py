@@ -297,8 +297,9 @@ def _collect_in_graph(backend: TorchBackend, items: Sequence[Any], *, differenti
 
 
 def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-    """Return the owners as `alias_owners` does, by the identity of the tensors: in a graph, tensors have no
-    addresses.
+    """Return, for each gradient, the index of the first gradient that is the same tensor object.
+
+    Outside graphs, `alias_owners` compares memory addresses, which tensors in a graph do not have.
     """
     for index, tensor in enumerate(tensors):
         if conditions.is_expanded(tensor):

@@ -194,7 +194,7 @@ def _entry(name: str, entry: Any, first: int) -> Entry:
     size = np.dtype(STORAGE["bfloat16"] if dtype == "bfloat16" else dtype).itemsize if code in DTYPES else 0
     if code in DTYPES and stop - start != math.prod(shape) * size:
         needed = f"{math.prod(shape) * size} bytes for the dtype {dtype} and the shape {shape}"
-        raise UnreadableError(f"{name!r} has {stop - start} bytes, but needs {needed}. Save it again")
+        raise UnreadableError(f"{name!r} has {stop - start} bytes, but needs {needed}. Save the file again")
     return Entry(dtype, shape, first + start, first + stop)
 
 
