@@ -296,7 +296,8 @@ def read(
     if header.schema_ not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise RunError(
-            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. {AGAIN}"
+            f"{path} has the format version (schema) {header.schema_}, and this release reads {readable}. unified_clip "
+            f"{header.unified_clip} wrote it: install that release or a later one to read it."
         )
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
     steps: list[OptimizerStep] = []

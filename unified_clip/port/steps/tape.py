@@ -173,9 +173,10 @@ class TapeSteps:
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
                 "Each replica clips before gradients are added up (only clipnorm= and similar limits of tf.keras 2 "
-                "clip the sum), but DistributedDataParallel averages them in backward(). In PyTorch, call backward() "
-                "in `with model.no_sync():`, clip, then call torch.distributed.all_reduce(parameter.grad) for each "
-                "parameter. To clip the sum, clip after the all_reduce."
+                "clip the sum), but DistributedDataParallel averages them in backward(). In PyTorch, run the forward "
+                "pass and backward() in `with model.no_sync():`, clip, then call "
+                "torch.distributed.all_reduce(parameter.grad) for each parameter. To clip the sum, clip after the "
+                "all_reduce."
             )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(

@@ -74,7 +74,7 @@ class MMEngine(OwnFormat):
         clip = document.get(*CLIP)
         if clip is None:
             return Imported({"rule": "none"})
-        if not isinstance(clip, dict) or not clip:
+        if not isinstance(clip, dict) or (not clip and not isinstance(clip, PartialTable)):
             raise document.wrong(CLIP, f"{clip!r:.60} makes training fail. Set None, or a dict with a threshold.")
         for name in clip:
             document.get(*CLIP, name)  # raises if the value is unknown
