@@ -52,6 +52,28 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     return value
 
 
+def annotation(level: str, message: str, **properties: object) -> str:
+    r"""Return an annotation for the log of GitHub Actions, which shows it at a pull request.
+
+    level: error, warning or notice.
+    properties: Such as `file`, `line` and `title`.
+
+    Example:
+        >>> print(annotation("error", "100 %\nwrong", file="a,b.py", line=3))
+        ::error file=a%2Cb.py,line=3::100 %25%0Awrong
+    """
+    names = ",".join(f"{name}={_in_property(str(value))}" for name, value in properties.items())
+    return f"::{level}{names and f' {names}'}::{_in_message(message)}"
+
+
+def _in_message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _in_property(text: str) -> str:
+    return _in_message(text).replace(":", "%3A").replace(",", "%2C")
+
+
 def cell(text: str, style: str = "") -> Text:
     """Return text for a table or a line on the terminal. rich prints it as it is, without markup or emoji."""
     from rich.text import Text

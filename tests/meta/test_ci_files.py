@@ -129,6 +129,7 @@ def test_the_summary_is_written_and_the_exit_status_kept(machine: Machine, code:
     machine.behave(code)
     found = machine.step(SUITE)
     assert found.returncode == status
+    assert found.stdout.startswith("::error title=numpy%2C host path%2C ") == (status != 0)
     assert machine.output.read_text() == f"exit-code={status}\n"
     assert machine.summary.read_text() == (machine.workspace / "report" / "parity.md").read_text()
     assert machine.summary.read_text().startswith("# Parity report\n")
@@ -150,11 +151,11 @@ def test_all_inputs_reach_the_command(machine: Machine) -> None:
     inputs = {"suite": "a suite", "frameworks": "numpy,torch", "out": "a report", "baseline": "old ones.json"}
     found = machine.step(SUITE, **inputs, **{"extra-args": "--timeout  9"})
     assert found.stdout.splitlines() == [
-        *("parity", "--timeout", "9", "--suite", "a suite", "--out", "a report"),
+        *("parity", "--format", "github", "--timeout", "9", "--suite", "a suite", "--out", "a report"),
         *("--frameworks", "numpy,torch", "--baseline", "old ones.json"),
     ]
     found = machine.step(SUITE, out="a report")
-    assert found.stdout.splitlines() == ["parity", "--suite", "parity", "--out", "a report"]
+    assert found.stdout.splitlines() == ["parity", "--format", "github", "--suite", "parity", "--out", "a report"]
 
 
 @pytest.mark.parametrize("name", ["suite", "frameworks", "out", "baseline", "extra-args"])
@@ -220,9 +221,27 @@ def test_the_gitlab_job_uses_the_variables_that_it_declares() -> None:
 
 
 def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
-    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    block, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
     assert step["with"].keys() <= ACTION["inputs"].keys()
+
+
+def test_the_job_without_the_action_takes_the_baseline_of_the_target_branch(machine: Machine) -> None:
+    _, block = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    pip, *steps, summary = [step["run"] for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "run" in step]
+    assert pip.startswith("pip install 'unified_clip[cli]@git+")
+    stored = "cp report/parity.json parity/baseline.json"
+    commit = "git init -q; git add parity; git -c user.name=A -c user.email=a@b.c commit -qm base"
+    branch = "git update-ref refs/remotes/origin/main HEAD"
+    assert machine.run("\n".join(["unified-clip parity", stored, commit, branch]), {}).returncode == 0
+    target = {"GITHUB_BASE_REF": "main"}
+    assert machine.run("\n".join([*steps, summary]), target).returncode == 0
+    assert machine.summary.read_text().startswith("# Parity report\n")
+    machine.behave(WRONG)
+    assert machine.run(f"unified-clip parity || {stored}", {}).returncode == 0
+    found = machine.run("\n".join(steps), target)
+    assert found.returncode == 1
+    assert found.stdout.startswith("::error title=numpy%2C host path%2C different")
 
 
 @pytest.mark.nightly

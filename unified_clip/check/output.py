@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from .._display import safe
+from .._display import annotation, safe
 from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
@@ -160,22 +160,14 @@ def as_github(report: CheckReport) -> str:
     """
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
-    lines += [f"::notice::{_data(note)}" for note in report.notes]
+    lines += [annotation("notice", note) for note in report.notes]
     return "\n".join([*lines, *_clip_lines(report), report.headline]) + "\n"
 
 
 def _annotation(finding: Finding) -> str:
     level = "error" if finding.kind in ERRORS else "warning"
-    place = f"file={_property(finding.path)},line={finding.line},col={finding.column}"
-    return f"::{level} {place},title={_property(TITLES[finding.kind])}::{_data(_message(finding))}"
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    place = {"file": finding.path, "line": finding.line, "col": finding.column}
+    return annotation(level, _message(finding), **place, title=TITLES[finding.kind])
 
 
 WRITERS: Mapping[str, Callable[[CheckReport], str]] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
+from .._command.parser import FORMATS
 from .._display import safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
@@ -63,6 +64,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
         "this run",
     },
+    "--format": {
+        "choices": ("text", "github"),
+        "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
+    },
     "--recorded": {
         "type": Path,
         "metavar": "FILE",
@@ -76,7 +81,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
-WHOLE_RUN = ("out", "accept", "baseline", "recorded", "ported")
+WHOLE_RUN = ("out", "accept", "baseline", "format", "recorded", "ported")
 """Options that need the results of all cases, so `--case` rejects them."""
 
 
@@ -176,7 +181,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     Read the files of --baseline, --recorded and --ported before the run, so that a wrong file costs no time. With
     --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
     """
-    from .report import baseline, build, terminal, write
+    from .report import baseline, build, github, terminal, write
 
     out = OUT if options.out is None else options.out
     earlier = None
@@ -193,7 +198,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     except OSError as error:
         raise unwritable(out, error) from None
     with suppress(SystemExit):  # rich exits with 1 if nobody reads its output
-        terminal.show(report, out)
+        terminal.show(report, out, github.lines(report, suite.root) if options.format == "github" else None)
     if options.accept and suite.known_file:
         return _accept(report, suite.known_file)
     return report.exit_code

@@ -27,7 +27,7 @@ import unified_clip
 from unified_clip import cli
 from unified_clip._install import command
 from unified_clip.parity import engine
-from unified_clip.parity.report import build, markdown, write
+from unified_clip.parity.report import build, github, markdown, terminal, write
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.workers import pool
@@ -397,3 +397,46 @@ def test_the_command_names_the_extra_that_is_not_installed(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else object())
     assert cli.main(["parity"]) == 2
     assert f"not installed: rich. Install the extra `cli`: {command('cli')}" in capsys.readouterr().err
+
+
+def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clip.py").write_text("import numpy\n\n\ndef clip(grads, limit):\n    pass\n\n\nalias = clip\n")
+    (tmp_path / "parity").mkdir()
+    (tmp_path / "broken.py").write_text("def clip(:\n")
+
+    def printed(run: ParityReport) -> list[str]:
+        terminal.show(run, tmp_path, github.lines(run, tmp_path / "parity"))
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("::")]
+
+    def users(function: str) -> ParityReport:
+        differing = native("different", 0.5, problem="100 % off:\n::error::x", function=function)
+        return report(*(one_case(name, torch=FrameworkResult(native=differing)) for name in ("one", "two")))
+
+    where, what = "torch, ../clip.py:clip: 2 cases, first one", "100 %25 off:\\n::error::x"
+    title = where.replace(":", "%3A").replace(",", "%2C")
+    assert printed(users("../clip.py:clip")) == [f"::error file=clip.py,line=4,title={title}::{where}: {what}"]
+    for name in ("clip.py:alias", "broken.py:clip", "absent.py:clip"):
+        (line,) = printed(users(f"../{name}"))
+        assert line.startswith(f"::error file={name.partition(':')[0]},title=")
+    run = result("equal", "different")
+    (error,) = printed(run)
+    assert error.startswith(f"::error title=torch%2C host path%2C different%3A {NAME.replace(':', '%3A')}::torch, host")
+    (warning,) = printed(build.against(run, []))
+    assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::as in the baseline: ', 1)}"
+    assert printed(result("equal", "equal")) == []
+
+
+def test_the_command_prints_annotations_for_github(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    where = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\npython = 'absent'\n")
+    command = ["parity", "--suite", str(where), "--out", str(tmp_path / "out"), "--format"]
+    assert cli.main([*command, "github"]) == 3
+    assert capfd.readouterr().out.startswith("::error title=numpy%2C host path%2C missing")
+    assert cli.main([*command, "text"]) == 3
+    assert capfd.readouterr().out.startswith("numpy, host path, missing")
+    assert cli.main([*command[:3], "--format", "github", "--case", NAME]) == 2
+    assert "--format applies to unified-clip parity without --case only" in capfd.readouterr().err
+    assert cli.main([*command, "github", "init"]) == 2
+    assert "--out, --format apply to unified-clip parity without init only" in capfd.readouterr().err

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ... import _markdown
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
-from ..results import Counts, FrameworkResult, ParityReport, UnifiedClipResult
+from ..results import Counts, FrameworkResult, ParityReport, Problem, UnifiedClipResult
 from . import baseline, compared
 
 NOTHING = "-"
@@ -86,13 +86,19 @@ def _shares(counts: Counts) -> str:
 
 def problem_lines(report: ParityReport) -> list[str]:
     """Return a line for each problem: what failed, the number of cases and the first of them, and the details."""
-    lines = []
-    for problem in report.problems:
-        names = problem.cases
-        where = f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
-        excused = "as in the baseline" if problem.excused else ""
-        lines.append(": ".join(filter(None, (excused, problem.what, where, problem.detail))))
-    return lines
+    return [problem_line(problem) for problem in report.problems]
+
+
+def problem_line(problem: Problem) -> str:
+    """Return the line about a problem."""
+    excused = "as in the baseline" if problem.excused else ""
+    return ": ".join(filter(None, (excused, problem.what, cases_of(problem), problem.detail)))
+
+
+def cases_of(problem: Problem) -> str:
+    """Return the name of the case of a problem. For several cases, return their number and the name of the first."""
+    names = problem.cases
+    return f"{len(names)} cases, first {names[0]}" if len(names) > 1 else "".join(names)
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -15,11 +16,13 @@ MOST_CASES = 40
 """The tables of more cases are not printed: they would hide the problems."""
 
 
-def show(report: ParityReport, out: Path) -> None:
+def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
     """Print the report to the terminal: problems if the run fails, tables, the summary, and the path of the report.
 
     With a baseline, print only the table of changes. Without one, print no table if the report has more than MOST_CASES
     cases.
+
+    annotations: Lines to print in place of the problems, for `--format github`.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -35,8 +38,9 @@ def show(report: ParityReport, out: Path) -> None:
         tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
     elif len(report.cases) > MOST_CASES:
         tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
-    # without a failure, the baseline has all problems
-    for text in markdown.problem_lines(report) if report.exit_code else []:
+    if annotations is None:  # without a failure, the baseline has all problems
+        annotations = markdown.problem_lines(report) if report.exit_code else []
+    for text in annotations:
         console.print(cell(text), soft_wrap=True)
     for legend, columns, lines in tables:
         if lines:

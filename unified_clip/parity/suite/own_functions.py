@@ -27,6 +27,16 @@ def split(text: str, root: Path) -> tuple[Path, str]:
     return (root / path).absolute(), name
 
 
+def line_of(path: Path, name: str) -> int | None:
+    """Return the line of a function in a Python file. None if the file cannot be parsed, or does not define it."""
+    try:
+        nodes = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return None
+    defined = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
+    return defined[-1].lineno if defined else None
+
+
 def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
     """Check the functions of the user in the table of a framework. No file is imported.
 

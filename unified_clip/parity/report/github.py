@@ -1,0 +1,35 @@
+"""Write the problems of a run as annotations of GitHub Actions, for `unified-clip parity --format github`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ..._display import annotation, safe
+from ..results import ParityReport, Problem
+from ..suite import own_functions
+from . import markdown
+
+
+def lines(report: ParityReport, root: Path) -> list[str]:
+    """Return an annotation for each problem: an error, or a warning if the baseline excuses the problem.
+
+    root: The suite's directory, to find the functions of the user.
+    """
+    return [_annotation(problem, root) for problem in report.problems]
+
+
+def _annotation(problem: Problem, root: Path) -> str:
+    title = ": ".join(filter(None, (problem.what, markdown.cases_of(problem))))
+    level = "warning" if problem.excused else "error"
+    return annotation(level, safe(markdown.problem_line(problem)), **_place(problem, root), title=safe(title))
+
+
+def _place(problem: Problem, root: Path) -> dict[str, Any]:
+    """Return the file and the line of a function of the user, without the line if it is not known. Else return {}."""
+    if ".py:" not in (problem.function or ""):
+        return {}
+    path, name = own_functions.split(problem.function or "", root)
+    line = own_functions.line_of(path, name)
+    return {"file": os.path.relpath(path)} | ({"line": line} if line else {})
