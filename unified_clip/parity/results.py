@@ -74,7 +74,7 @@ class NativeResult(Result):
     """The relative distance from the exact norm."""
 
     gradients: Real | None
-    """The largest difference of an element, relative to the largest element."""
+    """The largest difference of an element, relative to the largest exact element of its gradient."""
 
     finite_size: Real = 0.0
     """The largest relative difference of finite numbers. 0 if it is only rounding."""

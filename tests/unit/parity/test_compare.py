@@ -208,6 +208,32 @@ def test_inf_and_nan_are_measured_apart_from_finite_numbers() -> None:
     assert [each.size for each in found.values()] == [0.0, 1.0, 0.0, 0.2]
 
 
+def test_the_difference_of_a_gradient_is_relative_to_that_gradient() -> None:
+    two = case([dense([3e4, 4e4]), dense([0.1, 0.2])], "clip_by_global_norm", clip_norm=25.0)
+    small = [float(value) for value in dense([5e-5, 1e-4]).values()]
+    lost = deviation(5e4, [15.0, 20.0], [0.0, 0.0], one=two)
+    assert (lost.kind, lost.size, lost.gradients) == ("value", 1.0, 1.0)
+    assert deviation(5e4, [15.0, 20.0], [small[1], small[1]], one=two).size == pytest.approx(0.5)
+    assert deviation(5e4, [15.0, 20.0], small, one=two).kind == ""
+
+
+def test_a_zeroed_gradient_differs_even_if_the_exact_one_underflows() -> None:
+    one = case([dense([3.0, 4.0]), dense([1e-45])], "clip_by_global_norm", clip_norm=0.01)
+    assert [oracle.expect(one).gradients[1].values().tolist()] == [[0.0]]
+    assert deviation(5.0, [0.006, 0.008], [1e-45], one=one).size == 1.0  # relative to the gradient before the clip
+    one = case([dense([3.0, 4.0]), dense([1e-9])], "clip_by_global_norm", clip_norm=1e-36)
+    kept = deviation(5.0, [6e-37, 8e-37], [1e-9], one=one)
+    assert kept.size > 1e26  # relative to the other gradients, which are smaller than the gradient before the clip
+
+
+def test_a_number_in_a_gradient_of_zeros_is_no_rounding() -> None:
+    one = case([dense([3.0, 4.0]), dense([0.0])], "clip_by_global_norm", clip_norm=2.5)
+    found = deviation(5.0, [1.5, 2.0], [1e-6], one=one)
+    assert found.kind == "value"
+    assert found.size == pytest.approx(5e-7)
+    assert deviation(5.0, [1.5, 2.0], [-0.0], one=one).kind == ""
+
+
 def test_a_number_in_place_of_an_exact_zero_has_a_finite_size() -> None:
     zero = dataclasses.replace(ONE, arguments={"clip_norm": 0.0})
     assert deviation(5.0, [0.0, 1e-20], None, one=zero).size == 0.0

@@ -56,7 +56,7 @@ class NativeDeviation:
     the other is another number."""
 
     gradients: float | None = None
-    """The largest difference of an element, relative to the largest element of the exact result. inf if an element is
+    """The largest difference of an element, relative to the largest exact element of its gradient. inf if an element is
     inf or NaN on one side, and another number on the other. None if the gradients were not compared."""
 
     not_finite: NotFinite = ""

@@ -48,7 +48,7 @@ def measure(
             sides = (results, expected.gradients, case.clipped_inputs)
             parts["gradients"] = difference(*map(values, sides))
     not_finite = cast(NotFinite, " and ".join(name for name, part in parts.items() if not part.is_finite))
-    size = max((part.size for part in parts.values() if part.size > tolerance or part.is_absolute), default=0.0)
+    size = max((part.size for part in parts.values() if part.size > tolerance or part.has_nonzero), default=0.0)
     if not kind and (size or not_finite):
         kind = "value"
     elif not kind and _touched(case, expected, outcome):
@@ -66,13 +66,13 @@ class Difference(NamedTuple):
     """The difference between some numbers and the exact numbers."""
 
     size: float = 0.0
-    """The largest difference of finite numbers, relative to the largest exact number."""
+    """The largest difference of finite numbers. `difference` documents the scale."""
 
     is_finite: bool = True
     """Whether inf and NaN are in the same places on both sides."""
 
-    is_absolute: bool = False
-    """Whether `size` is absolute and not 0. It is absolute if all exact numbers and all gradients are 0."""
+    has_nonzero: bool = False
+    """Whether a number differs in an array that should be only zeros. Such a difference is never rounding."""
 
 
 Arrays = Sequence[Float64s]
@@ -81,20 +81,25 @@ Arrays = Sequence[Float64s]
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     """Return the difference between numbers and the exact numbers, array by array.
 
+    The difference of an array is relative to the largest finite element of the exact array. If that is 0, it is
+    relative to the largest element of the array before the clip, or of all exact arrays if that is less. If it is 0,
+    too, the difference is relative to the largest element of all arrays, or absolute if all are 0.
+
     results, exact: Equally many arrays, with the same shapes.
-    inputs: The gradients before the clip. If every exact number is 0, inf or NaN, the size is relative to the largest
-        finite element of the gradients.
+    inputs: The gradients before the clip: an array for each exact array, or none.
     """
-    largest = _largest(exact) or _largest(inputs)
-    size, is_finite = 0.0, True
-    for result, right in zip(results, exact, strict=True):
+    overall = _largest(exact) or _largest(inputs)
+    size, is_finite, has_nonzero = 0.0, True, False
+    for result, right, before in zip(results, exact, inputs or [np.empty(0)] * len(exact), strict=True):
         both = np.isfinite(result) & np.isfinite(right)
         with np.errstate(all="ignore"):
             same = (result == right) | (np.isnan(result) & np.isnan(right))
-            difference = float(np.max(np.abs(result - right), where=both & ~same, initial=0.0))
-        size = max(size, difference / largest if largest else difference)
+            distance = float(np.max(np.abs(result - right), where=both & ~same, initial=0.0))
+        largest = _largest([right]) or min(_largest([before]), overall)
+        has_nonzero = has_nonzero or bool(distance and not largest)
+        size = max(size, distance / (largest or overall or 1.0))
         is_finite = is_finite and bool((both | same).all())
-    return Difference(min(size, sys.float_info.max), is_finite, is_absolute=bool(size) and not largest)
+    return Difference(min(size, sys.float_info.max), is_finite, has_nonzero)
 
 
 def _largest(arrays: Arrays) -> float:

@@ -24,9 +24,9 @@ LEGEND = (
 )
 NATIVE_LEGEND = (
     "{whose}: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
-    "one, which is not rounded / the largest difference of an element, relative to the largest element. `close`: "
-    "within rounding. `no norm`: the gradients are equal, and the function returned no norm. `-`: the framework has no "
-    "such function, or it returns no such number."
+    "one, which is not rounded / the largest difference of an element, relative to the largest exact element of its "
+    "gradient. `close`: within rounding. `no norm`: the gradients are equal, and the function returned no norm. `-`: "
+    "the framework has no such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 OWN_PAIRS = "Cases in which your functions of two frameworks differ by more than rounding. Sizes are relative."
