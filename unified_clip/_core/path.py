@@ -86,7 +86,9 @@ class Path(Protocol):
         """Return the p-norm of each tensor, from one pass over all, or None if each tensor needs a path of its own."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
-        """Return the 2-norm of each slice of the only tensor. In the result, `axes` have the length 1.
+        """Return the 2-norm of each slice of the path's tensor. The path must have exactly one tensor.
+
+        A slice extends along `axes`, which have the length 1 in the result.
 
         groups: As in `Slices`. If passed, each row gets the norm of the slice that its group forms.
         """

@@ -71,7 +71,7 @@ class Sharded(Framework):
         except RuntimeError as error:
             raise SystemExit(
                 f"another rank has ended, or gave no answer for {WAIT.seconds} seconds ({error}). Read that rank's "
-                "error above, and correct its cause. If there is none, run the suite again"
+                "error above, and correct its cause. If no error is above, run the suite again"
             ) from None
         return texts
 
