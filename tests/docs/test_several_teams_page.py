@@ -85,3 +85,30 @@ def test_each_change_of_the_table_is_reported_as_the_page_has_it(
         (folder / path).write_text(before)
         assert cli.main(CHECK) == 0
         capsys.readouterr()
+
+
+def test_a_trainer_whose_clip_is_off_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (script,) = re.findall(r"```python\n(from pathlib.*?)```", PAGE, re.DOTALL)
+    (rules,) = re.findall(r"```toml\n(require.*?)```", PAGE, re.DOTALL)
+    clip, arguments, train = folder / "clip.toml", folder / NLP, folder / "nlp" / "train.py"
+    (folder / VISION).write_text((folder / VISION).read_text().replace("value", "norm"))
+    (folder / RESEARCH).write_text((folder / RESEARCH).read_text().replace("0.5", "1.0"))
+    train.write_text(script)
+    off = arguments.read_text().replace('"max_grad_norm": 1.0', '"max_grad_norm": 0')
+    arguments.write_text(off)
+    assert cli.main(CHECK) == 1
+    assert f'add "{NLP}" to check.off in clip.toml' in capsys.readouterr().out
+    clip.write_text(re.sub(r"require.*\n", rules, clip.read_text()))
+    assert cli.main(CHECK) == 0
+    changes = [
+        (arguments, off.replace(": 0", ": 0.3"), f"{NLP}:4:1 drift"),
+        (arguments, off.replace(',\n  "max_grad_norm": 0', ""), f"{NLP}:1:1 drift"),
+        (arguments, off.replace("grad_norm", "gard_norm"), f"{NLP}:4:1 unknown"),
+        (train, script.replace("callbacks=[ClipCallback(clip)]", ""), "nlp/train.py:8:8 unknown"),
+    ]
+    for path, text, line in changes:
+        before = path.read_text()
+        path.write_text(text)
+        assert cli.main(CHECK) == 1
+        assert line in capsys.readouterr().out
+        path.write_text(before)

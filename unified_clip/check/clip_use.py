@@ -7,6 +7,8 @@ from pathlib import Path
 
 from ..config.clip_config import ClipConfig
 
+OWN = "unified_clip"
+
 THRESHOLD = "__threshold__"
 """Stands for the threshold in `ClipUse.call`."""
 
@@ -40,8 +42,20 @@ class ClipUse:
     by_default: bool = False
     """For a trainer: whether its file or its arguments have no clip key with a value."""
 
+    has_key: bool = False
+    """For a trainer's file: whether the file has a clip key, if only with null."""
+
     needs_key: bool = False
     """Whether `check.explicit` requires the key that the file does not set."""
+
+    must_be_off: bool = False
+    """Whether `check.off` requires that this clip is off. It then counts as no clip for `check.require`."""
+
+    is_replaced: bool = False
+    """For Python source: whether this clip is off, and the same file clips by unified_clip."""
+
+    is_set_outside: bool = False
+    """For Python source: whether the trainer reads its clip from a file or from the command line, as LightningCLI."""
 
     set_elsewhere: str = ""
     """For a file without a clip of its own: a sentence with the place that sets the clip. '' for other files."""
@@ -62,6 +76,16 @@ class ClipUse:
 
     call: str = ""
     """For a call of a function or class that clips: its code, with THRESHOLD in place of the threshold."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether unified_clip clips: by its functions in Python source, or by a clip configuration."""
+        return self.format == OWN or self.clip.partition(".")[0] == OWN
+
+    @property
+    def files(self) -> list[Path]:
+        """The file with the clip, and the file that inherits it."""
+        return [file for file in (self.path, self.read) if file is not None]
 
 
 @dataclass

@@ -52,6 +52,12 @@ ARGUMENT_FORMATS = {
 }  # fmt: skip
 """The format whose keys are also arguments in Python, by package."""
 
+REMOVE = (
+    "Remove this clip, or remove the file from check.off. Name the trainer's format in check.formats if it is wrong."
+)
+
+SWITCH_OFF_OUTSIDE = "Switch the clip off in the file that sets it, and add that file to check.off, too."
+
 ACCEPT = "This is the nearest rule there. To accept it, pass --nearest, or add the file to check.nearest."
 
 
@@ -87,6 +93,28 @@ class Edits:
     def settings(self, use: ClipUse) -> str:
         """Return the keys or the arguments with which a trainer has the effect of the configuration, or advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.remedy(use)
+
+    def switch_off(self, use: ClipUse) -> str:
+        """Return the keys or arguments that switch a trainer's own clip off, or advice."""
+        if use.is_set_outside:
+            return SWITCH_OFF_OUTSIDE
+        name = use.format or ARGUMENT_FORMATS.get(use.package, "")
+        if use.call or name not in FORMATS:
+            return REMOVE
+        text = self._exported(name, KINDS.get(use.path.suffix.lower()) if use.format else "json")
+        if not text or use.format:
+            return text or REMOVE
+        return ", ".join(_leaves(json.loads(text)))
+
+    def has_off_key(self, use: ClipUse) -> bool:
+        """Return whether a trainer has a key that switches its clip off. Without one, the key is left out instead."""
+        text = self.switch_off(use)
+        keys = FORMATS[use.format].clip_keys if use.format in FORMATS else ()
+        return not use.format or any(str(key[-1]) in text for key in keys)
+
+    def is_of_trainer(self, use: ClipUse, format_: str) -> bool:
+        """Return whether a trainer in Python source reads files of a format."""
+        return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
     def remedy(self, use: ClipUse) -> str:
         """Return advice to clip by the configuration itself, or to correct or ignore a clip of an unknown package."""

@@ -11,7 +11,7 @@ from ..config.check_rules import CheckRules, Ignore
 from ..config.clip_config import ClipConfig
 from ..config.documents import Key
 from ..config.explain import describe
-from . import patterns, required, trainer_files
+from . import off, patterns, required, trainer_files
 from .clip_use import ClipUse, Found
 from .judge import Judge, clip_result, headline, shown, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -47,7 +47,8 @@ def check(
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
     findings, notes = required.check(clip, rules.require, paths, files, found)
-    judge = Judge(wanted, clip)
+    judge = Judge(wanted, clip, found.uses)
+    findings += off.not_understood(clip, rules.off, files, found)
     ignored: list[Finding] = []
     clips: list[Clip] = []
     used: set[int] = set()
@@ -119,7 +120,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             else:
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
         elif (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path):
-            uses = _with_needed_keys(trainer_files.read(path, format_), rules, root)
+            uses = _with_rules(trainer_files.read(path, format_), rules, root)
             found.trainers += any(not trainer_files.package(use) for use in uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
             found.elsewhere += [path for use in uses if use.set_elsewhere]
@@ -130,21 +131,25 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         else:
             advance(1)
     _leave_out_bases(found)
-    uses = _with_needed_keys(source_files.read(sources, advance, configurations), rules, root)
+    uses = _with_rules(source_files.read(sources, advance, configurations), rules, root)
     found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
     found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     found.sources = len({use.path for use in uses})
     return found
 
 
-def _with_needed_keys(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
-    """Return the clips, with `needs_key` for the trainers' defaults in files of `check.explicit`."""
-    return [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
+def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
+    """Return the clips, with `needs_key` for the trainers' defaults in files of `check.explicit`.
+
+    In files of `check.off`, trainers' clips have `must_be_off`. Elsewhere, leave out those with `is_replaced`.
+    """
+    uses = [replace(use, needs_key=use.by_default and _matches_any(rules.explicit, use, root)) for use in uses]
+    uses = [off.marked(use) if _matches_any(rules.off, use, root) else use for use in uses]
+    return [use for use in uses if use.must_be_off or not use.is_replaced]
 
 
 def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
-    files = [file for file in (use.path, use.read) if file is not None]
-    return any(patterns.matches(glob, file, root) for glob in globs for file in files)
+    return any(patterns.matches(glob, file, root) for glob in globs for file in use.files)
 
 
 def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
@@ -164,8 +169,8 @@ def _leave_out_bases(found: Found) -> None:
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
     keep the first entry.
     """
-    known = [use for use in found.uses if use.config is not None]
-    found.files = {os.path.realpath(file) for use in known for file in (use.path, use.read) if file is not None}
+    known = [use for use in found.uses if use.config is not None and not use.must_be_off]
+    found.files = {os.path.realpath(file) for use in known for file in use.files}
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
     kept: dict[tuple[str, int, str], ClipUse] = {}
     for use in found.uses:
@@ -215,7 +220,9 @@ def _unused(
             clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
             why = f"The files that match {rule.path!r} have no finding{clips}."
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, patterns.advice(rule.path, root))
-    for name, globs in (("explicit", rules.explicit), ("nearest", rules.nearest)) if is_whole else ():
+    for name, globs in (
+        (("explicit", rules.explicit), ("nearest", rules.nearest), ("off", rules.off)) if is_whole else ()
+    ):
         for index, glob in enumerate(globs):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."

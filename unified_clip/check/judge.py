@@ -11,7 +11,7 @@ from pathlib import Path
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
-from ..config.schema import DEFAULT_FAMILY
+from ..config.schema import DEFAULT_FAMILY, is_off
 from .clip_use import ClipUse
 from .edits import Edits
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
@@ -26,14 +26,24 @@ NO_DEFAULT = (
 )
 
 
+OFF_HINT = (
+    'If the training code clips by {clip}, as {own} does, this clip has to be off: add "{file}" to check.off in {clip}.'
+)
+ON = "check.off requires that this clip is off, since the training code clips. This clip is on."
+
+
 class Judge:
     """Compares clips with one clip configuration.
 
-    wanted: The clip configuration. file: Its file. `notes` gets a sentence with the difference of each accepted clip.
+    wanted: The clip configuration. file: Its file. uses: All clips.
+    `notes` gets a sentence with the difference of each accepted clip.
     """
 
-    def __init__(self, wanted: ClipConfig, file: Path) -> None:
+    def __init__(self, wanted: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.wanted, self._file = wanted, file
+        self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
+        own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
+        self._own = next((shown(use.path) for use in own), "")
         self._near: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
         self._text = " ".join(describe.sentences(wanted))
@@ -47,9 +57,12 @@ class Judge:
 
         nearest: Whether a clip that differs in family or eps only is near. This adds a sentence to `notes`.
         """
+        if use.must_be_off:
+            return self._judge_off(use)
         edits = Edits(self.wanted, self._file, nearest=nearest)
         if use.config is None:
-            return "unknown", self._finding(use, "unknown", use.why_unknown, edits.remedy(use))
+            edit = self._hint(use, edits.remedy(use)) if use.is_set_outside else edits.remedy(use)
+            return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.wanted)
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
@@ -63,14 +76,40 @@ class Judge:
             return "near", None
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
-        differences = [
-            Difference(about=each.about, found=each.a, wanted=each.b)
-            for each in compared.differences
-            if each.about != compare.NOT_FINITE  # a note has it
-        ]
+        differences = _differences(compared)
         effect = family.sentence if family is not None else self._effect(use.config, compared.compared)
         edit = edits.edit(use, differences)
+        edit = self._hint(use, edit) if is_off(use.config) else edit
         return "drift", self._finding(use, "drift", does, edit, differences, effect)
+
+    def _hint(self, use: ClipUse, edit: str) -> str:
+        """Return an edit that begins with advice about `check.off` if Python source clips by unified_clip."""
+        if not self._own or use.is_own:
+            return edit
+        return f"{OFF_HINT.format(own=self._own, clip=self._file.name, file=shown(use.path))}\n{edit}"
+
+    def _judge_off(self, use: ClipUse) -> tuple[Result, Finding | None]:
+        """Return (result, finding) for a clip that has to be off. The finding is None if it is.
+
+        A trainer that reads its clip from a file is off if `check.off` has a file of that trainer whose clip is off.
+        """
+        edits = Edits(ClipConfig(rule="none"), self._file, nearest=True)
+        edit = edits.switch_off(use)
+        if use.config is None:
+            files = [shown(each.path) for each in self._off if edits.is_of_trainer(use, each.format)]
+            if use.is_set_outside and files:
+                place = f"{shown(use.path)}:{use.line} {use.clip}"
+                self._near.append(f"{place} is set outside of the source. Off in {', '.join(files)}.")
+                return "off", None
+            why = f"check.off requires that this clip is off. {use.why_unknown}"
+            return "unknown", self._finding(use, "unknown", why, edit)
+        if is_off(use.config) and use.needs_key and not use.has_key and edits.has_off_key(use):
+            return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
+        if is_off(use.config):
+            return "off", None
+        compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "check.off"))
+        does = " ".join(describe.sentences(use.config))
+        return "drift", self._finding(use, "drift", does, edit, _differences(compared), ON)
 
     @property
     def notes(self) -> list[str]:
@@ -119,6 +158,15 @@ class Judge:
         if key not in self._comparisons:
             self._comparisons[key] = compare.compare(config, self.wanted, ("this clip", self._file.name))
         return self._comparisons[key]
+
+
+def _differences(compared: compare.Comparison) -> list[Difference]:
+    """Return the settings that differ, except for steps whose norm is not finite, on which there is a note."""
+    return [
+        Difference(about=each.about, found=each.a, wanted=each.b)
+        for each in compared.differences
+        if each.about != compare.NOT_FINITE
+    ]
 
 
 def _change(result: compare.ExampleResult, *, with_before: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from .._report_model import ReportModel, json_schema
 
 Kind = Literal["drift", "missing", "unknown", "unused"]
-Result = Literal["same", "near", "drift", "missing", "unknown", "ignored"]
+Result = Literal["same", "near", "off", "drift", "missing", "unknown", "ignored"]
 
 TITLES: dict[Kind, str] = {
     "drift": "A clip differs from the shared clip configuration",
@@ -33,9 +33,9 @@ class Finding(ReportModel):
     """A clip that differs, may differ or is missing, or a rule of the table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs. "missing": a path or a pattern of `check.require` has no file with a clip, or a file
-    of `check.explicit` has only the trainer's default. "unknown": the effect of the clip cannot be read from the file.
-    "unused": a rule of the table `check` has no effect."""
+    """"drift": the clip differs, or is on in a file of `check.off`. "missing": a path or a pattern of `check.require`
+    has no file with a clip, or a file of `check.explicit` has only the trainer's default. "unknown": the effect of the
+    clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The file, relative to the working directory if it is below it."""
@@ -92,8 +92,9 @@ class Clip(ReportModel):
     """The family of the clip's rule. Empty if the rule has none, or if the effect of the clip is unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": `--nearest` accepts the difference. "ignored": an
-    ignore rule covers the finding. "drift", "missing" and "unknown": as for findings."""
+    """"same": the clip has the effect of the configuration. "near": `--nearest` accepts the difference. "off": the
+    trainer's own clip is off, as `check.off` requires. "ignored": an ignore rule covers the finding. "drift", "missing"
+    and "unknown": as for findings."""
 
 
 class Counts(ReportModel):

@@ -41,13 +41,14 @@ def check(
     """Return (findings, notes), with a finding for each path or pattern of `check.require` without a file that clips.
 
     A clip with an unknown effect counts as a clip. A configuration that is never used counts for a path, since another
-    finding reports it, but not for a pattern. A pattern for files outside `paths` is not checked, and has a note.
+    finding reports it, but not for a pattern. A clip that has to be off never counts. A pattern for files outside
+    `paths` is not checked, and has a note.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. found: The clips in these files.
     """
     findings = list(_paths_without_clip(clip, paths, files, found))
-    clipping = _files([use for use in found.uses if not use.unused]) | found.files
+    clipping = _files([use for use in found.uses if not use.unused and not use.must_be_off]) | found.files
     root, notes = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -76,12 +77,12 @@ def _elsewhere(files: Sequence[Path], found: Found) -> str:
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
     """Return the real paths of the files with these clips."""
-    return {os.path.realpath(file) for use in uses for file in (use.path, use.read) if file is not None}
+    return {os.path.realpath(file) for use in uses for file in use.files}
 
 
 def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], found: Found) -> Iterator[Finding]:
     """Yield a finding for each path that has no file with a clip. `clip, paths, files, found`: as for `check`."""
-    clipping = _files(found.uses) | found.files
+    clipping = _files([use for use in found.uses if not use.must_be_off]) | found.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

@@ -179,7 +179,9 @@ def _use(path: Path, candidate: Candidate, version: object) -> ClipUse:
     file = document.origin(place)[0].path or path
     line = document.line(place) or 1
     is_default = bool(unset) or not place
-    return ClipUse(file, line, 1, title, config, read=path, bases=bases, by_default=is_default, format=name)
+    return ClipUse(
+        file, line, 1, title, config, read=path, bases=bases, by_default=is_default, has_key=bool(place), format=name
+    )
 
 
 def _named_in(message: str, document: Document) -> Path | None:

@@ -39,6 +39,11 @@ class CheckRules(ConfigModel):
         description="files whose clips may differ in family or eps only, as with --nearest, which is for all files: "
         f"{GLOB}",
     )
+    off: list[Name] = Field(
+        default=[],
+        description="files of trainers whose own clip has to be off, since the training code clips by this file: "
+        f"{GLOB}",
+    )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},

@@ -12,6 +12,9 @@ from ..config.clip_config import ClipConfig
 Verdict = Literal["rewritten", "flagged", "left"]
 Target = Literal["torch", "drop-in"]
 
+SET_OUTSIDE = "may be set by a file, the command line, or arguments that cannot be inferred"
+"""The reason why the value of a trainer's argument is unknown, without the name of the argument."""
+
 
 @dataclass(frozen=True)
 class Meaning:

@@ -8,6 +8,7 @@ import libcst as cst
 
 from .catalog import ENGINE_METHODS, Setting, setting_of, settings
 from .clip_call import Entry, FoundClip, Imports, entry_of
+from .clip_site import SET_OUTSIDE
 from .source.module import SELF, Module
 from .source.syntax_tree import is_name, keywords_of, method_of
 
@@ -45,8 +46,7 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
 
 def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cst.Call | None = None) -> FoundClip:
     """Return a clip for a trainer's clipping argument whose value comes from outside the file."""
-    sources = "a file, the command line, or arguments that cannot be inferred"
-    why_not = f"{setting.keyword}= may be set by {sources}. {setting.why_not}"
+    why_not = f"{setting.keyword}= {SET_OUTSIDE}. {setting.why_not}"
     return FoundClip(node, f"{name}({setting.keyword}=)", call=call, why_not=why_not, setting=setting)
 
 

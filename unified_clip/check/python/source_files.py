@@ -17,7 +17,7 @@ from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters
-from ...port.clip_site import ClipSite, PortedFile, UnreadableFile
+from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ClipUse
 from ..trainer_files import names_clip
@@ -110,8 +110,8 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
 def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None) -> ClipUse | None:
     """Return a framework's own clip, with the reason if its effect is unknown.
 
-    Return None if the code measures a norm only, clips no gradients, or switches a trainer's clip off in favour of
-    unified_clip's. Switched off without a replacement, the clip has the rule "none".
+    Return None if the code measures a norm only, or clips no gradients. A trainer's clip that is switched off has the
+    rule "none".
 
     site: The clip as `unified-clip port` finds it. is_replaced: As for `_native_uses`. call: The call at `site`, or
     None if there is none.
@@ -119,7 +119,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
     function = clip_function(site.name)
     use = partial(ClipUse, path, site.line, site.column, site.name, package=_package(site.name))
     if site.verdict == "left":
-        return use(ClipConfig(rule="none")) if site.rule == OFF and not is_replaced else None
+        return use(ClipConfig(rule="none"), is_replaced=is_replaced) if site.rule == OFF else None
     if function is not None and function.replacement in MEASURES:
         return None
     threshold = site.meaning.threshold if site.meaning else ""
@@ -130,7 +130,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         if config is None:
             reasons = [reason for reason in site.reason.split(". ") if reason and not ADVICE.search(reason)]
             unknown = NOT_CALLED if call is None else RUN_TIME
-            return use(why_unknown=". ".join(reasons).rstrip(".") + "." if reasons else unknown)
+            why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
+            return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
         if math.inf in (config.max, -(config.min or 0)):
             return use(why_unknown=ONE_BOUND)
         if call is not None and site.meaning is not None and function is None:  # a trainer without the argument
@@ -142,6 +143,14 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return use(call_site.narrowed(source, call, config), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
+
+
+def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:
+    """Return whether a trainer reads its clip from a file or the command line, and not from unpacked arguments."""
+    is_unpacked = call is not None and (
+        any(isinstance(each, ast.Starred) for each in call.args) or any(each.arg is None for each in call.keywords)
+    )
+    return SET_OUTSIDE in site.reason and not is_unpacked
 
 
 def _package(name: str) -> str:

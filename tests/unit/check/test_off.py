@@ -1,0 +1,164 @@
+"""`check.off`: trainers whose own clip has to be off, since the training code clips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import WANTED, Check, one
+
+from unified_clip import ClipConfig
+from unified_clip.check.model import CheckReport
+from unified_clip.config.formats import FORMATS, convert
+from unified_clip.config.formats.python_source import PythonFormat
+
+OWN = 'clip = ClipConfig.load(Path(__file__).parents[1] / "clip.toml")\n'
+HEAD = "from pathlib import Path\n\nfrom unified_clip import ClipConfig\n"
+HF = f"""{HEAD}from unified_clip.integrations.transformers_callback import ClipCallback
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+{OWN}(args,) = HfArgumentParser(TrainingArguments).parse_json_file("training_args.json")
+trainer = Trainer(model, args, callbacks=[ClipCallback(clip)])
+"""
+CLI = f"""{HEAD}from unified_clip.integrations.lightning_callback import ClipCallback
+from lightning.pytorch.cli import LightningCLI
+
+{OWN}cli = LightningCLI(Model, trainer_defaults={{"callbacks": [ClipCallback(clip)]}})
+"""
+ARGUMENTS = '{{"output_dir": "out", "per_device_train_batch_size": 16{}}}\n'
+LIGHTNING = "trainer:\n  max_epochs: 90\n  accumulate_grad_batches: 2\n{}"
+NULL = "  gradient_clip_val: null\n"
+TEAMS = {
+    "nlp/train.py": HF,
+    "nlp/args.json": ARGUMENTS.format(', "max_grad_norm": 0'),
+    "vision/train.py": CLI,
+    "vision/config.yaml": LIGHTNING.format(NULL),
+}
+
+
+def off(*globs: str, rules: str = "") -> str:
+    return f"{WANTED}\n[check]\noff = {[*globs]}\n{rules}".replace("'", '"')
+
+
+def results(report: CheckReport) -> dict[str, set[str]]:
+    return {path: {clip.result for clip in report.clips if clip.path == path} for path in TEAMS}
+
+
+@pytest.mark.parametrize("rules", ["", 'explicit = ["**"]\n'])
+@pytest.mark.parametrize("globs", [("nlp/**", "vision/**"), tuple(TEAMS)])
+def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], rules: str) -> None:
+    report = check(TEAMS, off(*globs, rules=rules))
+    assert report.findings == []
+    assert results(report) == {
+        "nlp/train.py": {"same", "off"},
+        "nlp/args.json": {"off"},
+        "vision/train.py": {"same", "off"},
+        "vision/config.yaml": {"off"},
+    }
+    assert report.notes == [
+        "nlp/train.py:8 transformers.TrainingArguments(max_grad_norm=) is set outside of the source. Off in "
+        "nlp/args.json.",
+        "vision/train.py:8 lightning.pytorch.cli.LightningCLI(gradient_clip_val=) is set outside of the source. Off in "
+        "vision/config.yaml.",
+    ]
+
+
+def test_without_the_rule_the_edit_names_it(check: Check) -> None:
+    findings = check(TEAMS).findings
+    assert {each.path for each in findings} == {*TEAMS}
+    for finding in findings:
+        hint = "If the training code clips by clip.toml, as nlp/train.py does, this clip has to be off: add "
+        assert finding.edit.startswith(f'{hint}"{finding.path}" to check.off in clip.toml.\n')
+
+
+def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
+    assert "check.off" not in one(check({"args.json": TEAMS["nlp/args.json"]})).edit
+
+
+@pytest.mark.parametrize(("path", "text", "line", "edit"), [
+    ("nlp/args.json", ARGUMENTS.format(', "max_grad_norm": 0.3'), 1, '{\n  "max_grad_norm": 0.0\n}'),
+    ("nlp/args.json", ARGUMENTS.format(""), 1, '{\n  "max_grad_norm": 0.0\n}'),
+    ("vision/config.yaml", LIGHTNING.format("  gradient_clip_val: 1.0\n"), 4, "trainer:\n  gradient_clip_val: null"),
+    ("nlp/train.py", HF + "TrainingArguments('out', max_grad_norm=1.0)\n", 10, "max_grad_norm=0.0"),
+    ("nlp/train.py", HF + "TrainingArguments('out')\n", 10, "max_grad_norm=0.0"),
+])  # fmt: skip
+def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: int, edit: str) -> None:
+    findings = check({**TEAMS, path: text}, off("nlp/**", "vision/**")).findings
+    finding = next(each for each in findings if each.path == path)
+    assert (finding.kind, finding.line, finding.edit) == ("drift", line, edit)
+    assert finding.effect.startswith("check.off requires that this clip is off")
+    rule = finding.differences[0]
+    assert (rule.about, rule.found, rule.wanted) == ("rule", "global_norm", "none")
+
+
+@pytest.mark.parametrize(("path", "text", "why"), [
+    ("vision/config.yaml", LIGHTNING.format("  gradient_clip_vall: 0.3\n"), "gradient_clip_vall"),
+    ("vision/config.yaml", "model: resnet\n", "the file shows no trainer"),
+    ("nlp/args.json", ARGUMENTS.format(', "max_grad_nrom": 0'), "max_grad_nrom"),
+    ("nlp/args.json", "{", "args.json"),
+    ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "may be set by"),
+])  # fmt: skip
+def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text: str, why: str) -> None:
+    findings = check({**TEAMS, path: text}, off(*TEAMS)).findings
+    finding = next(each for each in findings if each.path == path)
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+def test_a_file_that_leaves_its_clip_to_another_is_unknown(check: Check) -> None:
+    file = '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}\n'
+    finding = one(check({**TEAMS, "ds.json": file}, off(*TEAMS, "ds.json")))
+    assert (finding.kind, finding.path) == ("unknown", "ds.json")
+    assert "max_grad_norm of Hugging Face's TrainingArguments" in finding.does
+
+
+def test_a_command_line_parser_is_unknown_without_a_file_that_is_off(check: Check) -> None:
+    files = {path: text for path, text in TEAMS.items() if path != "nlp/args.json"}
+    finding = one(check(files, off("nlp/**", "vision/**")))
+    assert (finding.kind, finding.path, finding.line) == ("unknown", "nlp/train.py", 8)
+    assert finding.edit == "Switch the clip off in the file that sets it, and add that file to check.off, too."
+
+
+def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(check: Check) -> None:
+    own = HEAD + OWN + "clip(gradients)\n"
+    finding = one(check({"a/train.py": own}, off("a/*")))
+    assert (finding.kind, finding.path, finding.clip) == ("unknown", "a/train.py", 'check.off "a/*"')
+    assert check({**TEAMS, "nlp/other.py": own}, off("nlp/**", "vision/**")).findings == []
+
+
+def test_the_default_of_off_is_missing_where_the_key_is_required(check: Check) -> None:
+    files = {**TEAMS, "vision/config.yaml": LIGHTNING.format("")}
+    assert check(files, off("nlp/**", "vision/**")).findings == []
+    finding = one(check(files, off("nlp/**", "vision/**", rules='explicit = ["**"]\n')))
+    assert (finding.kind, finding.path) == ("missing", "vision/config.yaml")
+    assert finding.edit == "trainer:\n  gradient_clip_val: null"
+
+
+def test_a_trainer_that_is_off_is_no_clip_for_a_requirement(check: Check) -> None:
+    files = {**TEAMS, "nlp/train.py": "from transformers import Trainer\n"}
+    finding = one(check(files, off("nlp/args.json", "vision/**", rules='require = ["nlp/**", "vision/**"]\n')))
+    assert (finding.kind, finding.clip) == ("missing", 'check.require "nlp/**"')
+    for path in TEAMS:
+        Path(path).unlink()
+    finding = one(check({"args.json": TEAMS["nlp/args.json"]}, off("args.json")))
+    assert (finding.kind, finding.clip) == ("missing", "PATH .")
+
+
+def test_a_pattern_for_no_file_is_a_finding(check: Check) -> None:
+    finding = one(check(TEAMS, off("nlp/**", "vision/**", "gone/**")))
+    assert (finding.kind, finding.clip, finding.line) == ("unused", 'check.off "gone/**"', 6)
+
+
+WRITABLE = [name for name, each in FORMATS.items() if not isinstance(each, PythonFormat)]
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
+    trainer, clip = FORMATS[name], ClipConfig(rule="none")
+    suffix = {"args": "sh", "python": "py"}.get(trainer.kinds[0], trainer.kinds[0])
+    text = convert.write(clip, name)[0]
+    own = {"train.py": HEAD + 'clip = ClipConfig.load("clip.toml")\nclip(gradients)\n'}
+    rules = f'explicit = ["**"]\n[check.formats]\n"a.{suffix}" = "{name}@{trainer.newest}"\n'
+    report = check({f"a.{suffix}": text, **own}, off(f"a.{suffix}", rules=rules))
+    assert [(each.kind, each.does) for each in report.findings] == []
+    assert "off" in {each.result for each in report.clips}

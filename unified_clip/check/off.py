@@ -1,0 +1,51 @@
+"""The files of `check.off`: trainers whose own clip has to be off, since the training code clips."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from . import patterns
+from .clip_use import ClipUse, Found
+from .judge import shown, without_clip
+from .model import Finding
+from .trainer_files import PYTHON
+
+NOT_UNDERSTOOD = (
+    "check.off requires that this trainer's own clip is off, but the file shows no trainer with a clip. So the effect "
+    "of the trainer is unknown."
+)
+EDIT = (
+    "Set the trainer's clip key to its value for off, or name the trainer's format in check.formats. If the file is "
+    "for no trainer, remove it from check.off."
+)
+
+
+def marked(use: ClipUse) -> ClipUse:
+    """Return a clip with `must_be_off`, except for unified_clip's own. A clip that is set elsewhere is unknown."""
+    if use.is_own:
+        return use
+    return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
+
+
+def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+    """Yield a finding for each file of `check.off` that shows no trainer, so that nothing shows that its clip is off.
+
+    If a pattern also matches a trainer, skip Python files and base files: they may belong to that trainer.
+
+    clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
+    """
+    root = clip.resolve().parent
+    shows = {os.path.realpath(file) for use in found.uses if not use.is_own for file in use.files}
+    reported: set[Path] = set()
+    for glob in globs:
+        matching = [file for file in files if patterns.matches(glob, file, root)]
+        is_shown = any(os.path.realpath(file) in shows for file in matching)
+        for file in matching:
+            is_part = file.suffix.lower() == PYTHON or file.resolve() in found.bases
+            if os.path.realpath(file) in shows or (is_shown and is_part) or file in reported:
+                continue
+            reported.add(file)
+            yield without_clip("unknown", file, 1, f'check.off "{glob}"', f"{shown(file)}: {NOT_UNDERSTOOD}", EDIT)
