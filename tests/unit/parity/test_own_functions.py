@@ -277,9 +277,25 @@ def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
     where = written(tmp_path, NAMES)
     chosen = suites.only_cases(suites.read(where), [GLOBAL])
     notes = [f"Not called in this run: clip.py:{name} (numpy)." for name in ("in_place", "each")]
-    run = engine.run(suites.without(chosen, ["native"]))
-    assert run.notes[1:] == ["Not called in this run: clip.py:clip (numpy).", *notes]
-    assert compared.line(run) == "Compared with exact arithmetic: unified_clip."
+    run = engine.run(chosen)
+    assert run.notes == notes
+    assert compared.line(run) == "Compared with exact arithmetic: unified_clip and clip.py:clip (numpy)."
+
+
+def test_a_run_that_leaves_out_all_functions_of_the_user_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = written(tmp_path)
+    command = ["parity", "--suite", str(where), "--out", str(tmp_path / "out"), "--without"]
+    assert cli.main([*command, "native"]) == 2
+    none = "--without native: the run would call none of your functions (clip.py:clip, clip.py:in_place, clip.py:each)"
+    assert f"{none}, which need numpy:native. Remove --without" in capsys.readouterr().err
+    two = where / "suite.toml"
+    frameworks = "[frameworks.torch]\n[frameworks.torch.functions]\nglobal_norm = 'clip.py:total'\n"
+    two.write_text(two.read_text(encoding="utf-8") + frameworks, encoding="utf-8")
+    assert cli.main([*command, "native,torch:device"]) == 2
+    assert "which need numpy:native or torch:native. Type --without torch:device" in capsys.readouterr().err
+    assert suites.without(suites.read(where), ["torch:native"]).frameworks["numpy"].modes[-1] == "native"
 
 
 def test_a_function_whose_result_is_unreadable_was_called(tmp_path: Path) -> None:

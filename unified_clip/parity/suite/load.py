@@ -19,7 +19,7 @@ from typing import Any, get_args
 from ..._dispatch import ADAPTERS
 from ..known import entries
 from ..known.entries import KnownDifference
-from ..modes import OnRequest, modes_of
+from ..modes import NATIVE, OnRequest, modes_of
 from . import cases, own_functions, schema
 from .cases import Case
 from .schema import Framework, SuiteError
@@ -183,7 +183,8 @@ def only(suite: Suite, names: Sequence[str]) -> Suite:
 def without(suite: Suite, modes: Sequence[str]) -> Suite:
     """Return the suite without these modes, for `--without`. A mode of one framework is written like `jax:device`.
 
-    SuiteError: no framework of the run has such a mode, or a framework would have no mode left.
+    SuiteError: no framework of the run has such a mode, a framework would have no mode left, or the run would leave out
+        all functions of the user.
     """
     for mode in modes:
         _check_mode(suite, mode)
@@ -198,6 +199,14 @@ def without(suite: Suite, modes: Sequence[str]) -> Suite:
         remedy = "Leave out fewer modes"
         remedy += f", or run without {empty[0]}: --frameworks {','.join(others)}" if others else ""
         raise SuiteError(f"--without {','.join(modes)}: {empty[0]} has no mode left. {remedy}", "UC203")
+    own = {name: framework for name, framework in frameworks.items() if framework.functions}
+    if own and not any(NATIVE in framework.modes for framework in own.values()):
+        functions = ", ".join(text for framework in own.values() for text in framework.functions.values())
+        needed = " or ".join(f"{name}:{NATIVE}" for name in own)
+        kept = [mode for mode in modes if mode != NATIVE and mode.removesuffix(f":{NATIVE}") not in own]
+        remedy = f"Type --without {','.join(kept)}" if kept else "Remove --without"
+        problem = f"the run would call none of your functions ({functions}), which need {needed}"
+        raise SuiteError(f"--without {','.join(modes)}: {problem}. {remedy}", "UC203")
     return dataclasses.replace(suite, frameworks=frameworks, without=list(dict.fromkeys(modes)))
 
 
