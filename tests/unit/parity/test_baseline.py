@@ -15,6 +15,7 @@ from support.parity.cases import ONE_CASE, suite
 from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
+from unified_clip.parity.known.entries import KnownDifference
 from unified_clip.parity.report import baseline, build, write
 from unified_clip.parity.results import (
     SCHEMA,
@@ -118,6 +119,20 @@ def test_a_whole_framework_or_case_is_told_once() -> None:
     large.cases[1].frameworks["jax"].host = clip_result("different", 3.0)
     worse = change("new", "jax", "host path", "two", "", "different, 3 ULP", worse=True)
     assert baseline.changes(small, large) == [worse, *new]
+
+
+def test_a_known_difference_that_is_larger_than_listed_has_both_sizes() -> None:
+    old = known(size=0.01, listed_size=0.01)
+    fields = {"framework": "torch", "function": "clip", "kind": "value", "size": 0.01, "cases": ["one"], "reason": "so"}
+    entry = KnownDifference.model_validate(fields | {"within": 4.0})
+    sizes = {
+        "listed 0.01, but measured 0.5": known(size=0.5, listed_size=0.01),
+        "as listed, 0.03": known(size=0.03, finite_size=0.03, listed_size=0.01, entry=entry),
+        "listed 0.01, but measured 0.05": known(size=0.05, finite_size=0.05, listed_size=0.01, entry=entry),
+    }
+    for text, new in sizes.items():
+        (moved,) = baseline.changes(with_known(old), with_known(new))
+        assert (moved.before, moved.after) == ("as listed, 0.01", text)
 
 
 # -- what is worse

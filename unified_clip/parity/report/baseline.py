@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ..known.entries import WITHIN
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
@@ -214,10 +215,24 @@ def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
         number = count[f"{entry.framework} {what}"]
         verdict = "stale entry of the list" if entry.problem else "as listed"
         size = entry.size or 0.0
-        text = verdict + (f": {entry.problem}" if entry.problem else f", {size:.2g}" if size else "")
+        text = f"{verdict}: {entry.problem}" if entry.problem else _measured(entry)
         key = (entry.framework, what if number == 1 else f"{what} ({number})", "")
         entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return entries_by_key
+
+
+def _measured(entry: KnownDifferenceResult) -> str:
+    """Return the size of a known difference as text. If it is more than listed, return the listed size, too."""
+    size = entry.size or 0.0
+    if entry.entry:
+        listed, measured = entry.entry.size, entry.finite_size
+        is_larger = bool(size) and not entry.entry.bounds(measured)
+    else:  # the report of a file has no factor `within`
+        listed, measured = entry.listed_size or 0.0, size
+        is_larger = size > WITHIN * listed
+    if is_larger:
+        return f"listed {f'{listed:.2g}' if listed else 'as rounding'}, but measured {measured:.2g}"
+    return f"as listed, {size:.2g}" if size else "as listed"
 
 
 # -- tables
