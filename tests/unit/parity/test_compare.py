@@ -343,6 +343,13 @@ def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
     ]
 
 
+def test_an_entry_that_would_accept_any_size_is_rejected() -> None:
+    fields = KNOWN.model_dump(exclude={"versions"})
+    assert KnownDifference.model_validate(fields | {"within": 10.0}).within == 10.0
+    with pytest.raises(ValueError, match=r"1e\+09 is above 10, so the entry would accept another order of magnitude"):
+        KnownDifference.model_validate(fields | {"within": 1e9})
+
+
 def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (

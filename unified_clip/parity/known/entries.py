@@ -38,6 +38,8 @@ WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
 
 WITHIN = 1.1
+LARGEST_WITHIN = 10.0
+"""The largest factor `within`. A larger factor would accept sizes of another order of magnitude."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,14 @@ class KnownDifference(schema.Table):
         if required.extras or required.marker:
             raise ValueError(f"remove the extras and markers: {required.name}{required.specifier}")
         return versions
+
+    @field_validator("within")
+    @classmethod
+    def _bounded(cls, within: float) -> float:
+        if within > LARGEST_WITHIN:
+            problem = f"{within:g} is above {LARGEST_WITHIN:g}, so the entry would accept another order of magnitude"
+            raise ValueError(f"{problem}. Lower it, and run --accept to list each order of magnitude in its own entry")
+        return within
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
