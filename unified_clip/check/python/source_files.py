@@ -21,7 +21,7 @@ from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ClipUse
 from ..trainer_files import names_clip
-from . import call_site, engine_methods, lookalikes, source_paths, unused
+from . import call_site, engine_methods, lookalikes, overrides, source_paths, unused
 
 PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
@@ -199,8 +199,11 @@ def _own_uses(path: Path) -> list[ClipUse]:
         used = list(source.named(PACKAGE))
     except ConfigError as error:
         return [ClipUse(path, 1, 1, PACKAGE, why_unknown=str(error), package=PACKAGE)]
-    uses = (_own(source, path, name, node) for name, node in used)
-    return [use for use in uses if use is not None]
+    uses = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
+    return uses + [
+        ClipUse(path, call.lineno, call.col_offset + 1, f"{PACKAGE}.{name}", why_unknown=why, package=PACKAGE)
+        for call, name, why in overrides.read(source)
+    ]
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
@@ -221,6 +224,11 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         if name == "ClipConfig":
             config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
             return unused.marked(source, use(config), call)
+        if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
+            return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
+        if name == "ClipConfig.loads":
+            document = source.arguments(call, ["text", "kind"])
+            return unused.marked(source, use(ClipConfig.loads(**document.data)), call)
         if name in LOADERS:
             return unused.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
         if last in _own_functions():

@@ -1,0 +1,43 @@
+"""Code that changes the settings of a loaded `ClipConfig`."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import Check, one
+
+HEAD = 'import copy\n\nfrom unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml")\n'
+
+
+@pytest.mark.parametrize("line", [
+    'clip = clip.model_copy(update={"threshold": 0.1})',
+    "clip = clip.model_copy(update=changes)",
+    "clip = clip.model_copy(**changes)",
+    'clip = clip.copy(update={**changes, "other": 1})',
+    'clip = ClipConfig.model_validate({**clip.model_dump(), "threshold": 0.1})',
+    "clip = ClipConfig.model_construct(threshold=0.1)",
+    "clip = ClipConfig.loads(text)",
+    'object.__setattr__(clip, "threshold", 0.1)',
+    'clip.__setattr__("threshold", 0.1)',
+    'setattr(clip, "exclude", [])',
+    "clip = copy.replace(clip, threshold=0.1)",
+])  # fmt: skip
+def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -> None:
+    finding = one(check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"}))
+    assert (finding.kind, finding.line) == ("unknown", 6)
+
+
+@pytest.mark.parametrize("line", [
+    "other = clip.model_copy()",
+    'other = sweep.model_copy(update={"seed": 1})',
+    'object.__setattr__(self, "threshold", 0.1)',
+    'object.__setattr__(run, "seed", 1)',
+    "shape = array.copy()",
+    'other = ClipConfig.loads(\'rule = "global_norm"\\nthreshold = 1.0\\nfamily = "pytorch"\')\nother(gradients)',
+])  # fmt: skip
+def test_other_code_is_no_change(check: Check, line: str) -> None:
+    assert check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"}).findings == []
+
+
+def test_a_constant_text_is_compared(check: Check) -> None:
+    line = "other = ClipConfig.loads('rule = \"global_norm\"\\nthreshold = 2.0')\nother(gradients)"
+    assert one(check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"})).kind == "drift"

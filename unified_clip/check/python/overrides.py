@@ -1,0 +1,64 @@
+"""Find code that makes or changes a `ClipConfig`, so that its settings are only known at run time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ...config.clip_config import ClipConfig
+from ...config.formats.python_source import Source
+
+MAKERS = (
+    "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
+    "parse_file", "parse_obj", "parse_raw", "validate",
+)  # fmt: skip
+"""The methods of `ClipConfig`, besides `load`, `loads` and `import_from`, that make a configuration from settings."""
+
+COPIES = ("model_copy", "copy")
+SETTERS = ("__setattr__", "setattr")
+
+WHY = (
+    "{code} may set other settings than those of the file, so the effect of this configuration is unknown. Clip by the "
+    "configuration as it was loaded, or write the settings into a clip configuration of its own."
+)
+
+
+def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
+    """Yield (call, name, reason) for each call in a file of unified_clip that may change settings of a `ClipConfig`.
+
+    Calls such as `object.__setattr__(self, "name", value)` and copies that update other names than those of settings
+    are left out.
+    """
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and (name := _override(source, node)):
+            yield node, name, WHY.format(code=ast.unparse(node))
+
+
+def _override(source: Source, call: ast.Call) -> str:
+    """Return the name of the method or function by which a call may change settings, or ''."""
+    last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if last in COPIES and isinstance(call.func, ast.Attribute):
+        update = [each.value for each in call.keywords if each.arg in ("update", None)]
+        return last if any(map(_may_name_setting, update)) else ""
+    if last in SETTERS and (arguments := call.args):
+        is_self = isinstance(arguments[0], ast.Name) and arguments[0].id in ("self", "cls")
+        names = arguments[1:2] if len(arguments) == 3 else arguments[:1]
+        return "" if is_self or not any(_is_setting(name) for name in names) else last
+    if source.dotted(call.func) == "copy.replace" and any(each.arg in (None, *_settings()) for each in call.keywords):
+        return "copy.replace"
+    return ""
+
+
+def _may_name_setting(update: ast.expr) -> bool:
+    """Return whether a dict may have the name of a setting as a key. Return True if a key is unknown."""
+    if not isinstance(update, ast.Dict):
+        return True
+    return any(key is None or not isinstance(key, ast.Constant) or _is_setting(key) for key in update.keys)
+
+
+def _is_setting(name: ast.expr) -> bool:
+    return isinstance(name, ast.Constant) and name.value in _settings()
+
+
+def _settings() -> set[str]:
+    return {*ClipConfig.model_fields}
