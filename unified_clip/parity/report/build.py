@@ -84,7 +84,11 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
     """Yield the problems of one case."""
 
     def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
-        """Return a problem. place: `Change.what` of the result."""
+        """Return a problem of this case, with whether the baseline excuses it.
+
+        place: What `Change.what` would be for this result. The baseline is searched for it. result: The result that
+        failed, if there is one.
+        """
         is_lost = result is not None and result.is_failure  # a baseline excuses no missing result
         excused = not is_lost and baseline.excuses(report, (names.get("framework", ""), place, case.name))
         fields = {"framework": None, "mode": None, **names}

@@ -83,7 +83,7 @@ class MMEngine(OwnFormat):
         if kind not in CLIP_ARGUMENTS:
             raise document.wrong([*CLIP, "type"], f"{kind!r:.60} is not a type of clip in mmengine. Set norm or value.")
         if unknown := sorted(clip.keys() - CLIP_ARGUMENTS[kind] - {"type", "_delete_"}):
-            raise document.wrong([*CLIP, unknown[0]], f"clips of type {kind!r} do not have this key. Remove it.")
+            raise document.wrong([*CLIP, unknown[0]], self._of_another_type(unknown[0], kind))
         key = [*CLIP, "max_norm" if kind == "norm" else "clip_value"]
         if not document.shows(*key):
             raise document.wrong(CLIP, f"the type {kind!r} needs {key[-1]}. Set it.")
@@ -92,6 +92,18 @@ class MMEngine(OwnFormat):
             return Imported(self.settings("value", threshold), notes)
         settings = self.settings("global_norm", threshold, read_norm_type(document, [*CLIP, "norm_type"]))
         return Imported(settings | ({"nonfinite": "raise"} if clip.get("error_if_nonfinite") else {}), notes)
+
+    @staticmethod
+    def _of_another_type(key: str, kind: str) -> str:
+        """Return the message for a key that clips of type `kind` do not have."""
+        problem = f"clips of type {kind!r} do not have this key"
+        for other, keys in CLIP_ARGUMENTS.items():
+            if key in keys:
+                return (
+                    f"{problem}, but clips of type {other!r} do. Set type to {other!r}, or remove the key. If a base "
+                    "file has the key, add _delete_=True to clip_grad instead."
+                )
+        return f"{problem}. Correct it to one of {', '.join(sorted(CLIP_ARGUMENTS[kind]))}, or remove it."
 
     def _without_clip(self, document: Document) -> Imported:
         """Return the rule "none" with a note for a file without clip_grad. ConfigError: another key may set a clip."""
