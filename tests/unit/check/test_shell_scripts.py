@@ -48,6 +48,30 @@ def test_an_override_of_a_nested_clip_key_is_unknown(check: Check, script: str, 
     assert not any("'" in each.clip for each in report.findings), "a value is a number, not text"
 
 
+@pytest.mark.parametrize(
+    ("script", "lines"),
+    [
+        ("python train.py fit --config a.yaml --trainer.gradient_clip_val 0.3\n", [1]),
+        ("python train.py fit \\\n  --trainer.gradient_clip_val=0.3 --x 1\n", [2]),
+        ('python train.py fit "--optim.clip_grad=0.3" --optim.clip_grad 0.4\n', [1, 1]),
+        ("python train.py --verbose --trainer.gradient_clip_val \\\n  0.3\n", [1]),
+        ("python train.py --trainer.max_epochs 9 --optim.lr=0.3 --data.clip_length 3\n", []),
+    ],
+)
+def test_an_option_of_a_nested_clip_key_is_unknown(check: Check, script: str, lines: list[int]) -> None:
+    report = check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"})
+    assert [(each.line, each.kind) for each in report.findings] == [(line, "unknown") for line in lines]
+
+
+def test_an_option_of_a_nested_key_does_not_hide_the_options_of_a_trainer(check: Check) -> None:
+    script = MEGATRON.format(2.0) + "python train.py --trainer.gradient_clip_val 1.0\n"
+    findings = check({"run.sh": script}).findings
+    assert [(each.line, each.kind, each.clip) for each in findings] == [
+        (1, "drift", "Megatron-LM: clip-grad"),
+        (2, "unknown", "trainer.gradient_clip_val = 1.0"),
+    ]
+
+
 def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> None:
     report = check({"run.sh": "fairseq-hydra-train --config-name base --lr 1\n", "ds.json": DEEPSPEED % "1.0"})
     assert report.findings == []

@@ -14,7 +14,7 @@ from ....schema import Settings
 from ...base import FormatKey, Imported, OwnFormat, imported_key, paths, words
 
 COMMENT = re.compile(r"(^|\s)#.*")
-OPTION = re.compile(r"--([a-zA-Z][\w-]*)(?:=(.*))?", re.DOTALL)
+OPTION = re.compile(r"--([a-zA-Z][\w.-]*)(?:=(.*))?", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?inf", re.IGNORECASE)
 
 
@@ -45,13 +45,15 @@ class Megatron(OwnFormat):
         return document.shows("clip_grad") and document.shows("micro_batch_size")
 
     def parse(self, text: str, name: str) -> Document:
-        """Return a document with the value of each `--option` of a script.
+        """Return a document with the value of each `--option` of a script. Leave out options of nested keys, `--a.b`.
 
         If an option occurs with different values, its value is the list of them.
         """
         options: dict[str, list[Any]] = {}
         places: dict[tuple[Key, ...], int] = {}
         for line, option, value in script_options(text):
+            if "." in option:
+                continue
             options.setdefault(option, []).append(value)
             places[option,] = line
         data = {option: values[0] if len(set(values)) == 1 else values for option, values in options.items()}
