@@ -220,6 +220,12 @@ def test_the_gitlab_job_uses_the_variables_that_it_declares() -> None:
 # -- the page
 
 
+def test_the_page_lists_the_inputs_of_the_action() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (?:`(.*?)`)? ?\| (.*) \|$", PAGE, re.MULTILINE)
+    inputs = ACTION["inputs"].items()
+    assert rows == [(name, entry["default"], " ".join(entry["description"].split())) for name, entry in inputs]
+
+
 def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
     block, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]

@@ -267,7 +267,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}. Change its permissions, and run --accept again."
         raise UsageError(message, "UC205") from None
-    counts = f"{changes.kept} kept, {changes.dropped} dropped, {changes.added} added"
+    counts = ", ".join(f"{count} {what}" for what, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if report.exit_code:
         print("ACCEPTED: the list now matches this run. The next run passes if its results are the same.")

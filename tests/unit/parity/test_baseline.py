@@ -313,6 +313,22 @@ def test_a_baseline_of_something_else_is_refused(tmp_path: Path) -> None:
         baseline.read(tmp_path / "absent", ["one"], ["torch"])
 
 
+def test_a_stale_entry_of_a_removed_case_fails_the_run_and_the_removed_case_does_not() -> None:
+    cases = [one_case(name, torch=FrameworkResult(native=native())) for name in ("one", "two")]
+    old, new = report(*cases, known=[known()]), report(cases[0], known=[known()])
+    kept = build.against(new, baseline.changes(old, new))
+    assert (kept.exit_code, baseline.headline(kept.baseline or [])) == (
+        0,
+        "Against the baseline: changes: 1, of which 0 fail the run.",
+    )
+    new = report(cases[0], known=[known("no case shows this difference", None)])
+    stale = build.against(new, baseline.changes(old, new))
+    assert (stale.exit_code, baseline.headline(stale.baseline or [])) == (
+        1,
+        "Against the baseline: changes: 2, of which 1 fail the run.",
+    )
+
+
 # -- the command
 
 
@@ -347,7 +363,7 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     assert "Against the baseline: nothing changed." in capfd.readouterr().out
     assert run("bad", "--baseline", "good/parity.json", norm=off) == 1
     printed = capfd.readouterr().out
-    assert "Against the baseline: 1 changes, 1 of them for the worse." in printed
+    assert "Against the baseline: changes: 1, of which 1 fail the run." in printed
     assert "another verdict" in printed
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0

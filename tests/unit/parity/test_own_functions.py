@@ -169,12 +169,32 @@ def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
         for body in ("return [g * 1 for g in grads]", "return [g * 1 for g in grads], None"):
             result = called(tmp_path, body, one, returns_norm=False)
             assert (result.get("name"), result.get("fault")) == ("clip.py:clip", ""), result
-        error = called(tmp_path, "return list(grads), 1.0", one, returns_norm=False)["unreadable"]
-        assert f"returned a norm, too. Remove {one.call_name} from [frameworks.numpy.returns]" in error
         assert (
             "returned float as a clipped gradient"
             in called(tmp_path, "return 1.0", one, returns_norm=False)["unreadable"]
         )
+
+
+def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> None:
+    """Whatever the function returns, each setting that an error advises accepts the function."""
+    returned = "return [g * 1 for g in grads]"
+    both, only = f"{returned}, 1.0", returned
+    global_ = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    norm, value = case([*WORKED], "clip_grad_norm_", max_norm=0.5), case([*WORKED], "clip_grad_value_", clip_value=0.5)
+    error = called(tmp_path, both, global_, returns_norm=False)["unreadable"]
+    assert "returned a norm, too. Remove clip_by_global_norm from [frameworks.numpy.returns]" in error
+    assert called(tmp_path, both, global_)["name"] == "clip.py:clip"
+    for one in (norm, value):
+        for returns_norm in (True, False):
+            error = called(tmp_path, both, one, returns_norm=returns_norm)["unreadable"]
+            advice = f'and write {one.call_name} = "gradients" under [frameworks.numpy.returns]'
+            assert f"returned (clipped gradients, norm), as {one.call_name} cannot. List a function that calls" in error
+            assert advice in error
+            assert ("Or list yours under clip_by_global_norm" in error) == (one is norm)
+    for one in (global_, norm, value):
+        error = called(tmp_path, only, one)["unreadable"]
+        assert f'if it returns gradients only, write {one.call_name} = "gradients" under' in error
+        assert called(tmp_path, only, one, returns_norm=False)["name"] == "clip.py:clip"
 
 
 ONLY = """

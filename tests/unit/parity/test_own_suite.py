@@ -196,11 +196,11 @@ def test_without_a_list_differences_are_told_and_fail_nothing() -> None:
 
 def test_what_is_accepted_is_known_in_the_next_run(tmp_path: Path) -> None:
     path, sizes = tmp_path / "known.toml", {"one": 0.5, "two": 0.25}
-    assert update.write(path, run(sizes, [])) == (0, 0, 1)
+    assert update.write(path, run(sizes, [])) == (0, 0, 0, 1)
     (entry,) = entries.read(path)
     assert (entry.function, entry.kind, entry.size, entry.cases) == ("torch.norm", "value", 0.5, ["one", "two"])
     assert run(sizes, [entry]).exit_code == 0
-    assert update.write(path, run(sizes, [entry])) == (1, 0, 0)
+    assert update.write(path, run(sizes, [entry])) == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize("text", [None, "", "# ours\nknown = []\n", "known = []\n# ours\n"])
@@ -210,12 +210,12 @@ def test_accepting_nothing_and_then_a_difference_writes_a_list_that_can_be_read(
     path, sizes = tmp_path / "known.toml", {"one": 0.5}
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    assert update.write(path, run({}, [])) == (0, 0, 0)
+    assert update.write(path, run({}, [])) == (0, 0, 0, 0)
     assert entries.read(path) == []
-    assert update.write(path, run(sizes, [])) == (0, 0, 1)
+    assert update.write(path, run(sizes, [])) == (0, 0, 0, 1)
     assert run(sizes, entries.read(path)).exit_code == 0
-    assert update.write(path, run({}, entries.read(path))) == (0, 1, 0)
-    assert update.write(path, run(sizes, entries.read(path))) == (0, 0, 1)
+    assert update.write(path, run({}, entries.read(path))) == (0, 0, 1, 0)
+    assert update.write(path, run(sizes, entries.read(path))) == (0, 0, 0, 1)
     assert path.read_text(encoding="utf-8").startswith("# ours\n" if text else "[[known]]")
     assert run(sizes, entries.read(path)).exit_code == 0
 
@@ -227,7 +227,7 @@ def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
     )
     path.write_text(f"known = [{inline}]\n", encoding="utf-8")
     sizes = {"one": 0.5, "two": 0.25}
-    assert update.write(path, run(sizes, entries.read(path))) == (1, 0, 1)
+    assert update.write(path, run(sizes, entries.read(path))) == (1, 0, 0, 1)
     reasons = [(["one"], "sums"), (["two"], "numbers differ")]
     assert [(entry.cases, entry.reason) for entry in entries.read(path)] == reasons
     assert run(sizes, entries.read(path)).exit_code == 0
@@ -238,7 +238,7 @@ def test_accepting_again_drops_what_is_no_longer_true_and_keeps_words_and_commen
     update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
     path.write_text(f"# ours\n{text}", encoding="utf-8")
-    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (0, 1, 1)
+    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (0, 1, 0, 0)
     assert path.read_text(encoding="utf-8").startswith("# ours\n")
     (entry,) = entries.read(path)
     assert (entry.size, entry.reason) == (0.05, "float32 # sums")
@@ -263,7 +263,7 @@ def test_accepting_some_frameworks_keeps_the_entries_of_the_others(tmp_path: Pat
 def test_a_difference_that_has_grown_is_accepted_too(tmp_path: Path, sizes: dict[str, float]) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run({"one": 0.5, "two": 0.5}, []))
-    assert update.write(path, run(sizes, entries.read(path))) == (0, 1, 1)
+    assert update.write(path, run(sizes, entries.read(path))) == (0, 1, 0, 0)
     assert run(sizes, entries.read(path)).exit_code == 0
 
 
@@ -272,7 +272,7 @@ def test_entries_about_other_versions_stay(tmp_path: Path) -> None:
     update.write(path, run({"one": 0.5}, []))
     text = path.read_text(encoding="utf-8")
     path.write_text("".join(f'{text}versions = "torch{which}2"\n' for which in (">=", "<")), encoding="utf-8")
-    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (1, 1, 1)
+    assert update.write(path, run({"one": 0.05}, entries.read(path))) == (1, 1, 0, 0)
     assert [entry.versions for entry in entries.read(path)] == ["torch>=2", "torch<2"]
 
 
@@ -331,7 +331,7 @@ def test_of_two_entries_that_say_the_same_one_is_left(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run({"one": 0.5}, []))
     path.write_text(path.read_text(encoding="utf-8") * 2, encoding="utf-8")
-    assert update.write(path, run({"one": 0.5}, entries.read(path))) == (0, 2, 1)
+    assert update.write(path, run({"one": 0.5}, entries.read(path))) == (0, 1, 1, 0)
     assert run({"one": 0.5}, entries.read(path)).exit_code == 0
 
 
@@ -341,7 +341,7 @@ def test_entries_of_frameworks_that_were_not_run_stay(tmp_path: Path) -> None:
     other = path.read_text(encoding="utf-8").replace('"torch"', '"jax"')
     path.write_text(path.read_text(encoding="utf-8") + other, encoding="utf-8")
     only_torch = [entry for entry in entries.read(path) if entry.framework == "torch"]
-    assert update.write(path, run({"two": 0.5}, only_torch)) == (1, 1, 1)
+    assert update.write(path, run({"two": 0.5}, only_torch)) == (1, 0, 1, 1)
     assert sorted(entry.framework for entry in entries.read(path)) == ["jax", "torch"]
 
 
@@ -384,7 +384,7 @@ def test_the_command_accepts_only_where_there_is_a_list(tmp_path: Path, capfd: p
     assert "known.toml does not exist, so every difference fails. To list" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     printed = capfd.readouterr().out
-    assert "0 kept, 0 dropped, 0 added" in printed
+    assert "0 kept, 0 changed, 0 removed, 0 added" in printed
     assert "ACCEPTED" not in printed
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0
 
@@ -396,6 +396,6 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     assert failed.exit_code == 1
     assert parity_cli._accept(failed, path) == 0
     advice = "Read it before you commit it.\nACCEPTED: the list now matches this run."
-    assert f"0 kept, 0 dropped, 1 added. {advice}" in capfd.readouterr().out
+    assert f"0 kept, 0 changed, 0 removed, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run({"one": 0.5}, entries.read(path)), path) == 0
     assert "ACCEPTED" not in capfd.readouterr().out

@@ -16,10 +16,11 @@ from .match import Place
 
 
 class Changes(NamedTuple):
-    """The numbers of entries that an update kept, dropped and added. A changed entry counts as dropped and as added."""
+    """The numbers of entries that an update kept, changed, removed and added."""
 
     kept: int
-    dropped: int
+    changed: int
+    removed: int
     added: int
 
 
@@ -75,7 +76,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     partial = path.with_suffix(".partial")
     partial.write_text(tomlkit.dumps(document), encoding="utf-8")
     partial.replace(path)
-    return Changes(kept, renewed + len(stale), renewed + len(more) + len(added))
+    return Changes(kept, renewed, len(stale), len(more) + len(added))
 
 
 def _correct_and_stale(

@@ -260,7 +260,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
 
 
 def headline(changes: Sequence[Change]) -> str:
-    """Return a sentence with the number of changes and the number of changes for the worse."""
+    """Return a line with the number of changes, and the number of those that fail the run."""
     worse = sum(change.worse for change in changes)
-    counts = f"{len(changes)} changes, {worse} of them for the worse" if changes else "nothing changed"
+    counts = f"changes: {len(changes)}, of which {worse} fail the run" if changes else "nothing changed"
     return f"Against the baseline: {counts}."

@@ -98,6 +98,8 @@ class UserFunction(NamedTuple):
             self._check_tensors([returned], invocation)
             return returned
         if style == "in place" and isinstance(returned, list | tuple | dict):
+            if _has_norm(returned):
+                raise self._both(invocation)
             raise self._wrong(returned, FORMS[style], "", self._or_gradients())
         without_norm = not call.returns_norm or (style == "in place" and returned is None)
         return None if without_norm else self._norm(returned, invocation)
@@ -107,16 +109,28 @@ class UserFunction(NamedTuple):
 
         UserFunctionError: the result has a wrong type.
         """
-        if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict):
-            returned, norm = returned
-            if norm is not None:
-                framework, _, name = self.place.partition(".")
-                raise UserFunctionError(
-                    f"{self.text} returned a norm, too. Remove {name} from [frameworks.{framework}.returns], or return "
-                    f"{FORMS['gradients']}"
-                )
+        if _has_norm(returned):
+            raise self._both(invocation)
+        if _is_pair(returned):
+            returned, _ = returned
         self._check_tensors(list(leaves(returned)), invocation)
         return returned
+
+    def _both(self, invocation: Invocation) -> UserFunctionError:
+        """Return the error for (gradients, norm), with a remedy after which the function is not rejected again."""
+        framework, _, name = self.place.partition(".")
+        table = f"[frameworks.{framework}.returns]"
+        if invocation.call.style == "list":
+            return UserFunctionError(
+                f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
+            )
+        remedy = (
+            "List a function that calls yours and returns the clipped gradients only, and write "
+            f'{name} = "gradients" under {table}'
+        )
+        if name == "clip_grad_norm_":
+            remedy += ". Or list yours under clip_by_global_norm, whose rule has no eps"
+        return UserFunctionError(f"{self.text} returned (clipped gradients, norm), as {name} cannot. {remedy}")
 
     def _or_gradients(self) -> str:
         """Return the advice for a function that returns clipped gradients only."""
@@ -150,6 +164,15 @@ class UserFunction(NamedTuple):
         kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
         kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else "None" if value is None else kind
         return UserFunctionError(f"{self.text} returned {kind}{role}. Return {expected}{more and f'. {more}'}")
+
+
+def _is_pair(returned: Any) -> bool:
+    """Return whether a result is (gradients, norm), where the norm may be None."""
+    return isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], list | tuple | dict)
+
+
+def _has_norm(returned: Any) -> bool:
+    return _is_pair(returned) and returned[1] is not None
 
 
 def _qualified(kind: type) -> str:
