@@ -26,6 +26,9 @@ NARROW = ("bfloat16", "float16")
 IN_FLOAT32 = 2.0**-22
 """The largest relative error of a coefficient that is computed in float32."""
 
+LARGEST_EPS = 1e-2
+"""The largest eps that is named beside another cause that explains the same numbers."""
+
 FEW = 8
 """If a call has fewer norms than this, rounding can look like another eps by chance."""
 
@@ -242,11 +245,26 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     who = "everything" if len(call.wrong) == len(call.counted) else call.names_of(call.wrong)
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
     sentence = f"as when the coefficient multiplies {who} twice"
+    sentence += _or_another_eps(call, squares)
     yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
-    yield Hypothesis("clipped twice", "as when everything is clipped twice", coefs=coefs, tolerance=tolerance)
+    sentence = f"as when everything is clipped twice{_or_another_eps(call, coefs)}"
+    yield Hypothesis("clipped twice", sentence, coefs=coefs, tolerance=tolerance)
+
+
+def _or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
+    """Return words for the eps that gives the same coefficients, or '' if none up to LARGEST_EPS does.
+
+    coefs: The coefficient of each gradient.
+    """
+    clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
+    if call.by != "global" or len(clipped) != 1:
+        return ""
+    ((norm, coef),) = clipped
+    eps = call.threshold / coef - norm
+    return f", or with eps of about {eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
 
 
 # -- tested if none of these fits
@@ -277,6 +295,8 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     threshold = (narrowest.low + narrowest.high) / 2 * (call.norms[number] + call.eps)
     kind: CauseKind = "another threshold"
     sentence = instead("a threshold of", threshold, call.threshold)
+    coef = (narrowest.low + narrowest.high) / 2
+    sentence += _or_another_eps(call, [coef] * len(call.before))
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         sentence, kind = f"{sentence}, or with a norm that is {factor:.6g} times as large", "coefficient"

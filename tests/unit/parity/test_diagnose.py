@@ -351,6 +351,28 @@ def test_no_cause_is_named_that_does_not_fit() -> None:
     assert cause(GLOBAL, noise) == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("max_norm", "sentence"),
+    [
+        (5e-6, "as with a threshold of 4.28571e-06 instead of 5e-06, or with eps of about 2e-06"),
+        (2.5e-6, "as with a threshold of 2.14286e-06 instead of 2.5e-06, or with eps of about 2e-06"),
+    ],
+)
+def test_an_eps_of_any_value_is_named_beside_the_threshold(max_norm: float, sentence: str) -> None:
+    one = named("clip_grad_norm_", [dense([3e-6, 4e-6])], max_norm=max_norm)
+    coef = np.float32(max_norm / (5e-6 + 2e-6))
+    clipped = [dense((each.values().astype(np.float32) * coef).tolist()) for each in one.gradients]
+    assert cause(one, CallOutcome(right(one).norm, clipped)) == ("another threshold", sentence)
+
+
+def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
+    one = named("clip_grad_norm_", [dense([3e-3, 4e-3])], max_norm=2.5e-3)
+    coef = np.float32(2.5e-3 / (5e-3 + 2e-6))
+    clipped = [dense((each.values().astype(np.float32) * coef).tolist()) for each in one.gradients]
+    sentence = "as when everything is clipped twice, or with eps of about 2e-06"
+    assert cause(one, CallOutcome(right(one).norm, clipped)) == ("clipped twice", sentence)
+
+
 def test_no_cause_is_named_where_two_fit() -> None:
     """The second is below the threshold: either it was left out, or each was clipped by its own norm."""
     one = named("GradientClipByGlobalNorm", [dense([3.0, 4.0]), dense([0.5])], clip_norm=1.0)
