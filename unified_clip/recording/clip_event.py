@@ -91,6 +91,16 @@ class ByParameter:
         return list(self._names) if same else []
 
 
+def _shape_of(gradients: Any, index: int) -> list[int | None]:
+    """Return the shape of a gradient; of a sparse one with the rows that it does not store, if their number is known.
+
+    [] if the number of axes is unknown.
+    """
+    shape = gradients.backend.shape
+    known = shape(gradients.leaves[index].tensor) if gradients.is_sparse(index) else None
+    return list(known or shape(gradients.values[index]) or ())
+
+
 def _check_names(names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str):
@@ -226,7 +236,7 @@ class ClipEvent:
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
         fields: dict[str, dict[str, Any]] = {
-            name: {"shape": list(backend.shape(gradient) or ())} for name, gradient in gradients.items()
+            name: {"shape": _shape_of(clip.gradients, index)} for name, index in names.items()
         }
         self.fields["parameters"] = fields
         leaves = {name: clip.gradients.leaves[index] for name, index in names.items()}
