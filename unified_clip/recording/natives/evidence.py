@@ -112,9 +112,12 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         "seconds": None,
         "parameters": {},
     }
+    if observed.sparse:
+        line["sparse"] = observed.sparse
     if call.rule == "global":
         line["norm"] = exact_norm(observed.before, p) if call.passed_norm is None else call.passed_norm
-        line["coef"] = coefficient(observed.before, observed.after, coefficient_by_formula(call, line["norm"]))
+        formula = coefficient_by_formula(call, line["norm"])
+        line["coef"] = coefficient(observed.before, observed.after, formula, sparse=observed.sparse)
     elif call.rule == "each":
         line["norm"] = norms
         pairs = zip(observed.before, observed.after, norms, strict=True)
@@ -151,13 +154,16 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float:
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else math.nan
 
 
-def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float) -> float:
+def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float, *, sparse: int = 0) -> float:
     """Return the coefficient that turned `before` into `after`, or NaN if no coefficient explains every element.
 
     Return 1 if all bits are equal.
 
     Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
     all intervals that is nearest to `formula`.
+
+    sparse: The number of sparse gradients. The rows that such a gradient repeats are summed here after each product was
+    rounded, so that no factor may explain the sums. If the other gradients have a coefficient, return it.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -167,7 +173,16 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float)
         low, high = max(0.0, *lows) * (1 - SLACK), min(highs) * (1 + SLACK)
         if low <= high:
             return _nearest_within(formula, low, high, wide=any(each.dtype == "float64" for each in before))
+    explained = [(a, b) for a, b in pairs if sparse and _is_product(a, b)]
+    if explained and len(pairs) - len(explained) <= sparse:
+        return coefficient([a for a, _ in explained], [b for _, b in explained], formula)
     return math.nan
+
+
+def _is_product(before: Dense, after: Dense) -> bool:
+    """Return whether one coefficient explains every element of a gradient."""
+    low, high = scaling.coefficient_bounds(before, after, ROUNDINGS[-1])
+    return low <= high
 
 
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:
