@@ -98,6 +98,8 @@ class Document:
     def get(self, *keys: Key, default: Any = None) -> Any:
         """Return the value at a path of keys. Return `default` if the key is missing, or a table of the path is null.
 
+        An index of a list must exist.
+
         ConfigError: the value cannot be read from the files, or a value on the path is no table.
         """
         value = self.data

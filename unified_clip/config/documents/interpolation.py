@@ -108,7 +108,7 @@ class _Resolver:
     def _named(self, path: tuple[Key, ...], name: str) -> Any:
         """Return the value of the key that is named inside `${}`. `path`: the path of the text with the `${}`.
 
-        _UnknownError: the data has no such key, its value is unknown, or only a resolver knows the value.
+        _UnknownError: the data has no such key, the value is unknown, or a resolver would compute it.
         """
         if "${" in name:
             name = str(self._replaced(path, name))
@@ -161,7 +161,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _count(value: Any, counts: dict[int, int]) -> int:
-    """Return the number of values in tables and lists, at all levels. A table or list counts as one more.
+    """Return the number of values in tables and lists, at all levels. Each table or list counts as a value, too.
 
     counts: The results for tables and lists by `id`. New results are added.
     """

@@ -37,8 +37,8 @@ class MergeRules:
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`.
 
-        A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is unknown,
-        so is the result.
+        A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is an
+        `Unknown`, return that.
         path: The path of `upper`.
 
         MergeError: `is_strict` is set, and a table stands where the base file has another value.

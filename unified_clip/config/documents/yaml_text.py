@@ -75,9 +75,11 @@ def _marked(problem: str, node: yaml.Node) -> UnreadableError:
 def _without_tag(loader: yaml.SafeLoader, _: str, node: yaml.Node) -> Any:
     """Return the value of a YAML node whose tag the loader does not know, such as !LinearWarmup.
 
-    For a table or a list, ignore the tag. Return an `Unknown` for a text, because its tag computes a value, as in
-    !include base.yaml. Return an `Unknown` also for a tag in COMPUTED. For a tag in TEXT, return the text. For ORDERED,
-    return a dict.
+    For a table or a list, ignore the tag. For a text, return an `Unknown`, because the tag computes a value, as in
+    !include base.yaml.
+
+    Some tags are exceptions. For a tag in COMPUTED, return an `Unknown`. For a tag in TEXT, return the text. For
+    ORDERED, return a dict.
     """
     tag = node.tag.removeprefix(STANDARD)
     if tag == ORDERED and isinstance(node, yaml.SequenceNode) and len(node.value) == 1:

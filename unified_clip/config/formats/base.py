@@ -216,8 +216,8 @@ class Format(ABC):
             infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
 
         Raises:
-            ConfigError: The value is no number or too large for a float, or its effect is "error". Or it is unknown,
-                such as a key that a base file may set, if the file cannot be read.
+            ConfigError: The value is no number or too large for a float, or its effect is "error". Or the value is
+                unknown, such as that of a key that an unread base file may set.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":

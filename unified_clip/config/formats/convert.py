@@ -141,7 +141,7 @@ def _with_family(config: Settings, error: OtherFamilyError, nearest: bool) -> tu
     The notes are [] if both families have the same effect.
     error: The error of the export, which has the family that the format supports.
 
-    NotRepresentableError: the two families differ in effect, and `nearest` is False. Or other settings differ, too.
+    NotRepresentableError: the two families differ in effect, and `nearest` is False.
     """
     supported = type(config)(**{**config.data(), "family": error.family, "eps": None})
     difference = family_difference(config, supported)
@@ -234,6 +234,8 @@ def _compose(trainer: Format, document: Document) -> Document:
     """Return a document merged with its base files, as the trainer merges them.
 
     A key that an unread base file may set becomes unknown.
+
+    ConfigError: the trainer would reject the files.
     """
     composed = trainer.inheritance.compose(document, partial(_parse, trainer))
     return with_unread_bases(composed, trainer.inheritance)

@@ -13,7 +13,7 @@ _way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
 def named_by(way: str) -> Iterator[None]:
     """Set the advice that `name_format` returns in this block.
 
-    way: The advice with {} for the name, such as "pass --from-b {}". Outside of all blocks, it is for Python.
+    way: The advice with {} for the name, such as "pass --from-b {}". Outside of all blocks, the advice is for Python.
     """
     token = _way.set(way)
     try:

@@ -54,8 +54,8 @@ def check(document: Document, trainer: Format) -> list[Path]:
         same value.
 
     Raises:
-        ConfigError: A clip key occurs twice with different values. The trainer reads none of the file's clip keys. The
-            file has none of the trainer's keys, so the trainer's default cannot be assumed.
+        ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
+            Or the file has none of the trainer's keys, so the trainer's default cannot be assumed.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -107,8 +107,9 @@ def _raw(document: Document, path: Path) -> Any:
 
 
 def _check_duplicates(document: Document, trainer: Format, places: Sequence[Path]) -> None:
-    """Raise ConfigError if a file sets a clip key, a table around it, or its base files twice with different values.
+    """Raise ConfigError if a file sets a key twice, with different values, and the key matters for clipping.
 
+    Such a key is a clip key, a table with a clip key, or the key that names base files.
     places: The paths at which the trainer reads its clip keys.
     """
     keys = [*places, *trainer.foreign_keys, *((key,) for key in trainer.inheritance.keys)]

@@ -62,7 +62,10 @@ class BaseFiles(Inheritance):
     ) -> Any:
         """Return the merged data of all base files. Data before an unread file is dropped: the file may change any key.
 
+        If the last file is unread, return its `UnreadFile`.
         keys: The path of keys at which `document` names each file.
+
+        ConfigError: the trainer would reject the base files.
         """
         lower: Any = {}
         for index, base in enumerate(bases):
@@ -70,7 +73,10 @@ class BaseFiles(Inheritance):
         return lower
 
     def combine(self, document: Document, bases: Any) -> Any:
-        """Return the data of a file merged onto `bases`, the result of `merge_bases`, without `self.key`."""
+        """Return the data of a file, without `self.key`, merged onto `bases`, the result of `merge_bases`.
+
+        ConfigError: the trainer would reject the file.
+        """
         own = {key: value for key, value in document.data.items() if key != self.key}
         return self._merge(document, (), bases, own)
 
@@ -97,7 +103,7 @@ class BaseFiles(Inheritance):
         return base
 
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
-        """Yield (path of keys, path of a base file as text) for each base file that a document names.
+        """Yield (path of keys, path of a base file as text) for each base file that a document names in `self.key`.
 
         ConfigError: the value of the key is no list of paths, or cannot be read.
         """

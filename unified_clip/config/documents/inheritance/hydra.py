@@ -167,9 +167,9 @@ class _Composition:
 
 
 def _override_key(node: _Node, entry: Default) -> str:
-    """Return the key of an entry in `_Composition.choices`: its group, such as "trainer".
+    """Return the key of an entry in `_Composition.choices`: the group of the entry, such as "trainer".
 
-    If the entry has another package than the group's own, it is added, such as "db@source".
+    If the package of the entry is not that of its group, the key also has the package, such as "db@source".
     """
     group = "/".join(filter(None, ["" if entry.is_absolute else node.group, entry.group]))
     package = _final_package(node.package, entry.relative_package)
@@ -187,8 +187,10 @@ def _absolute(package: str) -> tuple[str, ...]:
 
 
 def _root(folder: Path, entries: Sequence[Default]) -> Path:
-    """Return the root of the configuration files: the nearest of `folder` and its parents that has a directory for the
-    group of an absolute entry, such as `/db: mysql`. It is `folder` if there is none.
+    """Return the root of the configuration files, which contains the directories of the groups.
+
+    This is the nearest of `folder` and its parents that has a directory for the group of an absolute entry, such as
+    `/db: mysql`. Return `folder` if none has one.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

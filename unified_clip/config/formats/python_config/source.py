@@ -19,6 +19,8 @@ def parse(text: str, name: str, names: Mapping[str, Any] | None = None) -> Docum
 
     A value that cannot be read is an `Unknown`.
     names: The names that other files assign, with their values.
+
+    ConfigError: the text is not Python.
     """
     reader = _Reader(dict(names or {}))
     body = parse_tree(text, name).body

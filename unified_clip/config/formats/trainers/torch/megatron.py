@@ -81,8 +81,8 @@ class Megatron(OwnFormat):
 def script_options(text: str) -> list[tuple[int, str, Any]]:
     """Return (line, name, value) of each `--option` of a script, in order.
 
-    The value is the text after "=" or the first word after the option, as a float if it is a number. It is None if
-    another option follows.
+    The value is the text after "=" or the first word after the option, as a float if it is a number. The value is None
+    if no such word follows before the next option.
     """
     options: list[tuple[int, str, Any]] = []
     for line, word in _words(text):
