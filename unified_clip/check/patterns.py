@@ -8,9 +8,11 @@ from pathlib import Path
 
 
 def matches(glob: str, path: Path, root: Path) -> bool:
-    """Return whether the path of a file matches a pattern.
+    """Return whether a file matches a pattern, which is compared with the path from `root` to the file.
 
-    The path is relative to `root`, with links followed. `root` itself must have no links in its path.
+    Links in `path` are followed first, so `root` must have none in its path.
+
+    path: The file, absolute or relative to the current directory.
     """
     relative = Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
     return pattern(glob, "[^/]*").fullmatch(relative) is not None

@@ -237,9 +237,10 @@ class TapeSteps:
     def _check_apply(self, apply: cst.Call) -> None:
         has_other = any(argument.star or keyword_of(argument) not in ("", "grads_and_vars") for argument in apply.args)
         if has_other or len(apply.args) > (1 if method_of(apply) == "apply_gradients" else 2):
+            accepted = "zip(gradients, variables)" if method_of(apply) == "apply_gradients" else "gradients, variables"
             raise UnsureError(
-                f"{method_of(apply)}() has other arguments than gradients and variables. Remove name=. With any other "
-                "argument, write the step in PyTorch by hand."
+                f"{method_of(apply)}() is ported only as {method_of(apply)}({accepted}). Pass both in this way, and "
+                "remove name=. With any other argument, write the step in PyTorch by hand."
             )
 
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:

@@ -125,7 +125,7 @@ class RLlib(Format):
 
     def _rule(self, document: Document, keys: list[Key], version: Version | None) -> Rule:
         mode = document.get(*keys, default="global_norm")
-        if mode not in RULES:
+        if not isinstance(mode, str) or mode not in RULES:
             raise document.wrong(keys, f"{mode!r:.60} is not a way to clip. Set one of {', '.join(RULES)}.")
         if mode == "global_norm" or self.require_version(version, document) < NEW_STACK:
             return "global_norm"
