@@ -81,11 +81,12 @@ def test_a_result_that_no_factor_explains_has_no_coefficient() -> None:
 def test_rows_that_are_summed_after_the_product_leave_the_coefficient_of_the_other_gradients() -> None:
     before, repeated = dense(VALUES), dense(VALUES[::2] + VALUES[1::2])
     summed = dense((VALUES[::2] * np.float32(0.3)) + (VALUES[1::2] * np.float32(0.3)))
-    found = coefficient([before, repeated], [scaled(before, 0.3), summed], 0.3, sparse=1)
+    found = coefficient([before, repeated], [scaled(before, 0.3), summed], 0.3, [1])
     assert found == pytest.approx(0.3, rel=2**-22)
     assert np.isnan(coefficient([before, repeated], [scaled(before, 0.3), summed], 0.3))
-    both = [scaled(before, 0.3), dense(np.clip(VALUES, -0.5, 0.5)), summed]
-    assert np.isnan(coefficient([before, before, repeated], both, 0.3, sparse=1))
+    wrong = dense(np.clip(VALUES, -0.5, 0.5))
+    assert np.isnan(coefficient([before, before, repeated], [scaled(before, 0.3), wrong, summed], 0.3, [2]))
+    assert np.isnan(coefficient([before, before, before], [scaled(before, 0.3)] * 2 + [wrong], 0.3, [0]))
 
 
 def test_an_unchanged_gradient_has_the_coefficient_1() -> None:

@@ -135,7 +135,7 @@ class RunningCall:
                     event = NativeEvent(call, tensors, recorder, returns_norm)
                     event.fields["is_gradient"] = observed is None or observed.is_gradient
                     if observed and observed.sparse:
-                        event.fields["sparse"] = observed.sparse
+                        event.fields["sparse"] = len(observed.sparse)
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:

@@ -7,7 +7,7 @@ from the function's formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +68,8 @@ class ObservedTensors:
     sources: Sequence[Any] = ()
     """The framework's variable of each gradient, if it is known."""
 
-    sparse: int = 0
-    """How many gradients are sparse in the framework."""
+    sparse: Collection[int] = ()
+    """The positions of the gradients that are sparse in the framework."""
 
     returned_norm: float | None = None
     """The norm that the function returned."""
@@ -113,11 +113,11 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         "parameters": {},
     }
     if observed.sparse:
-        line["sparse"] = observed.sparse
+        line["sparse"] = len(observed.sparse)
     if call.rule == "global":
         line["norm"] = exact_norm(observed.before, p) if call.passed_norm is None else call.passed_norm
         formula = coefficient_by_formula(call, line["norm"])
-        line["coef"] = coefficient(observed.before, observed.after, formula, sparse=observed.sparse)
+        line["coef"] = coefficient(observed.before, observed.after, formula, observed.sparse)
     elif call.rule == "each":
         line["norm"] = norms
         pairs = zip(observed.before, observed.after, norms, strict=True)
@@ -154,7 +154,7 @@ def coefficient_by_formula(call: NativeCall, n: float) -> float:
     return scaling.coefficient(n, call.threshold, call.eps or 0.0) if isinstance(call.threshold, float) else math.nan
 
 
-def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float, *, sparse: int = 0) -> float:
+def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float, sparse: Collection[int] = ()) -> float:
     """Return the coefficient that turned `before` into `after`, or NaN if no coefficient explains every element.
 
     Return 1 if all bits are equal.
@@ -162,8 +162,8 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float,
     Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
     all intervals that is nearest to `formula`.
 
-    sparse: The number of sparse gradients. The rows that such a gradient repeats are summed here after each product was
-    rounded, so that no factor may explain the sums. If the other gradients have a coefficient, return it.
+    sparse: The positions of sparse gradients. The rows that such a gradient repeats are summed here after each product
+    was rounded, so that no factor may explain the sums. Then return the coefficient of the other gradients.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -173,16 +173,10 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float,
         low, high = max(0.0, *lows) * (1 - SLACK), min(highs) * (1 + SLACK)
         if low <= high:
             return _nearest_within(formula, low, high, wide=any(each.dtype == "float64" for each in before))
-    explained = [(a, b) for a, b in pairs if sparse and _is_product(a, b)]
-    if explained and len(pairs) - len(explained) <= sparse:
-        return coefficient([a for a, _ in explained], [b for _, b in explained], formula)
+    others = [pair for index, pair in enumerate(pairs) if index not in sparse]
+    if 0 < len(others) < len(pairs):
+        return coefficient([a for a, _ in others], [b for _, b in others], formula)
     return math.nan
-
-
-def _is_product(before: Dense, after: Dense) -> bool:
-    """Return whether one coefficient explains every element of a gradient."""
-    low, high = scaling.coefficient_bounds(before, after, ROUNDINGS[-1])
-    return low <= high
 
 
 def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> float:

@@ -236,7 +236,7 @@ def report_call(
     present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
     variables = without_none(before, weights)[1]
     is_measured = norm is None or needs.results or needs.leaves
-    sparse = sum(isinstance(each, tf.IndexedSlices) for each in before)
+    sparse = [index for index, tensor in enumerate(present[0]) if isinstance(tensor, tf.IndexedSlices)]
 
     def receive(*values: Any) -> None:
         numbers, arrays = values[: len(thresholds)], list(values[len(thresholds) :])
