@@ -20,7 +20,7 @@ from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read
 
-__all__ = ["RecordingComparison", "check_clipped", "compare"]
+__all__ = ["RecordingComparison", "compare"]
 
 PHASES = len(NUMBERS) + 2
 """The number of parts that the progress bar counts: each stage, the differences to report, and their causes."""
