@@ -70,9 +70,13 @@ REMOVED = object()
 def _candidates(
     trainer: Format, document: Document, wanted: ClipConfig, data: dict[str, Any], own: Path
 ) -> Iterator[tuple[Path, Changes]]:
-    """Yield (prefix of the paths that another file has, keys to set) for each edit to try, the most likely one first.
+    """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
 
-    data: What `config export` writes. own: The path of the file's first clip key, or of the key that it does not set.
+    changes: The keys to set or to remove. prefix: () for an edit of this file. Otherwise, the edit is for the file that
+    sets `own`: its content is merged at the path `prefix`, so its own paths lack the prefix.
+
+    data: What `config export` writes. own: The path of the first clip key that the document sets. If it sets none, the
+    path of the clip key to add, or () if a user chooses a name in this path.
     """
     exported = dict(_leaves(data))
     source, inner = document.origin(own) if own else (document, own)

@@ -698,7 +698,7 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
         (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "The step may not apply all gradients"),
         (("zip(grads, variables)", "*[zip(grads, variables)]"), "is ported only as apply_gradients"),
         (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "The step may not apply all gradients"),
-        (("        loss = model(x)", "        loss = [model(x)]"), "There are several losses"),
+        (("        loss = model(x)", "        loss = [model(x)]"), "backward() takes one loss"),
     ],
 )
 def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:

@@ -310,7 +310,9 @@ def test_a_function_may_give_gradients_in_any_form(
     grads: Path, monkeypatch: pytest.MonkeyPatch, function: str, names: list[str]
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    found = dict(select(convert_worker.from_function(f"{grads / 'grads.py'}:{function}", grads), ()))
+    items = list(convert_worker.from_function(f"{grads / 'grads.py'}:{function}", grads))
+    assert {item.size for item in items} == {8}  # float32 of shape (2,), float64 of shape (1,)
+    found = dict(select(items, ()))
     one, two = Dense("float32", np.ones(2, "f4")), Dense("float64", np.zeros(1))
     assert list(all_bits(found).items()) == list(zip(names, [bits(one), bits(two)], strict=False))
 

@@ -256,7 +256,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
     path, _, name = source.rpartition(":")
     for key, tensor in _called(Path(path), name):
         gradient = read_tensor(key, tensor)
-        yield Item(key, gradient.dtype, lambda gradient=gradient: gradient)  # type: ignore[misc]
+        yield Item(key, gradient.dtype, lambda gradient=gradient: gradient, gradient.shape)  # type: ignore[misc]
 
 
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:

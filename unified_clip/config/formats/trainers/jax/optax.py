@@ -203,31 +203,40 @@ class _PlaceCheck:
             return [call if isinstance(call, ast.Call) and call.func is load else load for load, call in calls]
         targets = list(statement.targets if isinstance(statement, ast.Assign) else [statement.target])
         names: set[str] = set()
+        is_imported = False
         for target in targets:
             if isinstance(target, ast.Tuple | ast.List):
                 targets += target.elts
             elif isinstance(target, ast.Name | ast.Attribute):
                 names.add(target.id if isinstance(target, ast.Name) else target.attr)
+                is_imported |= isinstance(target, ast.Attribute) and self._has_imported_root(target)
             else:
                 raise source.wrong(statement, UNKNOWN_PLACE)
         after = statement.end_lineno or statement.lineno
-        return [load for load in self._reads(names) if load.lineno > after or self._function(load) is not function]
+        reads = self._reads(names, of_imports=is_imported)
+        return [load for load in reads if load.lineno > after or self._function(load) is not function]
 
     def _function(self, node: ast.AST) -> ast.AST | None:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
         return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
 
-    def _reads(self, names: set[str]) -> list[ast.Name | ast.Attribute]:
-        """Return every read of a variable or an attribute with one of these names, except attributes of modules."""
+    def _has_imported_root(self, node: ast.expr) -> bool:
+        """Return whether an expression such as `a.b.c` begins with a name that the file imports."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self.source.imports
+
+    def _reads(self, names: set[str], *, of_imports: bool = False) -> list[ast.Name | ast.Attribute]:
+        """Return every read of a variable or an attribute with one of these names.
+
+        Attributes of imported names, such as `module.name`, are left out unless `of_imports`.
+        """
         loads: list[ast.Name | ast.Attribute] = []
         for node in self.source.nodes:
             match node:
                 case ast.Name(ctx=ast.Load()) if node.id in names:
                     loads.append(node)
                 case ast.Attribute(ctx=ast.Load()) if node.attr in names:
-                    root: ast.expr = node
-                    while isinstance(root, ast.Attribute):
-                        root = root.value
-                    if not (isinstance(root, ast.Name) and root.id in self.source.imports):
+                    if of_imports or not self._has_imported_root(node):
                         loads.append(node)
         return loads

@@ -144,8 +144,8 @@ class Paddle(PythonFormat):
         if data.get("auto_skip_clip"):
             raise arguments.wrong(
                 ["auto_skip_clip"],
-                "with this argument, Paddle does not clip if the norm is NaN, and static programs fail. This is not "
-                "supported. Remove the argument, or keep Paddle's clip.",
+                "with this argument, Paddle raises an error in every static program, and in dynamic mode does not clip "
+                "if the norm is NaN. unified_clip does not support this. Remove the argument, or keep Paddle's clip.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"
         return self.settings(rule, self.read_threshold(arguments, [key], zero=zero_of(rule), infinite="error"))
