@@ -67,6 +67,9 @@ class Suggestion:
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
 
+        Raises:
+            TypeError: rule is no rule for the total norm.
+
         Example:
             >>> import unified_clip
             >>> from unified_clip.adaptive import EmaRatio
@@ -76,8 +79,10 @@ class Suggestion:
             clips 5 % of 100 norms, at thresholds from 2 to 2.25
         """
         from ._compute.scalars import HOST
-        from .adaptive import state as states  # imports NumPy, which `import unified_clip` does not need
+        from .adaptive import Rule  # imports NumPy, which `import unified_clip` does not need
+        from .adaptive import state as states
 
+        states.check_rule(rule, Rule)
         state: Any = states.first(rule)
         thresholds: list[float] = []
         for norm in self.norms:

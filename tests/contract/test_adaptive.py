@@ -13,8 +13,9 @@ from support import adaptive, reference
 from support.kits import Kit
 
 from unified_clip import ClipConfig
+from unified_clip import adaptive as functions
 
-CHANGE_TIER = [adaptive.SETTINGS[index] for index in (2, 6, 8)]
+CHANGE_TIER = [adaptive.SETTINGS[index] for index in (2, 6, 8, 10)]
 FITTING = [
     pytest.param(settings, id=adaptive.title(settings), marks=() if settings in CHANGE_TIER else pytest.mark.nightly)
     for settings in adaptive.SETTINGS
@@ -129,3 +130,56 @@ def test_in_place_names_and_pairs_advance_the_state_too(kit: Kit) -> None:
         else:
             clip.pairs([(kit.parameter(), gradient(kit, norm))])
         assert clip.last.parts[""].threshold == threshold
+
+
+def test_functions_reject_other_rules(kit: Kit) -> None:
+    grads, zclip, adagc = [gradient(kit, 3.0)], functions.ZClip(), functions.AdaGC()
+    state: Any = functions.initial_state(zclip, grads)
+    for rule in ("zclip", {"rule": "zclip"}, functions.ZClip, functions.AGC(), None):
+        with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass .*ZClip\(\)"):
+            functions.initial_state(rule, grads)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass .*ZClip\(\)"):
+            functions.read_state(rule, state)  # type: ignore[arg-type]
+    for clip in (functions.clip_by_global_norm, functions.clip_grad_norm_):
+        with pytest.raises(TypeError, match=r"the adaptive rule is AdaGC\(.*\. Pass a rule for the total norm"):
+            clip(kit.in_place(grads), adagc, state)  # type: ignore[operator]
+    for clip in (functions.clip_by_tensor_norm, functions.clip_tensor_norm_):
+        with pytest.raises(TypeError, match=r"the adaptive rule is ZClip\(.*\. Pass AdaGC\(\)\."):
+            clip(kit.in_place(grads), zclip, state)  # type: ignore[operator]
+    for clip in (functions.clip_unit_norm_, lambda grads, rule: functions.clip_by_unit_norm(grads, grads, rule)):
+        with pytest.raises(TypeError, match=r"the adaptive rule is AdaGC\(.*\. Pass AGC\(\)\."):
+            clip(kit.in_place(grads), adagc)  # type: ignore[operator]
+
+
+def test_functions_reject_states_of_other_rules(kit: Kit) -> None:
+    grads, ema = [gradient(kit, 3.0)], functions.EmaRatio()
+    before = kit.array(grads[0]).copy()
+    state = functions.initial_state(functions.ZClip(), grads)
+    remedy = r"Pass the state that initial_state\(\) or the last call returned for this rule\."
+    for wrong, kind, message in [
+        (state, ValueError, r"the state has 3 numbers, but that of EmaRatio\(.*\) has 2\. "),
+        (kit.tensor([1.0, 2.0]), TypeError, r"the state has 1 axes and the dtype float32\. "),
+        (kit.tensor([[1.0, 2.0]] * 2, "float64"), TypeError, r"the state has 2 axes and the dtype float(64|32)\. "),
+        (None, TypeError, r"the state is None\. "),
+        ([1.0, 2.0], TypeError, r"the state is a list\. "),
+        ({"steps": 1.0, "mean": 2.0}, TypeError, r"the state is a dict\. "),
+    ]:
+        for call in (
+            lambda wrong=wrong: functions.clip_by_global_norm(grads, ema, wrong),
+            lambda wrong=wrong: functions.clip_grad_norm_(kit.in_place(grads), ema, wrong),
+            lambda wrong=wrong: functions.read_state(ema, wrong),
+        ):
+            with pytest.raises(kind, match=message + remedy):
+                call()
+    np.testing.assert_array_equal(kit.array(grads[0]), before)
+
+
+def test_functions_without_gradients_leave_the_state_unchanged(kit: Kit) -> None:
+    rule = functions.EmaRatio()
+    _, _, state = functions.clip_by_global_norm(
+        [gradient(kit, 2.0)], rule, functions.initial_state(rule, kit.tensor([1.0]))
+    )
+    results, norm, state = functions.clip_by_global_norm([None], rule, state)
+    assert (results, float(norm)) == ([None], 0.0)
+    norm, state = functions.clip_grad_norm_(kit.in_place([None]), rule, state)
+    assert (float(norm), functions.read_state(rule, state)) == (0.0, {"steps": 1.0, "mean": 2.0})

@@ -30,6 +30,7 @@ from support.trainers.adaptive_cases import (
     state_of_another_framework,
 )
 
+from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
 from unified_clip.integrations import optax_transforms
 
@@ -163,6 +164,29 @@ def test_a_state_of_another_rule_is_an_error() -> None:
     other = CONFIG.model_copy(update={"adaptive": {"rule": "ema_ratio"}})
     with pytest.raises(ValueError, match="the saved state is of the rule 'zclip'"):
         optax_transforms.load_state_dict(other, other.as_optax().init({}), state_of_another_framework())
+
+
+def test_a_state_is_read_only_by_the_configuration_that_made_it() -> None:
+    transformation = CONFIG.as_optax()
+    state = transformation.init({})
+    other = CONFIG.model_copy(
+        update={"adaptive": ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio"}).adaptive}
+    )
+    with pytest.raises(ValueError, match=r"the state has 3 numbers, but that of EmaRatio\(.*\) has 2\. Pass the rule"):
+        optax_transforms.state_dict(other, state)
+    for read in (optax_transforms.state_dict, lambda *given: optax_transforms.load_state_dict(*given, {})):
+        with pytest.raises(TypeError, match=r"settings is a GradientTransformationExtraArgs\. Pass the ClipConfig"):
+            read(transformation, state)  # type: ignore[arg-type]
+
+
+def test_adagcs_state_has_the_order_of_jax_tree_leaves() -> None:
+    config = ClipConfig(rule="norm", adaptive={"rule": "adagc", "warmup_threshold": 100.0})
+    optimizer, grads = config.as_optax(), {"w": jnp.full(1, 3.0), "b": jnp.full(1, 2.0)}
+    _, state = optimizer.update(grads, optimizer.init(grads))
+    assert optax_transforms.state_dict(config, state)["adaptive"][""]["state"]["norms"] == [2.0, 3.0]
+    clip = config.clipper()
+    clip(grads)
+    assert clip.state_dict()["adaptive"][""]["state"]["norms"] == [3.0, 2.0]
 
 
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:

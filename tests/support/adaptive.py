@@ -43,6 +43,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"rule": "percentile", "window": 300, "percent": 33.3, "include_current": False},
     {"rule": "percentile"},
     {"rule": "percentile", "percent": 90, "include_current": False},
+    {"rule": "percentile", "window": 30, "percent": 95, "include_current": False, "warmup_steps": 30},
+    {"rule": "percentile", "percent": 50, "warmup_steps": 3},
 ]
 GROWING = [settings for settings in SETTINGS if settings["rule"] == "percentile" and "window" not in settings]
 """The rules whose state grows, so that no compiled graph can have it."""

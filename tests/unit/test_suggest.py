@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from support import adaptive
 
 import unified_clip
 from unified_clip import ClipConfig, suggest_threshold
-from unified_clip.adaptive import EmaRatio, Percentile, Rule, ZClip
+from unified_clip.adaptive import AGC, AdaGC, EmaRatio, Percentile, Rule, ZClip
 
 NORMS = [float(i) for i in range(1, 101)]
 
@@ -168,6 +169,13 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
     assert replay.thresholds == wanted
     assert replay.clipped == sum(map(operator.gt, norms, wanted)) / len(norms) > 0
     assert f"clips {100 * replay.clipped:.3g} % of {len(norms)} norms, at thresholds from" in str(replay)
+
+
+@pytest.mark.parametrize("rule", ["zclip", {"rule": "zclip"}, ZClip, AdaGC(), AGC(), None])
+def test_only_rules_for_the_total_norm_are_replayed(rule: Any) -> None:
+    suggested = suggest_threshold([1.0] * 40)
+    with pytest.raises(TypeError, match=r"the adaptive rule is .*\. Pass a rule for the total norm, such as ZClip\(\)"):
+        suggested.replay(rule)
 
 
 def test_the_plot_has_the_thresholds_of_rules(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
 
     Raises:
         ValueError: data is the state of another rule.
-        TypeError: The state of the rule grows, such as that of `Percentile` without a window.
+        TypeError: adaptive is no rule with a state. Or its state grows, such as that of `Percentile` without a window.
 
     Example:
         >>> import numpy as np
@@ -40,6 +40,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         >>> adaptive.initial_state(adaptive.EmaRatio(), grads)
         array([0., 0.])
     """
+    states.check_rule(adaptive, Rule, AdaGC)
     backend, like = resolve(like)
     states.check_fixed_size(adaptive)
     numbers = states.first(adaptive) if data is None else states.loaded(adaptive, data)
@@ -59,7 +60,8 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state, from `initial_state` or the last call.
 
     Raises:
-        TypeError: A state of JAX is inside a compiled graph, where it has no values.
+        TypeError: A state of JAX is inside a compiled graph, where it has no values. Or it is no state.
+        ValueError: It is the state of another rule.
 
     Example:
         >>> import numpy as np
@@ -68,7 +70,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         >>> adaptive.read_state(rule, adaptive.initial_state(rule, [np.zeros(2, np.float32)]))
         {'steps': 0.0, 'mean': 0.0}
     """
-    backend = backend_of(state)
+    backend = states.backend_for(adaptive, state, Rule, AdaGC)
     return states.saved(states.read_packed(adaptive, backend.to_numpy(state)))
 
 
@@ -85,8 +87,8 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: As for `unified_clip.clip_grad_norm_`.
-        ValueError: As for `unified_clip.clip_grad_norm_`.
+        TypeError: As for `unified_clip.clip_grad_norm_`. Or adaptive is no rule for the total norm.
+        ValueError: As for `unified_clip.clip_grad_norm_`. Or state is that of another rule.
 
     Example:
         >>> import numpy as np
@@ -117,8 +119,8 @@ def clip_by_global_norm(
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: As for `unified_clip.clip_by_global_norm`.
-        ValueError: As for `unified_clip.clip_by_global_norm`.
+        TypeError: As for `unified_clip.clip_by_global_norm`. Or adaptive is no rule for the total norm.
+        ValueError: As for `unified_clip.clip_by_global_norm`. Or state is that of another rule.
 
     Example:
         >>> import numpy as np
@@ -134,7 +136,7 @@ def clip_by_global_norm(
 
 
 def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
-    backend = backend_of(state)
+    backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     traced = states.is_traced(state, backend)
     gradients, writer = collect_in_place(
@@ -146,7 +148,7 @@ def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: A
 
 
 def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
-    backend = backend_of(state)
+    backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
     traced = states.is_traced(state, backend)
     gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=not traced and isinstance(limit, float))
@@ -172,6 +174,8 @@ def _clip(
         fields = {"adaptive": threshold.describe(), **convention.arguments}
         gradients.set_consensus_fields(fields)
     norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, inputs)
+    if gradients.shards is None and not gradients.values:
+        return norms[0].total, state
     rule.apply(gradients, clip_rule, norms)
     new = norms[0].state
     if isinstance(new, dict):

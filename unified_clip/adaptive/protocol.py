@@ -132,6 +132,7 @@ class Percentile:
             and on CPUs only, because the state grows.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
+        warmup_steps: The number of first norms that are not clipped. 0 or more.
 
     Raises:
         TypeError: A setting is no number.
@@ -148,9 +149,11 @@ class Percentile:
     percent: float = 10.0
     window: int | None = None
     include_current: bool = True
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
-        _check(self, percent=(0, 100), **({} if self.window is None else {"window": (1, math.inf)}))
+        window = {} if self.window is None else {"window": (1, math.inf)}
+        _check(self, percent=(0, 100), warmup_steps=(0, math.inf), **window)
 
     def init(self) -> Data:
         return {"norms": [0.0] * (self.window or 0)}

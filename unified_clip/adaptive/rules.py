@@ -124,10 +124,18 @@ def adagc(
 
 
 def percentile(
-    state: State, norm: Real, step: Real, *, percent: float, window: int | None, include_current: bool
+    state: State,
+    norm: Real,
+    step: Real,
+    *,
+    percent: float,
+    window: int | None,
+    include_current: bool,
+    warmup_steps: int,
 ) -> tuple[Real, State]:
     """Return a percentile of the norms so far, or of the last `window` norms, and the new state.
 
+    The first `warmup_steps` norms are not clipped, and neither is a norm without earlier ones, if it does not count.
     Ranks are interpolated linearly, as `numpy.percentile` does. The state has the norms: in the order of the steps with
     a window, sorted without one.
 
@@ -141,15 +149,16 @@ def percentile(
         new = put(old, step - floor(step / window) * window, norm, step)
         count = minimum(step + 1.0 if include_current else step, float(window))
         ordered = sort_first(new if include_current else old, count, window)
-    last, has_norms = count - 1.0, include_current or count >= 1.0
-    if has_norms is False:
+    first = max(warmup_steps, 0 if include_current else 1)
+    last, is_warm = count - 1.0, not first or step - first >= 0.0
+    if is_warm is False:
         return math.inf, {"norms": new}
-    if has_norms is not True:
-        last = where(has_norms, last, 0.0)
+    if is_warm is not True:
+        last = where(is_warm, last, 0.0)
     rank = last * (percent / 100)
     low = floor(rank)
     share = rank - low
     below, above = take(ordered, low), take(ordered, minimum(low + 1.0, last))
     gap = above - below
     between = where(share >= 0.5, above - gap * (1.0 - share), below + gap * share)
-    return between if has_norms is True else where(has_norms, between, math.inf), {"norms": new}
+    return between if is_warm is True else where(is_warm, between, math.inf), {"norms": new}

@@ -13,6 +13,7 @@ from .._core.backend import Backend
 from .._core.path import Scalars
 from .._core.rule import AdaptiveThreshold
 from .._core.types import Scalar, Tensor
+from .._dispatch import backend_of
 from .number import Number, Real, where
 from .protocol import RULES, AdaGC, Data, Percentile, Rule
 
@@ -30,6 +31,15 @@ REMEDY = (
 )
 State = dict[str, Real] | Tensor
 """On the host path the numbers by name, elsewhere a packed tensor."""
+
+
+def check_rule(rule: Any, *kinds: type) -> None:
+    """Raise TypeError if a rule is of none of the kinds: `AdaGC`, `AGC`, or `Rule` for rules of the total norm."""
+    is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
+    if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
+        total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
+        names = [total if kind is Rule else f"{kind.__name__}()" for kind in kinds]
+        raise TypeError(f"the adaptive rule is {rule!r:.60}. Pass {', or '.join(names)}.")
 
 
 def first(rule: Rule | AdaGC) -> dict[str, Real]:
@@ -196,6 +206,33 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
     }
 
 
+def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
+    """Return the backend of a packed state.
+
+    kinds: As for `check_rule`.
+
+    Raises:
+        TypeError: The rule is of none of the kinds, or the value is no packed state.
+        ValueError: The state is that of another rule.
+    """
+    check_rule(rule, *kinds)
+    backend = backend_of(packed)
+    remedy = "Pass the state that initial_state() or the last call returned for this rule."
+    if not backend.is_tensor(packed):
+        raise TypeError(f"the state is {_kind(packed)}. {remedy}")
+    shape, dtype = backend.shape(packed), backend.dtype(packed)
+    if shape is not None and (len(shape), dtype) not in PACKED:
+        raise TypeError(f"the state has {len(shape)} axes and the dtype {dtype}. {remedy}")
+    if not fits(rule, shape[0] if shape else None):
+        expected = len(flat(rule, first(rule)))
+        raise ValueError(f"the state has {shape and shape[0]} numbers, but that of {rule} has {expected}. {remedy}")
+    return backend
+
+
+PACKED = ((1, "float64"), (2, "int32"))
+"""The number of axes and the dtype of a packed state. JAX has words of 32 bits."""
+
+
 def fits(rule: Rule | AdaGC, length: int | None) -> bool:
     """Return whether a packed state of this many numbers can be the state of a rule. None: the number is unknown."""
     if length is None or [] in rule.init().values():
@@ -212,6 +249,10 @@ def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
         end = start + (1 if length is None else length)
         data[name] = flat[start] if length is None else flat[start:end]
         start = end
+    if start != len(flat):
+        raise ValueError(
+            f"the state has {len(flat)} numbers, but that of {rule} has {start}. Pass the rule that made it."
+        )
     return loaded(rule, data)
 
 

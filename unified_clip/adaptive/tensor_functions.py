@@ -12,7 +12,7 @@ from .._core.gradients import GradientList
 from .._core.rule import ClipRule, OwnThresholds
 from .._core.types import Tensor
 from .._core.writers import Functional
-from .._dispatch import backend_of, resolve
+from .._dispatch import resolve
 from . import state as states
 from . import tensors, units
 from .protocol import AGC, AdaGC
@@ -30,7 +30,7 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         clip_norm: The largest threshold.
 
     Raises:
-        TypeError: A parameter is missing, or a gradient is sparse.
+        TypeError: A parameter is missing, a gradient is sparse, or adaptive is not AGC.
         ValueError: A parameter has another shape than its gradient.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
@@ -55,7 +55,7 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
         max_norm: The largest threshold.
 
     Raises:
-        TypeError: The framework keeps no gradients on parameters, or a gradient is sparse.
+        TypeError: The framework keeps no gradients on parameters, a gradient is sparse, or adaptive is not AGC.
 
     Example:
         >>> import numpy as np
@@ -82,6 +82,7 @@ def clip_by_tensor_norm(
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
+        TypeError: adaptive is not AdaGC, or state is no state.
         ValueError: The state has the norms of another number of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
@@ -113,6 +114,7 @@ def clip_tensor_norm_(
         (the total norm before clipping, the new state).
 
     Raises:
+        TypeError: adaptive is not AdaGC, or state is no state.
         ValueError: The state has the norms of another number of tensors.
 
     Example:
@@ -127,6 +129,7 @@ def clip_tensor_norm_(
 
 
 def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: Any) -> Any:
+    states.check_rule(adaptive, AGC)
     backend, t_list = resolve(t_list)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
     tree = containers.flatten(backend, t_list)
@@ -137,6 +140,7 @@ def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: A
 
 
 def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
+    states.check_rule(adaptive, AGC)
     backend, parameters = resolve(parameters)
     if backend.parameters is None:
         raise TypeError(f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters)")
@@ -147,7 +151,7 @@ def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
 
 
 def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
-    backend = backend_of(state)
+    backend = states.backend_for(adaptive, state, AdaGC)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
     tree = containers.flatten(backend, t_list)
     gradients, writer = _checked(backend, tree, "clip_by_tensor_norm")
@@ -156,7 +160,7 @@ def _clip_by_tensor_norm(t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm:
 
 
 def _clip_tensor_norm_(parameters: Any, adaptive: AdaGC, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
-    backend = backend_of(state)
+    backend = states.backend_for(adaptive, state, AdaGC)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     gradients, writer = in_place(backend, parameters, "clip_tensor_norm_", "clip_by_tensor_norm")
     norm, new = _advance(backend, gradients, adaptive, state, writer.entries, limit)

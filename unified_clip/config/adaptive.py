@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import wraps
 from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
@@ -79,6 +81,25 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 """The type of the key `adaptive`."""
 
 
+def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method `_clip` of `Clipper` with a lock, so that no other thread replaces the current states.
+
+    If the caller keeps the states, there is no lock. With several ranks, there is none, because ranks may be threads.
+    """
+
+    @wraps(clip)
+    def locked(
+        self: Any, backend: Backend, gradients: GradientList, ranges: Any, step: Any, states: Any = None, **options: Any
+    ) -> Any:
+        own: AdaptiveStates = self._adaptive
+        if states is not None or not own.current or gradients.shards is not None:
+            return clip(self, backend, gradients, ranges, step, states, **options)
+        with own.lock:
+            return clip(self, backend, gradients, ranges, step, states, **options)
+
+    return locked
+
+
 States = dict[str, state.State]
 """The state of each adaptive rule, by the name of its group, or '' for the parameters in no group."""
 
@@ -93,6 +114,8 @@ class AdaptiveStates:
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
         """Whether a state has a number for each entry of a call, including entries without a gradient."""
+        self.lock = threading.RLock()
+        """A clip holds it until it has replaced the current states."""
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any) -> bool:

@@ -22,7 +22,7 @@ from .._core.types import Leaf, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
 from ..recording.clip_event import as_mapping
-from .adaptive import AdaptiveStates, States
+from .adaptive import AdaptiveStates, States, keeping_states
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges
@@ -95,8 +95,9 @@ class Clipper:
 
         This waits until the device has computed the states.
         """
-        adaptive = self._adaptive.save(self._adaptive.current)
-        return {"version": STATE_VERSION, "step": self._step, "adaptive": adaptive}
+        with self._adaptive.lock:
+            step, current = self._step, dict(self._adaptive.current)
+        return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
         """Return the data of `state_dict` for an integration that keeps `step` and the packed states itself."""
@@ -292,6 +293,7 @@ class Clipper:
         results.update(zip((leaf.position for leaf in members.leaves), writer.result(), strict=True))
         return [results[leaf.position] for leaf in leaves], outcome
 
+    @keeping_states
     def _clip(
         self,
         backend: Backend,

@@ -153,8 +153,8 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
         state: The state of an optimizer, as for `last`.
 
     Raises:
-        ValueError: As for `last`.
-        TypeError: As for `last`.
+        ValueError: settings is another configuration. Or as for `last`.
+        TypeError: settings is no configuration. Or as for `last`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -179,7 +179,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
     Raises:
         ValueError: data is the state of another configuration. Or as for `last`.
-        TypeError: As for `last`.
+        TypeError: settings is no configuration. Or as for `last`.
 
     Example:
         >>> import jax.numpy as jnp, optax

@@ -71,7 +71,10 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
     optimizer's state.
 
     settings: The configuration. ops: The backend of the framework. spec: As for `Clipper`.
+    TypeError: settings is no configuration.
     """
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings is a {type(settings).__name__}. Pass the ClipConfig that made the transformation.")
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))

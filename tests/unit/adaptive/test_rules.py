@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import random
+import sys
+import threading
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -246,6 +248,22 @@ def test_a_copy_and_a_pickle_continue_with_the_state() -> None:
         assert other.state_dict() == clip.state_dict()
         other([np.ones(9)])
         assert clip.state_dict()["adaptive"][""]["state"]["mean"] == 2.0
+
+
+def test_threads_that_share_a_clipper_lose_no_norm() -> None:
+    clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}).clipper()
+    threads = [threading.Thread(target=lambda: [clip([np.ones(4)]) for _ in range(300)]) for _ in range(4)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    state = clip.state_dict()
+    assert (state["step"], state["adaptive"][""]["state"]["steps"]) == (1200, 1200.0)
 
 
 def test_formats_of_trainers_reject_an_adaptive_threshold() -> None:

@@ -89,7 +89,11 @@ def zclip(
 
 
 def percentile(
-    values: Sequence[float], percent: float = 10.0, window: int | None = None, include_current: bool = True
+    values: Sequence[float],
+    percent: float = 10.0,
+    window: int | None = None,
+    include_current: bool = True,
+    warmup_steps: int = 0,
 ) -> Iterator[Step]:
     """Yield (threshold, state after the step) for each step of the rule `percentile`.
 
@@ -102,7 +106,7 @@ def percentile(
             before = list(history)
             history.append(value)
             kept = (history if include_current else before)[-(window or 10**9) :]
-            limit = float(np.percentile(kept, percent)) if kept else math.inf
+            limit = float(np.percentile(kept, percent)) if kept and len(before) >= warmup_steps else math.inf
         if window is None:
             stored = sorted(history)
         else:
