@@ -53,10 +53,16 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("layout", ["FSDP", "HSDP", "mixed"])
-def test_eight_processes_have_the_norm_of_one(torch_worlds: Callable[[int], World], layout: str) -> None:
-    for norm, *_ in torch_worlds(8).run(torch_sharded.clipped, arrays(), layout, 2.0, 1.5):
-        assert norm == reference.norm(arrays())
+@pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
+@pytest.mark.parametrize("layout", ["FSDP", "HSDP", "mixed", "cube"])
+def test_eight_processes_have_the_norm_of_one(torch_worlds: Callable[[int], World], layout: str, p: float) -> None:
+    expected = [array.copy() for array in arrays()]
+    n = whole.clip_grad_norm_(expected, 1.5, p)
+    for norm, _, gradients, calls in torch_worlds(8).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
+        assert norm == float(n) == reference.norm(arrays(), p)
+        assert p != 2 or len(calls) == (2 if layout == "cube" else 1)
+        for got, wanted in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
 
 
 @pytest.mark.parametrize("size", SIZES)

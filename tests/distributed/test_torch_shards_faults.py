@@ -171,12 +171,6 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
             "ValueError",
             [r"ranks \[0, 1\], but process_group has the ranks \[0\]", r"process_group has the ranks \[1\]. Pass a"],
         ),
-        (
-            "a mesh without a group",
-            4,
-            "ValueError",
-            ["mesh of 2 dimensions with 2 of the 4 .*new_group"],
-        ),
         ("no group", 2, "ValueError", ["process_group is None, but the gradient at position 0 is not complete on"]),
         ("a mesh of others", 2, "ValueError", ["is a plain tensor", "rank 1 is not on the device mesh"]),
         ("a name for a group", 2, "TypeError", ["process_group is 'world'. Pass a process group of"]),

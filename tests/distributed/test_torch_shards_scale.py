@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +21,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import sharded
+from unified_clip._backends.torch import process_group, sharded
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import replicas
@@ -84,6 +87,16 @@ def cube(*shape: int) -> DeviceMesh:
     return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard", "tp"))
 
 
+def on_slices(mesh: DeviceMesh) -> list[nn.Parameter]:
+    """Parameters on two meshes with the same process groups, as FSDP2 makes of a mesh for tensor parallelism."""
+    names: Any = mesh.mesh_dim_names
+    return [
+        parameter
+        for placement in (Shard(1), Replicate())
+        for parameter in parameters(mesh[names], Replicate(), Shard(0), placement)
+    ]
+
+
 def without_groups() -> DeviceMesh:
     ranks = torch.arange(RANKS).view(2, 4)
     return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False, _rank=1)
@@ -121,8 +134,20 @@ LAYOUTS: dict[str, tuple[Callable[[], Made], list[str]]] = {
         lambda: (mesh := cube(1, 8, 1), parameters(mesh, Replicate(), Shard(0), Replicate())), [WORLD]
     ),
     "HSDP and tensor parallel": (
-        lambda: (mesh := cube(2, 2, 2), parameters(mesh, Replicate(), Shard(0), Shard(1))), [WORLD]
+        lambda: (mesh := cube(2, 2, 2), parameters(mesh, Replicate(), Shard(0), Shard(1))), ["shard", "tp"]
     ),
+    "HSDP and tensor parallel, each parameter along one dimension": (
+        lambda: (
+            mesh := cube(2, 2, 2),
+            parameters(mesh, Replicate(), Replicate(), Shard(1)) + parameters(mesh, Replicate(), Shard(0), Replicate()),
+        ),
+        ["shard", "tp"],
+    ),
+    "the outer dimensions of three": (
+        lambda: (mesh := cube(2, 2, 2), parameters(mesh, Shard(0), Replicate(), Shard(1))), ["replicate", "tp"]
+    ),
+    "three dimensions": (lambda: (mesh := cube(2, 2, 2), parameters(mesh, Shard(0), Shard(1), Shard(1))), [WORLD]),
+    "slices of a mesh": (lambda: (mesh := cube(2, 2, 2), on_slices(mesh)), ["shard", "tp"]),
     "two dimensions": (lambda: (mesh := rows(), parameters(mesh, Shard(0), Shard(1))), [WORLD]),
     "each along its own dimension": (
         lambda: (mesh := rows(), parameters(mesh, Shard(0), Replicate()) + hsdp(mesh)), [WORLD]
@@ -139,7 +164,7 @@ LAYOUTS: dict[str, tuple[Callable[[], Made], list[str]]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[Any], layout: str) -> None:
-    """Over one of them, or over all ranks. No group is made for several."""
+    """Over one after the other, or over all ranks. No group is made for several."""
     make, expected = LAYOUTS[layout]
     mesh, given = make()
     with mock.patch.object(dist, "new_group", side_effect=AssertionError("a group was made")):
@@ -249,7 +274,7 @@ def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> No
     ],
 )
 def test_the_group_and_the_mesh_choose_the_device_of_collectives(
-    types: list[str], bound: str | None, mesh: str | None, backend: str, device: str, monkeypatch: pytest.MonkeyPatch
+    types: list[str], bound: str | None, mesh: str | None, backend: str, device: str
 ) -> None:
     """`device_id` of `init_process_group` binds a group to a GPU. A mesh has the type of its devices."""
     group = SimpleNamespace(
@@ -257,16 +282,48 @@ def test_the_group_and_the_mesh_choose_the_device_of_collectives(
         bound_device_id=bound and torch.device(bound),
         _get_backend=lambda _: SimpleNamespace(name=lambda: backend),
     )
-    monkeypatch.setattr(sharded, "is_dtensor", lambda tensor: hasattr(tensor, "device_mesh"))
     beside = SimpleNamespace(device_mesh=SimpleNamespace(device_type=mesh))
-    assert sharded._device(group, [torch.ones(2), *[beside] * (mesh is not None)]) == torch.device(device)
+    assert process_group.device_of(group, [torch.ones(2), *[beside] * (mesh is not None)]) == torch.device(device)
 
 
 def test_a_group_has_the_attributes_that_choose_a_device(collectives: list[Any]) -> None:
     world: Any = dist.group.WORLD
-    assert sharded._device(world, []) == torch.device("cpu")
+    assert process_group.device_of(world, []) == torch.device("cpu")
     world.bound_device_id = torch.device("cuda:1")
-    assert sharded._device(world, []) == sharded._device(dist.new_group([0, 1]), []) == torch.device("cuda:1")
+    groups = [world, dist.new_group([0, 1])]
+    assert [process_group.device_of(group, []) for group in groups] == [torch.device("cuda:1")] * 2
+
+
+def test_a_mesh_of_several_dimensions_may_be_passed(collectives: list[Any]) -> None:
+    """Its calls are counted with those of the dimensions that placements choose."""
+    mesh = cube(2, 2, 2)
+    given = parameters(mesh, Replicate(), Shard(0), Shard(1))
+    keywords: list[dict[str, Any]] = [{}, {"process_group": mesh["shard", "tp"]}, {"process_group": mesh["tp"]}]
+    norms = [uc.clip_grad_norm_(given, math.inf, **each).item() for each in keywords[:2]]
+    assert norms == [np.sqrt(np.float32(6 * 4 * 4))] * 2, "6 parameters, of which 4 ranks have 4 elements"
+    assert collectives == [mesh.get_group("shard"), mesh.get_group("tp")] * 2
+    keys = [shards_of(given, **each).group().key for each in keywords]
+    assert keys[0] is keys[1] is not keys[2]
+    with pytest.raises(
+        ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[0, 1\]"
+    ):
+        uc.clip_grad_norm_(given, 1.0, **keywords[2])
+
+
+def test_the_groups_of_a_mesh_are_freed_with_it(collectives: list[Any]) -> None:
+    groups = weakref.ref(shards_of(parameters(cube(2, 2, 2), Replicate(), Shard(0), Shard(1))).group().key)
+    assert groups() is not None
+    dist.destroy_process_group()
+    try:
+        gc.collect()
+        assert groups() is None
+    finally:
+        dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
+
+
+def shards_of(given: list[nn.Parameter], **keywords: Any) -> sharded.TorchShards:
+    leaves = [Leaf(parameter.grad, at, None, parameter) for at, parameter in enumerate(given)]
+    return sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords))
 
 
 def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
@@ -285,8 +342,7 @@ def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
 
 def ranks_read(given: list[nn.Parameter], keywords: dict[str, Any]) -> int:
     """The number of ranks that are looked up to find the copies of these gradients."""
-    leaves = [Leaf(parameter.grad, at, None, parameter) for at, parameter in enumerate(given)]
-    shards = sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords, check_replicas=True))
+    shards = shards_of(given, **keywords, check_replicas=True)
     shards.counted(range(len(given)))
     with (
         mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,

@@ -19,7 +19,7 @@ from torch import nn
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu
-from unified_clip._backends.torch.sharded import TorchGroup
+from unified_clip._backends.torch.process_group import TorchGroup
 
 LIMIT = 1.0
 

@@ -47,8 +47,10 @@ def counted() -> AbstractContextManager[list[str]]:
 
 @functools.cache
 def mesh_of(kind: str) -> DeviceMesh:
-    """All processes in a row, or in two rows."""
+    """All processes in a row, or in two rows, or in a cube of 8."""
     size = dist.get_world_size()
+    if kind == "cube":
+        return init_device_mesh("cpu", (2, 2, size // 4), mesh_dim_names=("replicate", "shard", "tp"))
     shape = (size,) if kind == "row" else (max(size // 2, 1), min(size, 2))
     return init_device_mesh("cpu", shape, mesh_dim_names=("dp",) if kind == "row" else ("dp", "tp"))
 
@@ -68,6 +70,15 @@ PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 """Kinds of layouts: a mesh, and placements for a tensor with so many axes."""
 
 
+CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
+    "along both": ("cube", lambda axes: [Replicate(), Shard(0), Shard(axes - 1)]),
+    "along the second": ("cube", lambda axes: [Replicate(), Shard(0), Replicate()]),
+    "along the third": ("cube", lambda axes: [Replicate(), Replicate(), Shard(axes - 1)]),
+    "along none": ("cube", lambda axes: [Replicate()] * 3),
+}
+"""The same for HSDP and tensor parallelism, on a mesh of three dimensions."""
+
+
 def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
     """An array that every process has, as a DTensor; of a sum the first process holds everything."""
     whole = torch.from_numpy(array.copy())
@@ -82,14 +93,17 @@ def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) 
 
 
 def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
-    """Parameters with these gradients. "mixed": on several meshes of all processes, and plain."""
-    kinds = ["FSDP", "HSDP", "two dimensions", "plain", "replicated"] if layout == "mixed" else [layout]
+    """Parameters with these gradients. "mixed": on several meshes of all processes, and plain. "cube": of all its
+    kinds.
+    """
+    mixed = {"mixed": ["FSDP", "HSDP", "two dimensions", "plain", "replicated"], "cube": list(CUBE)}
+    kinds = mixed.get(layout, [layout])
     found = []
     for number, array in enumerate(arrays):
         kind = kinds[number % len(kinds)]
         gradient: Any = torch.from_numpy(array.copy())
         if kind != "plain":
-            mesh, placements = PLACEMENTS[kind]
+            mesh, placements = (PLACEMENTS | CUBE)[kind]
             gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
         parameter = nn.Parameter(torch.zeros_like(gradient))
         parameter.grad = gradient

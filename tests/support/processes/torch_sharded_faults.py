@@ -194,13 +194,6 @@ def mesh_of_the_first() -> DeviceMesh:
     return DeviceMesh("cpu", [0])
 
 
-@functools.cache
-def rows_of_some() -> Any:
-    """A mesh of two dimensions with half of the processes."""
-    size = dist.get_world_size()
-    return init_device_mesh("cpu", (2, 1, size // 2), mesh_dim_names=("a", "b", "c"))["b", "c"]
-
-
 # -- calls
 
 Call = Callable[[Parameters, int], Any]
@@ -431,7 +424,6 @@ CASES: dict[str, tuple[Prepare, Call]] = {
             lambda given, group: uc.GradientClipByNorm(1.0, process_group=group).clip_(given) or torch.zeros(()),
         ),
     ),
-    "a mesh without a group": (plain, in_group(rows_of_some, ownership="distinct")),
     "no group": (as_they_are, clip(process_group=None)),
     "a mesh of others": (plain, in_group(mesh_of_the_first)),
     "a name for a group": (as_they_are, clip(process_group="world")),

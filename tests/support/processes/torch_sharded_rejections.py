@@ -17,7 +17,7 @@ from torch.distributed.tensor import Shard
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
-from unified_clip._backends.torch.sharded import TorchGroup
+from unified_clip._backends.torch.process_group import TorchGroup
 
 ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.full(7, 3, np.float32)]
 

@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+
+from ..._distributed.ranks import KeptByIdentity, Ranks
+
+
+class MeshGroups:
+    """The process groups along several dimensions of a device mesh.
+
+    An all-reduce over each of these groups in turn is an all-reduce over all ranks along these dimensions.
+    """
+
+    def __init__(self, groups: Sequence[Any], ranks: Ranks) -> None:
+        self._groups, self.ranks = [weakref.ref(group) for group in groups], ranks
+
+    @property
+    def groups(self) -> list[Any]:
+        return [group() for group in self._groups]
+
+
+_MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
+"""Each `MeshGroups` by its first group, and then by the identities of all its groups."""
 
 
 def group_of_mesh(mesh: Any) -> Any:
-    """Return the process group of a device mesh. ValueError: the mesh has none, or this rank is not on it."""
+    """Return the process group of a device mesh, or its `MeshGroups`. ValueError: this rank is not on the mesh."""
     if mesh.get_coordinate() is None:
         raise ValueError(
             f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
             f"{mesh.mesh.flatten().tolist()}. Pass a mesh with this rank"
         )
-    if mesh.size() == torch.distributed.get_world_size():
-        return torch.distributed.group.WORLD
-    if mesh.ndim == 1:
-        return mesh.get_group()
-    raise ValueError(
-        f"process_group is a device mesh of {mesh.ndim} dimensions with {mesh.size()} of the "
-        f"{torch.distributed.get_world_size()} ranks, which has no process group. Create one once with "
-        "torch.distributed.new_group, and pass it"
-    )
+    return _group_along(mesh, _dims_of(mesh) or [0])
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
-    """Return the process groups over which any of these DTensors is sharded or `Partial`, each once.
+    """Return a list of the process group, or of the `MeshGroups`, over which any of these DTensors is sharded or
+    `Partial`. The list is empty if none is.
 
-    None: the placements do not decide it, because a mesh has only some of the ranks, or has no process groups.
+    None: the placements do not decide it. A mesh has only some of the ranks, or has no process groups. Or no mesh has
+        all the dimensions along which the tensors are sharded.
     """
-    groups: dict[Any, None] = {}
+    groups: set[Any] = set()
+    meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
     seen: set[tuple[int, Any]] = set()
     for tensor in tensors:
         mesh, placements = tensor.device_mesh, tensor.placements
@@ -40,13 +57,34 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
         seen.add((id(mesh), placements))
         if mesh.size() != torch.distributed.get_world_size():
             return None
-        dims = [dim for dim, p in enumerate(placements) if mesh.size(dim) > 1 and not p.is_replicate()]
         try:
-            groups.update((_group_along(mesh, dim), None) for dim in dims)
+            _, dims = meshes.setdefault(id(mesh), (mesh, {_group_along(mesh, [dim]): dim for dim in _dims_of(mesh)}))
         except RuntimeError:  # the mesh was made without process groups
             return None
-    return list(groups)
+        groups |= {group for group, dim in dims.items() if not placements[dim].is_replicate()}
+    for mesh, dims in meshes.values():
+        if groups <= dims.keys():
+            return [_group_along(mesh, sorted(dims[group] for group in groups))] if groups else []
+    return [] if not groups else None
 
 
-def _group_along(mesh: Any, dim: int) -> Any:
-    return torch.distributed.group.WORLD if mesh.size(dim) == mesh.size() else mesh.get_group(dim)
+def _dims_of(mesh: Any) -> list[int]:
+    """Return the dimensions of a mesh along which it has several ranks."""
+    return [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1]
+
+
+def _group_along(mesh: Any, dims: Sequence[int]) -> Any:
+    """Return the process group of all ranks along these dimensions of a mesh, or its `MeshGroups`."""
+    along = np.asarray(mesh.mesh)[
+        tuple(slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate()))
+    ]
+    if along.size == torch.distributed.get_world_size():
+        return torch.distributed.group.WORLD
+    groups = [mesh.get_group(dim) for dim in dims]
+    if len(groups) == 1:
+        return groups[0]
+    kept = _MESH_GROUPS.get(groups[0], lambda _: {})
+    key = tuple(map(id, groups))
+    if key not in kept or kept[key].groups != groups:
+        kept[key] = MeshGroups(groups, Ranks(along))
+    return kept[key]

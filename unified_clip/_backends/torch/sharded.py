@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._core.distributed import DistributedSpec, Measures, PartialSums
-from ..._core.exact import WORDS
+from ..._core.distributed import DistributedSpec, Measures
 from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import ProcessGroup, SingleProcess
 from ..._distributed.norm import NormGroup
-from ..._distributed.on_device import FLAGS, NormOnDevice
 from ..._distributed.placements import DistributedGradients, Terminology
-from ..._distributed.ranks import KeptByIdentity, Ranks
+from ..._distributed.ranks import Ranks
 from ..._distributed.replicas import ReplicaSet
-from . import arithmetic, gpu, terms
-from .arithmetic import HALF
+from . import gpu, terms
 from .mesh_groups import group_of_mesh, groups_of_shards
+from .process_group import TorchGroup, ranks_of
 from .terms import Bucket
 
 
@@ -92,80 +90,6 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
             )
 
 
-class TorchGroup(ProcessGroup):
-    """A process group of `torch.distributed`."""
-
-    def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
-        """`tensors`: the parameters and gradients of a call."""
-        super().__init__(group, _RANKS.get(group, _ranks_of_group), here=torch.distributed.get_rank())
-        self._device = _device(group, tensors)
-
-    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        if self.size == 1:
-            return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), self.key)
-        reduced: list[int] = tensor.tolist()
-        return reduced
-
-    @property
-    def leaves_norms(self) -> bool:
-        """Return whether Triton's kernels can run on the device of this group."""
-        if not gpu.ENABLED:
-            return False
-        from .gpu.table import INTERPRETED
-
-        return bool((self._device.type == "cuda") != INTERPRETED)
-
-    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
-        dtypes = NARROW if p == 1 else (*NARROW, torch.complex64)  # whose parts are real numbers in a sum of squares
-        return all(tensor.dtype in dtypes for tensor in tensors)
-
-    def norm_on_device(
-        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
-    ) -> NormOnDevice:
-        from .gpu import ranks
-        from .gpu.table import Table
-
-        device, words = self._device, list(numbers)
-        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
-        table = gpu.table_of(present) if present else None
-        if not isinstance(table, Table) or table.device != device:
-            table = None
-            if present:  # the kernels do not support them: this rank waits
-                words[:WORDS] = own.power_sum(p, True).to_words()
-        with torch.no_grad():
-            norm, added = ranks.norm_over_ranks(ranks.Request(words, table, p, self.size), device, self._add_up)
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return NormOnDevice(norm, None)
-        return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
-
-    def _add_up(self, tensor: Tensor) -> None:
-        torch.distributed.all_reduce(tensor, group=self.key)
-
-
-NARROW = (*HALF, torch.float32)
-"""The dtypes of gradients whose norm is float32."""
-
-
-def _device(group: Any, tensors: Sequence[Any]) -> torch.device:
-    """Return the device for the collectives of a process group: the GPU that `device_id` of `init_process_group` binds
-    it to, or the current GPU if a tensor is on a device mesh of GPUs. Otherwise the CPU, if the group's backend
-    supports that. gloo communicates over the CPU.
-
-    It depends on the group and on meshes only, so that all ranks choose the same kind of device, even a rank without
-    gradients, or with parameters in CPU memory.
-    """
-    kinds = [device.type for device in group._device_types] if group is not None else []
-    bound = getattr(group, "bound_device_id", None)
-    meshes = {tensor.device_mesh.device_type for tensor in tensors if is_dtensor(tensor)}
-    on_gpu = [bound] if bound is not None else [torch.device(kind) for kind in kinds if kind in meshes - {"cpu"}]
-    for device in on_gpu:
-        if device.type in kinds and group._get_backend(device).name() != "gloo":
-            return torch.device(device)
-    return torch.device("cpu" if "cpu" in kinds or not kinds else kinds[0])
-
-
 class TorchShards(DistributedGradients):
     """The `Shards` of one call on PyTorch: DTensors, and plain tensors beside them."""
 
@@ -219,7 +143,7 @@ class TorchShards(DistributedGradients):
         return is_dtensor(tensor)
 
     def ranks(self, tensor: Any) -> Ranks:
-        return _RANKS.get(tensor.device_mesh, _ranks_of_mesh)
+        return ranks_of(tensor.device_mesh)
 
     def is_first(self, tensor: Any) -> bool:
         coordinate = tensor.device_mesh.get_coordinate()
@@ -335,7 +259,7 @@ class TorchShards(DistributedGradients):
 
     def _find_group(self) -> ProcessGroup:
         groups = groups_of_shards(self._tensors()) if self._placements_decide() else None
-        if groups is None or len(groups) > 1:
+        if groups is None:
             return super()._find_group()
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
 
@@ -352,18 +276,6 @@ class TorchShards(DistributedGradients):
 
     def _group_of(self, group: Any) -> ProcessGroup:
         return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
-
-
-_RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
-"""The ranks of each process group and device mesh, computed once."""
-
-
-def _ranks_of_group(group: Any) -> Ranks:
-    return Ranks(torch.distributed.get_process_group_ranks(group))
-
-
-def _ranks_of_mesh(mesh: Any) -> Ranks:
-    return Ranks(mesh.mesh)
 
 
 def _local(gradient: Any) -> Tensor:

@@ -1,0 +1,110 @@
+"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..._core.distributed import PartialSums
+from ..._core.exact import WORDS
+from ..._core.types import Tensor
+from ..._distributed.groups import ProcessGroup
+from ..._distributed.on_device import FLAGS, NormOnDevice
+from ..._distributed.ranks import KeptByIdentity, Ranks
+from . import arithmetic, gpu
+from .arithmetic import HALF
+from .mesh_groups import MeshGroups
+
+
+class TorchGroup(ProcessGroup):
+    """A process group of `torch.distributed`, or the process groups along several dimensions of a mesh."""
+
+    def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
+        """`tensors`: the parameters and gradients of a call."""
+        super().__init__(group, ranks_of(group), here=torch.distributed.get_rank())
+        self._groups = group.groups if isinstance(group, MeshGroups) else [group]
+        self._device = device_of(self._groups[0], tensors)
+
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        if self.size == 1:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        for group in self._groups:
+            torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), group)
+        reduced: list[int] = tensor.tolist()
+        return reduced
+
+    @property
+    def leaves_norms(self) -> bool:
+        """Return whether Triton's kernels can run on the device of this group."""
+        if not gpu.ENABLED:
+            return False
+        from .gpu.table import INTERPRETED
+
+        return bool((self._device.type == "cuda") != INTERPRETED)
+
+    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
+        dtypes = NARROW if p == 1 else (*NARROW, torch.complex64)  # whose parts are real numbers in a sum of squares
+        return all(tensor.dtype in dtypes for tensor in tensors)
+
+    def norm_on_device(
+        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+    ) -> NormOnDevice:
+        from .gpu import ranks
+        from .gpu.table import Table
+
+        device, words = self._device, list(numbers)
+        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
+        table = gpu.table_of(present) if present else None
+        if not isinstance(table, Table) or table.device != device:
+            table = None
+            if present:  # the kernels do not support them: this rank waits
+                words[:WORDS] = own.power_sum(p, True).to_words()
+        with torch.no_grad():
+            norm, added = ranks.norm_over_ranks(ranks.Request(words, table, p, self.size), device, self._add_up)
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return NormOnDevice(norm, None)
+        return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
+
+    def _add_up(self, tensor: Tensor) -> None:
+        for group in self._groups:
+            torch.distributed.all_reduce(tensor, group=group)
+
+
+NARROW = (*HALF, torch.float32)
+"""The dtypes of gradients whose norm is float32."""
+
+
+def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
+    """Return the device for the collectives of a process group: the GPU that `device_id` of `init_process_group` binds
+    it to, or the current GPU if a tensor is on a device mesh of GPUs. Otherwise the CPU, if the group's backend
+    supports that. gloo communicates over the CPU.
+
+    It depends on the group and on meshes only, so that all ranks choose the same kind of device, even a rank without
+    gradients, or with parameters in CPU memory.
+    """
+    kinds = [device.type for device in group._device_types] if group is not None else []
+    bound = getattr(group, "bound_device_id", None)
+    meshes = {tensor.device_mesh.device_type for tensor in tensors if hasattr(tensor, "device_mesh")}
+    on_gpu = [bound] if bound is not None else [torch.device(kind) for kind in kinds if kind in meshes - {"cpu"}]
+    for device in on_gpu:
+        if device.type in kinds and group._get_backend(device).name() != "gloo":
+            return torch.device(device)
+    return torch.device("cpu" if "cpu" in kinds or not kinds else kinds[0])
+
+
+_RANKS: KeptByIdentity[Ranks] = KeptByIdentity()
+"""The ranks of each process group and device mesh, computed once."""
+
+
+def ranks_of(owner: Any) -> Ranks:
+    """Return the ranks of a process group, of `MeshGroups` or of a device mesh."""
+    return _RANKS.get(owner, _ranks_of)
+
+
+def _ranks_of(owner: Any) -> Ranks:
+    if isinstance(owner, MeshGroups):
+        return owner.ranks
+    return Ranks(owner.mesh if hasattr(owner, "mesh") else torch.distributed.get_process_group_ranks(owner))
