@@ -51,7 +51,7 @@ GRADIENTS: dict[str, list[np.ndarray]] = {
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.parametrize("dtype", ["float32", *nightly("bfloat16", "float16")])
-@pytest.mark.parametrize("p", [2.0, *nightly(1.0)])
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, math.inf)])
 @pytest.mark.parametrize("name", quick(GRADIENTS, "any", "a tie", "NaN on one rank"))
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: str, p: float, dtype: str) -> None:
@@ -59,17 +59,70 @@ def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: s
     rounded = [torch.from_numpy(array).to(getattr(torch, dtype)).float().numpy() for array in arrays]
     norm = reference.norm(rounded, p)
     results = worlds(size).run(on_device.clips, arrays, p, dtype)
-    for first, *later in results:
-        assert (str(first.norm), first.stays) == (str(norm), False)
+    check_clips(results, norm)
+    for first, *_ in results:
         if (name, p, dtype) == ("a tie", 2.0, "float32"):
             assert len(first.collectives) == 2, "exact sums decide"
-        for clip in later:
-            assert (str(clip.norm), clip.stays, clip.collectives) == (str(norm), True, ["all_reduce"] * 2)
-            assert all(map(same_bits, clip.after, first.after))
     coef = reference.coefficient(norm, LIMIT, 1e-6)
     expected = [reference.array(reference.scaled(reference.array(a, dtype), coef), dtype) for a in rounded]
     for array, after in zip(expected, results[0][1].after, strict=True):
         np.testing.assert_array_equal(after, array.astype(np.float32))
+
+
+def check_clips(results: list[list[on_device.Clip]], norm: float) -> None:
+    """The first clip of each rank is read on the host, and later ones stay on the device, with the same bits."""
+    for first, *later in results:
+        assert (str(first.norm), first.stays) == (str(norm), False)
+        for clip in later:
+            assert (str(clip.norm), clip.stays, clip.collectives) == (str(norm), True, ["all_reduce"] * 2)
+            assert all(map(same_bits, clip.after, first.after))
+
+
+WIDE = {
+    **{name: GRADIENTS[name] for name in ("any", "zero", "NaN on one rank", "inf on one rank")},
+    "a tie": [np.array([2.0**53, *[2.0**26] * 6, 3.0])],
+    "nearly a tie": [np.array([2.0**53, *[2.0**26] * 6, 3.0, 2.0**-20])],
+    "the smallest": [np.array([1.0, 1.0, 2.0, 3.0]) * 2.0**-1074],
+    "small": [np.array([1.0, 1.0, 2.0, 3.0]) * 1.3 * 2.0**-405],
+    "the largest": [np.array([1e308, 5e307, 1.0])],
+    "too large": [np.array([1.7e308, 1.7e308, 1.0, 1.7e308])],
+    "inf on one rank, NaN on another": [np.array([math.inf, 2.0, 3.0, math.nan])],
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])
+@pytest.mark.parametrize("name", quick(WIDE, "any", "a tie", "too large", "inf on one rank, NaN on another"))
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_float64_norms_stay_too(worlds: Worlds, size: int, name: str, p: float) -> None:
+    norm = reference.norm(WIDE[name], p)
+    results = worlds(size).run(on_device.clips, WIDE[name], p, "float64")
+    check_clips(results, norm)
+    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    for array, after in zip(WIDE[name], results[0][1].after, strict=True):
+        np.testing.assert_array_equal(after, reference.scaled(array, coef))
+
+
+@pytest.mark.parametrize("dense", [[True, True], [True, False], [False, True]], ids=str)
+@pytest.mark.parametrize(
+    ("dtypes", "p", "special"),
+    [
+        (["float64", "float32"], 2.0, []), (["float32", "float64"], math.inf, []), (["float64", "float64"], 1.0, []),
+        (["float64", "float64"], 2.0, [math.inf]), (["float64", "float64"], 2.0, [math.nan]),
+        (["float64", "float64"], math.inf, [math.nan]), (["float32", "float32"], math.inf, [math.inf]),
+    ],
+)  # fmt: skip
+def test_ranks_whose_gradients_kernels_do_not_read_send_exact_sums(
+    worlds: Worlds, dtypes: list[str], p: float, special: list[float], dense: list[bool]
+) -> None:
+    """Of float64 gradients, too, even if only one rank has any."""
+    arrays = [np.array([3.0, 0.1, 2.0**-30]), np.array([*special, 1.0, 2.0 / 3.0])]
+    arrays = [reference.array(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
+    norm = reference.norm(arrays, p)
+    for found in worlds(2).run(on_device.clips_of_kinds, arrays, p, dtypes, dense):
+        assert [(str(clip.norm), clip.error, clip.stays) for clip in found] == [
+            (str(norm), "", stays) for stays in (False, True)
+        ]
 
 
 @pytest.mark.parametrize("size", [2, *nightly(4)])
@@ -112,15 +165,26 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
         ("other thresholds", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
         ("one rank rejects", "a rank rejected call 2 of this process group, so its norm is NaN. Restart all ranks"),
         ("one rank checks", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
-        ("one rank has float64", "a gradient of call 2 of this process group is float64, complex or Partial"),
+        (
+            "one rank has float64",
+            "the ranks made different calls at call 2 of this process group. Restart all ranks from",
+        ),
+        (
+            "one rank has complex",
+            "a gradient of call 2 of this process group is complex or Partial, but none was at the",
+        ),
     ],
 )
 def test_after_a_fault_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, fault: str, message: str) -> None:
     arrays = [array.astype(np.float32) for array in GRADIENTS["any"]]
     for rank, (before, during, after) in enumerate(worlds(2).run(on_device.faulty, arrays, fault)):
-        assert (before.norm, before.error) == (reference.norm(arrays), "")
+        assert (before.norm, before.error) == (reference.norm(arrays, on_device.order_of(fault)), "")
         assert math.isnan(during.norm)
-        raises_at_once = {"one rank rejects": "max_norm is -1.0", "one rank checks": "ranks make different calls"}
+        raises_at_once = {
+            "one rank rejects": "max_norm is -1.0",
+            "one rank checks": "ranks make different calls",
+            "one rank has float64": "ranks make different calls",
+        }
         expected = raises_at_once.get(fault, "") if rank else ""
         assert during.error.startswith(expected)
         assert bool(during.error) == bool(expected)
@@ -159,37 +223,41 @@ DECLARED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("captures", "ownership", "dtype", "ranks"),
+    ("captures", "ownership", "dtype", "p", "ranks"),
     [
-        (False, "replicated", torch.float32, 2),
-        (True, "replicated", torch.bfloat16, 2),
-        (False, "distinct", torch.float32, 2),
-        (False, "function", torch.float16, 2),
-        (False, "patterns", torch.float32, 2),
-        (False, "replicated", torch.complex64, 2),
-        (False, "replicated", torch.float32, 1),
-        (True, "replicated", torch.float64, 1),
+        (False, "replicated", torch.float32, 2.0, 2),
+        (True, "replicated", torch.bfloat16, 2.0, 2),
+        (False, "distinct", torch.float32, 2.0, 2),
+        (False, "function", torch.float16, 1.0, 2),
+        (False, "patterns", torch.float32, 2.0, 2),
+        (False, "replicated", torch.complex64, 2.0, 2),
+        (False, "replicated", torch.float64, 2.0, 2),
+        (True, "distinct", torch.float64, 1.0, 2),
+        (False, "replicated", torch.float32, math.inf, 2),
+        (True, "distinct", torch.float64, math.inf, 2),
+        (False, "replicated", torch.float32, 2.0, 1),
+        (True, "replicated", torch.float64, 2.0, 1),
     ],
 )
 def test_no_rank_waits_for_its_gpu(
-    captures: bool, ownership: str, dtype: torch.dtype, ranks: int, monkeypatch: pytest.MonkeyPatch
+    captures: bool, ownership: str, dtype: torch.dtype, p: float, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fake tensors have no values, so to read one is an error. The kernels are not launched."""
     from unified_clip._backends.torch.gpu import kernels, table
 
-    gpu_0 = torch.device("cuda", 0)
+    gpu_0, wide = torch.device("cuda", 0), "float64" if dtype == torch.float64 else "float32"
     stub = object.__new__(table.Table)
     stub.device, stub.chunks, stub._parts = gpu_0, 3, []
     reduced: list[torch.Tensor] = []
-    for name in ("pack_sums", "round_words", "round_sums", "add", "add_exactly", "decide", "change"):
+    for name in set(kernels.__all__) - {"INF", "STATE"}:
         monkeypatch.setattr(kernels, name, NotLaunched())
     for target, name, value in (
         (gpu, "ENABLED", True),
         (gpu, "table_of", lambda tensors, per_tensor=None: stub if per_tensor is None else None),
         (table, "INTERPRETED", False),
         (table, "_on", lambda device: nullcontext()),
-        (agreements, "is_agreed", lambda group, parameters: True),
-        (dist, "all_reduce", lambda tensor, group: reduced.append(tensor)),
+        (agreements, "agreed_dtype", lambda group, parameters: wide),
+        (dist, "all_reduce", lambda tensor, op, group: reduced.append(tensor)),
         (torch.Tensor, "pin_memory", lambda tensor: tensor),
         (torch.cuda, "is_current_stream_capturing", lambda: captures),
         (torch.cuda, "current_stream", lambda device: device),
@@ -210,10 +278,10 @@ def test_no_rank_waits_for_its_gpu(
             keywords = {"process_group": world, "ownership": DECLARED[ownership]}
             with Copies() as seen:
                 if dtype.is_complex:  # fake tensors of a GPU cannot be written by PyTorch's operations
-                    norm = uc.get_total_norm([parameter.grad for parameter in given], **keywords)
+                    norm = uc.get_total_norm([parameter.grad for parameter in given], p, **keywords)
                 else:
-                    norm = uc.clip_grad_norm_(named, 1.0, **keywords)
-        assert (norm.device, norm.dtype) == (gpu_0, torch.float64 if dtype == torch.float64 else torch.float32)
+                    norm = uc.clip_grad_norm_(named, 1.0, p, **keywords)
+        assert (norm.device, norm.dtype) == (gpu_0, getattr(torch, wide))
         assert [tensor.device for tensor in reduced] == ([gpu_0] * 2 if ranks > 1 else [])
         compares = ranks > 1 and not captures
         assert seen.elements == ([reduced[0].numel() - agreements.FLAGS] if compares else [])

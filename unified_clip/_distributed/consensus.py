@@ -115,31 +115,33 @@ class Consensus:
 
     def norm_on_device(
         self, own: PartialSums, tensors: Sequence[Tensor], p: float, before: Consensus | None
-    ) -> Scalar | None:
-        """Return the norm over all ranks on the device of the process group; None if the ranks read it on the host.
+    ) -> tuple[Scalar, str] | None:
+        """Return (the norm over all ranks on the device of the process group, its dtype); None if the ranks read the
+        norm on the host.
 
         tensors: The local tensors that this rank counts. own: The sums over these tensors.
         before: The `Consensus` of the call's first norm. None: this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
         is_checked = arguments.get(ELEMENTS) is not None or bool(arguments.get(replicas.CHECK))
-        if p not in (1, 2) or is_checked or group.size == 1 or not group.leaves_norms:
+        if p not in (1, 2, math.inf) or is_checked or group.size == 1 or not group.leaves_norms:
             return None
         listed: Any = self._call.digests()[1] if before is None else before.parameters
         if before is None and arguments.get(PARAMETERS) is None:
             listed = "lists that may differ"  # so all of them have one agreement
         if not listed:  # this rank lacks a shape
             return None
-        self.parameters = digest((listed, p, self._place))
-        self._can_stay = not self._call.terms and group.fits_device(tensors, int(p))
-        if not on_device.is_agreed(group.key, self.parameters):
+        self.parameters = digest((listed, p, self._place, own.norm_dtype))
+        self._can_stay = not self._call.terms and group.fits_device(tensors, p)
+        dtype = on_device.agreed_dtype(group.key, self.parameters)
+        if dtype is None:
             return None
         digests = self._begin()
         compared = [word for value in digests for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
-        result = self._with_note(lambda: group.norm_on_device(tensors, int(p), numbers, own))
+        result = self._with_note(lambda: group.norm_on_device(tensors, p, numbers, own, dtype))
         on_device.store(group.key, self._call.arguments[CALL], result.added)
-        return result.norm
+        return result.norm, dtype
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
         """Return (the sum of |g|**p over all ranks, the dtype of the norm). `own`: the sum of this rank.
@@ -183,14 +185,17 @@ class Consensus:
         words.insert(1, int(own.norm_dtype == "float64"))
         words.append(int(bool(self._call.terms)))
         words += [0] * (WORDS + 1 + CHECKED - len(words))  # a rank with another p adds up, and sends as many
+        words[on_device.FLAGS] = int(not self._can_stay)
         sent = [*words, MAXIMUM, 0, *(word for value in digests for word in integers.bounds(value))]
         maxima = self._all_reduce(self.group.all_reduce_max, sent)
         dtype = "float64" if maxima[1] else "float32"
         top = integers.from_bits(maxima[0 if maxima[1] else 2])
         is_nan = math.isnan(top)
+        self._reject_mixed(maxima)
         self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, integers.equal_bounds, is_nan)
         if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
             self._check_sums(self._all_reduce_sum(self._checked()), is_nan)
+        self._agree(not maxima[on_device.FLAGS], dtype)
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
@@ -253,11 +258,15 @@ class Consensus:
         self._reject_mixed(reduced)
         self._check(rest, tag, integers.equal_summands, is_nan)
         self._check_sums(checked, is_nan)
-        if self.parameters:
-            on_device.agree(self.group.key, self.parameters, checked[-2] == self.group.size)
+        self._agree(checked[-2] == self.group.size, "float64" if sums[WORDS] else "float32")
         return sums
 
-    def _reject_mixed(self, reduced: list[int]) -> None:
+    def _agree(self, can_all_stay: bool, dtype: str) -> None:
+        """Store whether later norms of the same parameters stay on the device. `dtype`: that of the norm."""
+        if self.parameters:
+            on_device.agree(self.group.key, self.parameters, dtype if can_all_stay else None)
+
+    def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
         Before that, take part in their second all-reduce. As on these ranks, the next call on this rank raises, too.

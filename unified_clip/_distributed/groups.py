@@ -36,15 +36,16 @@ class Group(Protocol):
     def leaves_norms(self) -> bool:
         """Return whether norms can stay on the device of this process group."""
 
-    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
+    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
         """Return whether the p-norm over these tensors can stay on the device."""
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
     ) -> NormOnDevice:
         """Return the norm over all ranks, without waiting for the device.
 
         numbers: The integers of the first all-reduce, with zeros for this rank's sum. own: The sums over `tensors`.
+        dtype: The dtype of the norm over all ranks.
         """
 
 
@@ -67,11 +68,11 @@ class ProcessGroup(ABC):
     def leaves_norms(self) -> bool:
         return False
 
-    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
+    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
         return False
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
     ) -> NormOnDevice:
         raise NotImplementedError("norms of this process group are read on the host")
 

@@ -178,12 +178,11 @@ class LocalShards(ABC):
             call = Call(arguments, remarks=lambda: {"function": function})
         consensus, own = Consensus(self.group(), call, len(self._measured)), measure(counted)
         before = None if is_first or not self._measured else self._measured[0][1]
-        n: Scalar = consensus.norm_on_device(own, counted, p, before)
+        norm = consensus.norm_on_device(own, counted, p, before)
         self._measured.append((path, consensus))
-        if n is None:
-            n, path.norm_dtype = _norm(own, consensus, p, lambda: self._with_terms(counted, measure))
-        else:
-            path.norm_dtype = "float32"
+        if norm is None:
+            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure))
+        n, path.norm_dtype = norm
         self._has_counted = False
         return path.xp.asarray(n)
 

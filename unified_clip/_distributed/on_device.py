@@ -29,8 +29,8 @@ TAGS = FLAGS + 2
 TAG = 1
 """The tag of a sum, `consensus.ADDS`."""
 
-WINDOWS = 177
-"""How many integers the second all-reduce adds up."""
+WINDOWS = 178
+"""How many integers the second all-reduce adds up: flags of a float64 norm, and 177 windows of an exact sum."""
 
 REMEDY = (
     "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
@@ -51,25 +51,33 @@ class NormOnDevice(NamedTuple):
     """The integers of the first all-reduce, from FLAGS on. None inside a CUDA graph, where nothing reads them."""
 
 
-_AGREED: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
-"""The lists of parameters whose norms stay on the device, by the `key` of their process group."""
+_AGREED: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
+"""The dtype of norms that stay on the device, by the `key` of their process group, and then by a digest of the list of
+parameters.
+"""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 """(number of the last call, what its ranks compared), by the `key` of the process group."""
 
 
-def is_agreed(group: Any, parameters: int) -> bool:
-    """Return whether the ranks of a process group agreed that norms of a list of parameters stay on the device.
+def agreed_dtype(group: Any, parameters: int) -> str | None:
+    """Return the dtype of the norm of a list of parameters; None if the ranks of the process group did not agree that
+    it stays on the device.
 
     group: The `key` of the process group. parameters: A digest of the list.
     """
-    return parameters in _AGREED.get(group, ())
+    return _AGREED.get(group, {}).get(parameters)
 
 
-def agree(group: Any, parameters: int, agreed: bool) -> None:
-    """Store whether all ranks agreed that norms of these parameters stay on the device. Arguments: as `is_agreed`."""
-    kept = _AGREED.setdefault(group, set())
-    (kept.add if agreed else kept.discard)(parameters)
+def agree(group: Any, parameters: int, dtype: str | None) -> None:
+    """Store the dtype of norms that stay on the device. None: the ranks did not agree. Other arguments: as for
+    `agreed_dtype`.
+    """
+    kept = _AGREED.setdefault(group, {})
+    if dtype is None:
+        kept.pop(parameters, None)
+    else:
+        kept[parameters] = dtype
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
@@ -96,9 +104,9 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
         raise ValueError(f"a rank rejected call {number} of this process group, so its norm is NaN. {REMEDY}")
     if stays == size and can < size:
         raise ValueError(
-            f"a gradient of call {number} of this process group is float64, complex or Partial, but none was at the "
-            "first call with these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients "
-            "the dtypes and placements of the first call"
+            f"a gradient of call {number} of this process group is complex or Partial, but none was at the first call "
+            "with these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients the dtypes "
+            "and placements of the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
         raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")

@@ -57,6 +57,10 @@ def clip(arrays: list[np.ndarray], p: float = 2.0, limit: float = LIMIT, **keywo
     given = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
     for parameter, gradient in zip(given, gradients, strict=True):
         parameter.grad = gradient
+    return clip_of(given, p, limit, **keywords)
+
+
+def clip_of(given: list[nn.Parameter], p: float, limit: float = LIMIT, **keywords: Any) -> Clip:
     calls: list[int] = []
     stay = TorchGroup.norm_on_device
 
@@ -71,7 +75,9 @@ def clip(arrays: list[np.ndarray], p: float = 2.0, limit: float = LIMIT, **keywo
         except ValueError as raised:
             norm, error = np.nan, str(raised)
     made = list(collectives)
-    return Clip(norm, [gathered(each.grad.float()) for each in given], made, bool(calls), error)
+    gradients = [each.grad.abs() if each.grad.is_complex() else each.grad for each in given]
+    after = [gathered(gradient.double()) for gradient in gradients]  # of the same dtype on all ranks
+    return Clip(norm, after, made, bool(calls), error)
 
 
 def clips(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
@@ -86,6 +92,20 @@ def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
     keywords = {"layout": "plain", "process_group": group, "ownership": "distinct"}
     fewer = own[:-1] if dist.get_rank() == 1 else own
     return [clip(arrays, **keywords) for arrays in (own, own, fewer)]
+
+
+def clips_of_kinds(arrays: list[np.ndarray], p: float, dtypes: list[str], dense: list[bool]) -> list[Clip]:
+    """Two clips of gradients that each rank has for itself: one array, in a dtype. Kernels cannot read gradients that
+    are not dense.
+    """
+    rank, group = dist.get_rank(), dist.new_group()
+    found = []
+    for _ in range(2):
+        parameter = nn.Parameter(torch.zeros(len(arrays[rank]), dtype=getattr(torch, dtypes[rank])))
+        values = torch.from_numpy(arrays[rank]).to(parameter.dtype)
+        parameter.grad = values.clone() if dense[rank] else torch.stack([values, values], 1)[:, 0]
+        found.append(clip_of([parameter], p, process_group=group, ownership="distinct"))
+    return found
 
 
 def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
@@ -112,11 +132,18 @@ FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "one rank rejects": lambda rank: {"limit": -1.0 if rank else 1.0},
     "one rank checks": lambda rank: {"check_numel": True if rank else None},
     "one rank has float64": lambda rank: {"dtype": "float64" if rank else "float32"},
+    "one rank has complex": lambda rank: {"dtype": "complex64" if rank else "float32"},
 }
 """By name, the arguments of the second clip on each rank."""
+
+
+def order_of(fault: str) -> float:
+    """The order of the norm. Kernels compute only the 2-norm of complex gradients."""
+    return 1.0 if fault == "one rank has complex" else 2.0
 
 
 def faulty(arrays: list[np.ndarray], fault: str) -> list[Clip]:
     """A clip that is read on the host, one with a fault, and one more."""
     group = dist.new_group(list(range(dist.get_world_size())))
-    return [clip(arrays, process_group=group, **keywords) for keywords in ({}, FAULTS[fault](dist.get_rank()), {})]
+    common = {"process_group": group, "p": order_of(fault)}
+    return [clip(arrays, **common, **keywords) for keywords in ({}, FAULTS[fault](dist.get_rank()), {})]

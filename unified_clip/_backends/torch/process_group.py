@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..._distributed.groups import ProcessGroup
 from ..._distributed.on_device import FLAGS, NormOnDevice
 from ..._distributed.ranks import KeptByIdentity, Ranks
 from . import arithmetic, gpu
-from .arithmetic import HALF
+from .conditions import COMPLEX, REAL
 from .mesh_groups import MeshGroups
 
 
@@ -31,8 +32,7 @@ class TorchGroup(ProcessGroup):
         if self.size == 1:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
-        for group in self._groups:
-            torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), group)
+        self._reduce(tensor, op)
         reduced: list[int] = tensor.tolist()
         return reduced
 
@@ -45,36 +45,35 @@ class TorchGroup(ProcessGroup):
 
         return bool((self._device.type == "cuda") != INTERPRETED)
 
-    def fits_device(self, tensors: Sequence[Tensor], p: int) -> bool:
-        dtypes = NARROW if p == 1 else (*NARROW, torch.complex64)  # whose parts are real numbers in a sum of squares
+    def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
+        dtypes = (*REAL, *COMPLEX) if p == 2 else REAL  # in a sum of squares, real and imaginary parts are real numbers
         return all(tensor.dtype in dtypes for tensor in tensors)
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: int, numbers: Sequence[int], own: PartialSums
+        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
     ) -> NormOnDevice:
         from .gpu import ranks
         from .gpu.table import Table
 
-        device, words = self._device, list(numbers)
+        device, words, largest = self._device, list(numbers), 0.0
         present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
         table = gpu.table_of(present) if present else None
         if not isinstance(table, Table) or table.device != device:
             table = None
-            if present:  # the kernels do not support them: this rank waits
-                words[:WORDS] = own.power_sum(p, True).to_words()
+            if present and p == math.inf:  # the kernels do not support them: this rank waits
+                largest = own.max_abs(dtype)
+            elif present:
+                words[:WORDS] = own.power_sum(int(p), True).to_words()
+        request = ranks.Request(words, table, p, dtype == "float64", largest, self.size)
         with torch.no_grad():
-            norm, added = ranks.norm_over_ranks(ranks.Request(words, table, p, self.size), device, self._add_up)
+            norm, added = ranks.norm_over_ranks(request, device, self._reduce)
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return NormOnDevice(norm, None)
         return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
 
-    def _add_up(self, tensor: Tensor) -> None:
+    def _reduce(self, tensor: Tensor, op: str) -> None:
         for group in self._groups:
-            torch.distributed.all_reduce(tensor, group=group)
-
-
-NARROW = (*HALF, torch.float32)
-"""The dtypes of gradients whose norm is float32."""
+            torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, op), group)
 
 
 def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:

@@ -209,7 +209,7 @@ def _rounded(tables: Sequence[Table], groups: Tensor, p: float, *, per_tensor: b
                 moved = copy.to(device, non_blocking=True)
                 states[:, 1] = torch.maximum(states[:, 1], moved[:, 1])
                 states[:, 2:] += moved[:, 2:]
-        kernels.decide[(count,)](states, norms, **options)
+        kernels.decide[(count,)](states, norms, over_ranks=False, **options)
     return norms
 
 

@@ -11,9 +11,22 @@ rounded to different numbers. Then `add_exactly` and `decide` round the exact su
 """
 
 from .changes import change
-from .exact import STATE, add_exactly, decide
+from .exact import STATE, add_exactly, decide, flag
 from .numbers import INF
-from .ranks import pack_sums, round_words
+from .ranks import pack_largest, pack_sums, round_largest, round_words
 from .sums import add, round_sums
 
-__all__ = ["INF", "STATE", "add", "add_exactly", "change", "decide", "pack_sums", "round_sums", "round_words"]
+__all__ = [
+    "INF",
+    "STATE",
+    "add",
+    "add_exactly",
+    "change",
+    "decide",
+    "flag",
+    "pack_largest",
+    "pack_sums",
+    "round_largest",
+    "round_sums",
+    "round_words",
+]

@@ -21,6 +21,7 @@ float64 number.
 
 LAST: Any = tl.constexpr(4096)
 MASK: Any = tl.constexpr(2**24 - 1)
+NAN_BITS: Any = tl.constexpr(0x7FF8000000000000)
 
 
 @triton.jit
@@ -131,17 +132,28 @@ def _rounds_up(
 
 
 @triton.jit
-def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr) -> None:
-    """Round each norm in doubt correctly, by the exact sum in its windows."""
+def decide(
+    states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.constexpr, over_ranks: tl.constexpr
+) -> None:
+    """Round each norm in doubt correctly, by the exact sum in its windows.
+
+    over_ranks: The windows have the sum over all ranks. In a wide state, the third number is the sum of `flag`.
+    """
     group = tl.program_id(0)
     state = states + group * STATE
     if tl.load(state) == 0:
         return
     infinity: tl.constexpr = 0x7FF0000000000000 if wide else 0x7F800000
     largest = tl.load(state + 1)
+    lowest = LAST - tl.load(state + 2)
+    if over_ranks:
+        if wide:
+            flags = LAST - lowest
+            largest = tl.where(flags != 0, tl.where(flags >> 32 != 0, NAN_BITS, infinity), largest)
+        lowest = lowest * 0 + 1
     bits = largest
     if largest < infinity:
-        bits = _rounded_bits(state, largest, infinity, order, wide)
+        bits = _rounded_bits(state, largest, lowest, infinity, order, wide)
     if wide:
         tl.store(norms + group, bits.to(tl.float64, bitcast=True))
     else:
@@ -149,17 +161,32 @@ def decide(states: tl.tensor, norms: tl.tensor, order: tl.constexpr, wide: tl.co
 
 
 @triton.jit
+def flag(states: tl.tensor) -> None:
+    """Store in the third number of a wide state whether this rank has NaN (2**32), or else inf (1)."""
+    infinity: tl.constexpr = 0x7FF0000000000000
+    largest = tl.load(states + 1)
+    one = tl.full([], 1, tl.int64)
+    tl.store(states + 2, tl.where(largest > infinity, one << 32, tl.where(largest == infinity, one, one * 0)))
+
+
+@triton.jit
 def _rounded_bits(
-    state: tl.tensor, largest: tl.tensor, infinity: tl.constexpr, order: tl.constexpr, wide: tl.constexpr
+    state: tl.tensor,
+    largest: tl.tensor,
+    lowest: tl.tensor,
+    infinity: tl.constexpr,
+    order: tl.constexpr,
+    wide: tl.constexpr,
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    `largest`: the bits of the largest magnitude. `infinity`: the bits of infinity.
+    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest one. `infinity`: the bits of
+        infinity.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
     _, highest = _split(largest, wide)
-    begin = tl.minimum(order * (-tl.load(state + 2) + LAST) // 24, 170)
+    begin = tl.minimum(order * lowest // 24, 170)
     end = _window_after(highest, 36, order, wide)
     top = begin
     for window in range(begin, end):

@@ -1,7 +1,9 @@
 """The kernels of norms over several ranks: sums as integers that ranks add up, and norms from the added integers.
 
-The integers are the words of `Accumulator.to_words`, followed by those that `consensus` compares. Gradients have 32
-bits or fewer. So the sum of their powers has bits only in the words from FIRST_LIMB to before END_LIMB.
+The integers are the words of `Accumulator.to_words`, followed by those that `consensus` compares. If gradients have 32
+bits or fewer, the sum of their powers has bits only in the words from FIRST_LIMB to before END_LIMB. For a float64 norm
+(`wide`), the words from FIRST_WIDE_LIMB to before END_WIDE_LIMB suffice, because a norm is in doubt if its sum is not
+between LEAST_SUM and LARGEST.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import triton
 import triton.language as tl
 
 from ....._core.exact import LIMBS, UNIT, WORDS
-from .exact import LAST, STATE
-from .sums import INFINITY
+from .exact import STATE
+from .numbers import INF, add_pairs, add_rounded_pairs
+from .sums import INFINITY, LARGEST, rounded_pair
 
-BLOCKS: Any = tl.constexpr(LIMBS)
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
@@ -24,63 +26,132 @@ EXPONENT: Any = tl.constexpr(UNIT - 1075)
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
 END_LIMB: Any = tl.constexpr((UNIT + 256 + 67) // 32 + 2)
+FIRST_WIDE_LIMB: Any = tl.constexpr((UNIT - 1022) // 32 + 1)
+END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
+LEAST_SUM: Any = tl.constexpr(2.0**-800)
+UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
+UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
+"""A rank adds 2**1010 to the words, by this limb, if its own sum is greater than LARGEST, inf or NaN."""
+
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
 LARGEST_BITS: Any = tl.constexpr(0x7F7FFFFF)
+LARGEST_WIDE_BITS: Any = tl.constexpr(0x7FEFFFFFFFFFFFFF)
+
+assert END_WIDE_LIMB.value < LIMBS
 
 
 @triton.jit(do_not_specialize=("chunks",))
-def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr) -> None:
+def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
     """Add the sum over all chunks, which are the result of `add`, to the words of this rank."""
     lanes = tl.arange(0, width)
-    total = tl.zeros([width], tl.float64)
+    high, low = tl.zeros([width], tl.float64), tl.zeros([width], tl.float64)
     for at in range(0, chunks, width):
         mask = at + lanes < chunks
         here = sums + 2 * (at + lanes)
-        total += tl.load(here, mask=mask, other=0.0) + tl.load(here + 1, mask=mask, other=0.0)
-    number = tl.sum(total, 0)
+        other_high, other_low = tl.load(here, mask=mask, other=0.0), tl.load(here + 1, mask=mask, other=0.0)
+        if wide:
+            high, low = add_pairs(high, low, other_high, other_low)
+        else:
+            high += other_high + other_low
+    if wide:
+        number, rest = tl.reduce((high, low), 0, add_rounded_pairs)
+        is_bounded = number <= LARGEST
+        _add_to(words, tl.where(is_bounded, number, 0.0))
+        _add_to(words, tl.where(is_bounded, rest, 0.0))
+        limb = words + UNBOUNDED_LIMB
+        tl.store(limb, tl.load(limb) + tl.where(is_bounded, 0, UNBOUNDED))
+    else:
+        number = tl.sum(high, 0)
+        _add_to(words, tl.where(number < INFINITY, number, 0.0))
+        tl.store(words + NANS, tl.load(words + NANS) + (number != number).to(tl.int64))
+        tl.store(words + INFINITIES, tl.load(words + INFINITIES) + (number == INFINITY).to(tl.int64))
+
+
+@triton.jit
+def _add_to(words: tl.tensor, number: tl.tensor) -> None:
+    """Add a finite float64 number to the words. A negative number makes some of them negative."""
     bits = number.to(tl.int64, bitcast=True)
-    exponent = (bits >> 52) & 2047
-    is_finite = exponent < 2047
-    fraction = bits - (exponent << 52)
+    sign = 1 + 2 * (bits >> 63)
+    magnitude = bits & 0x7FFFFFFFFFFFFFFF
+    exponent = magnitude >> 52
+    fraction = magnitude - (exponent << 52)
     normal = tl.full([], 1, tl.int64) << 52
-    significand = tl.where(is_finite & (bits >= 0), tl.where(exponent > 0, fraction + normal, fraction), 0)
+    significand = tl.where(exponent > 0, fraction + normal, fraction)
     place = tl.maximum(exponent, 1) + EXPONENT
     limb, shift = place >> 5, place & 31
     low, high = (significand & LOW_WORD) << shift, (significand >> 32) << shift
     first = words + limb
-    tl.store(first, tl.load(first) + (low & LOW_WORD))
-    tl.store(first + 1, tl.load(first + 1) + (low >> 32) + (high & LOW_WORD))
-    tl.store(first + 2, tl.load(first + 2) + (high >> 32))
-    tl.store(words + BLOCKS, tl.load(words + BLOCKS) + (significand > 0).to(tl.int64))
-    tl.store(words + NANS, tl.load(words + NANS) + (number != number).to(tl.int64))
-    tl.store(words + INFINITIES, tl.load(words + INFINITIES) + (number == INFINITY).to(tl.int64))
+    tl.store(first, tl.load(first) + sign * (low & LOW_WORD))
+    tl.store(first + 1, tl.load(first + 1) + sign * ((low >> 32) + (high & LOW_WORD)))
+    tl.store(first + 2, tl.load(first + 2) + sign * (high >> 32))
+
+
+@triton.jit(do_not_specialize=("chunks",))
+def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
+    """Store the bits of the largest magnitude of all chunks, as float64, in the third number of a state."""
+    lanes = tl.arange(0, width)
+    largest = tl.zeros([width], tl.int64)
+    for at in range(0, chunks, width):
+        magnitudes = tl.load(sums + 2 * (at + lanes), mask=at + lanes < chunks, other=0.0)
+        largest = tl.maximum(largest, magnitudes.to(tl.int64, bitcast=True))
+    tl.store(states + 2, tl.max(largest, 0))
+
+
+@triton.jit
+def round_largest(states: tl.tensor, norms: tl.tensor) -> None:
+    """Store the largest magnitude of all ranks as the norm, unless the norm is NaN."""
+    n = tl.load(norms)
+    tl.store(norms, tl.where(n != n, n, tl.load(states + 2).to(tl.float64, bitcast=True)))
 
 
 @triton.jit(do_not_specialize=("ranks",))
 def round_words(
     words: tl.tensor, norms: tl.tensor, states: tl.tensor, ranks: tl.tensor,
-    error: tl.constexpr, order: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr, tag: tl.constexpr,
-    pieces: tl.constexpr,
+    error: tl.constexpr, order: tl.constexpr, wide: tl.constexpr, flags: tl.constexpr, tags: tl.constexpr,
+    tag: tl.constexpr, pieces: tl.constexpr,
 ) -> None:  # fmt: skip
     """Store the norm that the added words of all ranks give, and its state for `add_exactly`, with empty windows.
 
-    The norm is NaN if the ranks have not made the same call. `flags`, `tags`: the indices of the words that show this.
-    `tag`: the tag that each rank sends. `pieces`: how many pieces a digest has.
+    The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
+    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the tag that each rank
+        sends. `pieces`: how many pieces a digest has.
     """
-    n = _norm(words, order)
-    n = tl.where(tl.load(words + INFINITIES) > 0, INFINITY, n)
+    n = tl.zeros([], tl.float64)
+    in_doubt = n > 0
+    bound = tl.full([], 0, tl.int64)
+    if order != INF:
+        infinities = tl.load(words + INFINITIES)
+        if wide:
+            high, low = _pair(words)
+            n, in_doubt = rounded_pair(high, low, error, order)
+            in_doubt |= (high < LEAST_SUM) | (infinities > 0)
+            bound += LARGEST_WIDE_BITS
+        else:
+            n = tl.where(infinities > 0, INFINITY, _norm(words, order))
+            low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
+            in_doubt = (low != high) & (n < INFINITY)
+            bound += tl.minimum(high.to(tl.int32, bitcast=True).to(tl.int64), LARGEST_BITS)
+            n = low.to(tl.float64)
     is_number = (tl.load(words + NANS) == 0) & _is_agreed(words, ranks, flags, tags, tag, pieces)
-    n = tl.where(is_number, n, NAN)
-    low, high = (n * (1.0 - error)).to(tl.float32), (n * (1.0 + error)).to(tl.float32)
-    in_doubt = (low != high) & (n < INFINITY)
-    tl.store(norms, low.to(tl.float64))
-    bound = tl.minimum(high.to(tl.int32, bitcast=True).to(tl.int64), LARGEST_BITS)
+    tl.store(norms, tl.where(is_number, n, NAN))
     places = tl.arange(0, 256)
-    state = tl.where(places == 0, in_doubt.to(tl.int64), tl.zeros([256], tl.int64))
+    state = tl.where(places == 0, (in_doubt & is_number).to(tl.int64), tl.zeros([256], tl.int64))
     state = tl.where(places == 1, bound, state)
-    state = tl.where(places == 2, LAST - 1, state)
     tl.store(states + places, state, mask=places < STATE)
+
+
+@triton.jit
+def _pair(words: tl.tensor) -> tl.tensor:
+    """Return the sum in the words as two float64 numbers, with a relative error of at most 2**-90."""
+    zero = tl.zeros([], tl.float64)
+    high, low = zero, zero
+    for limb in range(FIRST_WIDE_LIMB, END_WIDE_LIMB):
+        number = tl.load(words + limb)
+        unit = ((number * 0 + 1023 + 32 * limb - LAST_BIT) << 52).to(tl.float64, bitcast=True)
+        high, low = add_pairs(high, low, (number & LOW_WORD).to(tl.float64) * unit, zero)
+        high, low = add_pairs(high, low, (number >> 32).to(tl.float64) * 4294967296.0 * unit, zero)
+    return high, low
 
 
 @triton.jit

@@ -145,7 +145,7 @@ def round_sums(
     else:
         high, low = _total(high, low, order, wide)
         if wide:
-            n, in_doubt = _rounded_pair(high, low, error, order)
+            n, in_doubt = rounded_pair(high, low, error, order)
         else:
             n, in_doubt = _rounded(high, error, order)
             if sums.dtype.element_ty == tl.float32:
@@ -165,7 +165,7 @@ def _rounded(total: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.t
 
 
 @triton.jit
-def _rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
+def rounded_pair(high: tl.tensor, low: tl.tensor, error: tl.constexpr, order: tl.constexpr) -> tl.tensor:
     """Return (norm rounded to float64, whether it is in doubt or the error bound does not hold)."""
     high, low = two_sum(high, low)
     is_bounded = (high >= LEAST) & (high <= LARGEST)
