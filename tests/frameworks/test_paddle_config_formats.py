@@ -56,6 +56,12 @@ def test_an_optimizer_without_a_clip_only_measures() -> None:
     assert ClipConfig.of(optimizer(None)).rule == "none"
 
 
+def test_the_clip_of_a_wrapped_optimizer_is_read() -> None:
+    inner = optimizer(paddle.nn.ClipGradByGlobalNorm(1.5))
+    config = ClipConfig.of(paddle.incubate.optimizer.LookAhead(paddle.incubate.optimizer.LookAhead(inner)))
+    assert (config.rule, config.threshold) == ("global_norm", 1.5)
+
+
 def test_it_is_said_that_paddle_clips_each_group_by_itself() -> None:
     groups = [{"params": [parameter]} for parameter, _ in pairs()]
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), groups))

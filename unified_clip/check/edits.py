@@ -81,7 +81,7 @@ UNUSED = (
 UNSUPPORTED = "which unified_clip does not support"
 """A part of the reason for a clip that no clip configuration can replace with the same effect."""
 
-KEEP = "To keep this clip, ignore it with a reason in check.ignore."
+KEEP = "To keep this clip, ignore it with a reason in [[check.ignore]]."
 
 ACCEPT = "This still differs in family or eps. To accept it, pass --nearest, or add the file to check.nearest."
 
@@ -152,9 +152,9 @@ class Edits:
         if use.engine in engines.UNREACHABLE:
             return ONLY_OWN.format(engine=use.engine)
         if not use.package and use.config is None:
-            return "Do what the reason advises, or ignore the file with a reason in check.ignore."
+            return "Do what the reason advises, or ignore the file with a reason in [[check.ignore]]."
         if use.package not in ATTACH:
-            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
+            return f"Change the clip to match {self._file.name}, or ignore it with a reason in [[check.ignore]]."
         advice = self._by_code(use, ARGUMENT_FORMATS.get(use.package, use.package), ATTACH[use.package])
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 

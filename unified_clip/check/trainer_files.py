@@ -47,7 +47,7 @@ LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
     "This key is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the "
-    "table check.formats, or ignore the file with a reason in check.ignore."
+    "table check.formats, or ignore the file with a reason in [[check.ignore]]."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""
@@ -55,11 +55,11 @@ TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
     '1.0 by default. Name the format in the table check.formats, such as "**/{name}" = "hf", or ignore the file with a '
-    "reason in check.ignore."
+    "reason in [[check.ignore]]."
 )
 ON_A_COMMAND_LINE = (
     "This is an option on a command line, and the trainer that reads it is unknown. Move the value to a trainer's "
-    "file, or ignore the script with a reason in check.ignore."
+    "file, or ignore the script with a reason in [[check.ignore]]."
 )
 
 
@@ -212,7 +212,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
         why = (
             f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and ignore the "
-            "file with a reason in check.ignore."
+            "file with a reason in [[check.ignore]]."
         )
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)

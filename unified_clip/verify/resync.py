@@ -7,7 +7,7 @@ import inspect
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ POLL = 0.005
 """Seconds between two searches for the output of the old step."""
 
 HOW = (
-    "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters), or assign the weights "
-    "that yield returns, as in: weights = yield parameters, gradients"
+    "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters). If the step computes with "
+    "arrays, continue with the weights that yield returns, as in: weights = (yield weights, gradients) or weights"
 )
 
 
@@ -72,16 +72,18 @@ def _like(value: np.ndarray[Any, Any], tensor: Dense) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(value.astype(dtype))
 
 
-def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]]) -> None:
+def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, Any]], *, is_sent: bool) -> None:
     """Write weights into the parameters of the same names. A parameter without a weight stays unchanged.
 
     parameters: The parameters that a training step yields.
+    is_sent: Whether the step also gets the weights from `yield`. Then parameters that may be copies stay unchanged.
 
-    InvalidStepError: a parameter may be a copy, so that writing would have no effect. Then nothing is written.
+    InvalidStepError: without `is_sent`, a parameter may be a copy, so that writing would have no effect. Then nothing
+        is written.
     """
     writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
-        if write is None:
+        if write is None and not is_sent:
             raise InvalidStepError(
                 f"the function yields {name!r} as {type(parameters[name]).__name__}, which may be a copy, so "
                 f"--resync cannot write the weights of the old step into it. {HOW}."
@@ -112,11 +114,31 @@ def _writer(parameter: Any) -> Callable[[Any], object] | None:
 def takes_weights(function: Callable[..., Any]) -> bool:
     """Return whether a generator function uses the value that one of its `yield` expressions returns.
 
-    Return False if the source of the function cannot be read.
+    If a statement assigns this value to variables, another statement has to read one of them. Return False if the
+    source of the function cannot be read.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     except (OSError, TypeError, SyntaxError):
         return False
-    unused = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return any(isinstance(node, ast.Yield) and id(node) not in unused for node in ast.walk(tree))
+    nodes = list(ast.walk(tree))
+    unused = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for statement in nodes:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and not _is_read(statement, nodes):
+            unused |= {id(node) for node in ast.walk(statement) if isinstance(node, ast.Yield)}
+    return any(isinstance(node, ast.Yield) and id(node) not in unused for node in nodes)
+
+
+def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
+    """Return whether another statement reads a variable that a statement assigns. Other targets count as read."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    inside = {id(node) for node in ast.walk(statement)}
+    names = set()
+    for target in targets:
+        for node in ast.walk(target):
+            if isinstance(node, ast.Attribute | ast.Subscript):
+                return True
+            if isinstance(node, ast.Name):
+                names.add(node.id)
+    reads = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return any(node.id in names and id(node) not in inside for node in reads)

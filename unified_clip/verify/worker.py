@@ -177,8 +177,7 @@ def _resync(job: Path, out: Path, function: Callable[..., Any]) -> Resync | None
         new = weights.at(step, {name: Dense(*each) for name, each in tensors.items()})
         if new is None:
             return None
-        if not is_sent:
-            assign(parameters, new)
+        assign(parameters, new, is_sent=is_sent)
         stored = new if is_sent else parameters
         after = {name: _dense("parameters", name, step, each) for name, each in stored.items()}
         _safetensors.write_at_once(out / RESYNCED.format(step), after)

@@ -78,7 +78,7 @@ def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
 def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
     finding = one(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
     assert (finding.kind, finding.edit) == (
-        "unknown", "Do what the reason advises, or ignore the file with a reason in check.ignore.",
+        "unknown", "Do what the reason advises, or ignore the file with a reason in [[check.ignore]].",
     )  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def test_the_edit_of_a_clip_that_unified_clip_does_not_support_begins_with_how_t
     finding = one(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
     assert "which unified_clip does not support" in finding.does
     first, second = finding.edit.split("\n")
-    assert first == "To keep this clip, ignore it with a reason in check.ignore."
+    assert first == "To keep this clip, ignore it with a reason in [[check.ignore]]."
     assert second.startswith("Or to clip by clip.toml: clip = ClipConfig.load")
     ignored = f'{WANTED}\n[[check.ignore]]\npath = "a.py"\nreason = "privacy"\n'
     assert check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}, ignored).findings == []

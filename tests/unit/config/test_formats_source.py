@@ -53,6 +53,10 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
             "import optax\noptax.clip_by_global_norm()",
             "line 2: optax.clip_by_global_norm is called without max_norm. Pass max_norm.",
         ),
+        (
+            "import optax\noptax.adaptive_grad_clip(eps=0.01)",
+            "line 2: optax.adaptive_grad_clip is called without clipping. Pass clipping.",
+        ),
         ("import optax\noptax.clip_by_global_norm(None)", "line 2, max_norm: training fails with None"),
         ("import optax\noptax.clip_by_global_norm('1.0')", "line 2, max_norm: '1.0' is not a threshold"),
         ("import optax\noptax.clip_by_global_norm(True)", "line 2, max_norm: True is not a threshold"),

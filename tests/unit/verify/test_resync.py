@@ -111,6 +111,11 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
             "weights",
         ),
         (
+            OLD,
+            OLD.replace("yield weights, grads", "sent = yield weights, grads"),
+            "continue with the weights that yield returns, as in: weights = (yield weights, gradients) or weights.",
+        ),
+        (
             OLD.replace("yield weights, grads", "last = grads") + "    return weights, last\n",
             NEW.replace("CLIP", CLIP),
             "--resync copies weights after each step, and ",

@@ -27,7 +27,7 @@ HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
 MAX_ALIASES = 3
 """A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
 
-ADVICE = "If all parameters are meant, pass them all. Otherwise, ignore the clip with a reason in check.ignore."
+ADVICE = "If all parameters are meant, pass them all. Otherwise, ignore the clip with a reason in [[check.ignore]]."
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
@@ -99,7 +99,7 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             if targets & names and PARAMETERS.search(over):
                 raise ConfigError(
                     f"The call is in a loop over {over}: each iteration clips by its own norm. If one norm is meant, "
-                    "make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
+                    "make one call for all parameters. Otherwise, ignore the clip with a reason in [[check.ignore]]."
                 )
 
 

@@ -16,7 +16,7 @@ CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "
 
 WHY = (
     "This clip comes after {code} in optax.chain, so it clips the updates that this returns, not the gradients. Write "
-    "the clip first in optax.chain. If it is meant to clip updates, ignore it with a reason in check.ignore."
+    "the clip first in optax.chain. If it is meant to clip updates, ignore it with a reason in [[check.ignore]]."
 )
 
 DEPTH = 4

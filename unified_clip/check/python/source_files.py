@@ -49,21 +49,22 @@ ADVICE = re.compile(r"^Port |by hand")
 
 ONE_BOUND = (
     "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
-    "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "that code with the clip configuration by hand, and ignore the call with a reason in [[check.ignore]]."
 )
 NOT_CALLED = (
     "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
-    "write its full name, and a number as its threshold. Or ignore this clip with a reason in check.ignore."
+    "write its full name, and a number as its threshold. Or ignore this clip with a reason in [[check.ignore]]."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
-    "ignore the clip with a reason in check.ignore."
+    "ignore the clip with a reason in [[check.ignore]]."
 )
 
 
 RUN_TIME_PATH = (
     "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
-    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"), or ignore the clip with a reason in check.ignore.'
+    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
+    "[[check.ignore]]."
 )
 
 

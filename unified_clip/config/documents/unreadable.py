@@ -14,9 +14,11 @@ class UnreadableError(Exception):
 NOT_VALID = "this is not {}: {}. Correct it."
 
 MAX_DIGITS = 400
-"""Whole numbers with more digits are rejected: no float is that large."""
+"""Whole numbers with more characters are rejected: no float is that large."""
+
+TOO_LONG = f"a number has {{}} characters. Give one with at most {MAX_DIGITS}, or quote it if it is text."
 
 
 def too_long(text: str, digits: str) -> UnreadableError:
-    line = text[: text.index(digits)].count("\n") + 1
-    return UnreadableError(line, f"a number has {len(digits)} digits. Give a shorter one.")
+    """Return the error for a whole number with too many digits. `text`: the file that contains the digits."""
+    return UnreadableError(text[: text.index(digits)].count("\n") + 1, TOO_LONG.format(len(digits)))

@@ -11,7 +11,7 @@ import yaml
 
 from .keys import Duplicate, Key
 from .unknown import Unknown
-from .unreadable import MAX_DIGITS, NOT_VALID, UnreadableError
+from .unreadable import MAX_DIGITS, NOT_VALID, TOO_LONG, UnreadableError
 
 ALIAS_ALLOWANCE = 100_000
 """After each alias is replaced by its value, YAML data may have ten times the characters of the file, plus this number.
@@ -64,7 +64,7 @@ class _Yaml(yaml.SafeLoader):
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
         if len(digits) > MAX_DIGITS:
-            raise _marked(f"a number has {len(digits)} digits. Give a shorter one.", node)
+            raise _marked(TOO_LONG.format(len(digits)), node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 

@@ -38,18 +38,28 @@ def data(optimizer: Any) -> dict[str, Any]:
     raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
 
 
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer that clips: the innermost one of optimizers that wrap each other, such as `LookAhead`."""
+    for attribute in ("inner_optimizer", "_inner_opt"):
+        inner = getattr(optimizer, attribute, None)
+        if inner is not None:
+            return _inner(inner)
+    return optimizer
+
+
 def _keras(optimizer: Any, version: str) -> Imported:
     if not any("optimizer" in base.__module__ for base in type(optimizer).__mro__):
         raise TypeError(
             f"A {type(optimizer).__name__} is not a Keras optimizer. Pass the optimizer, such as model.optimizer."
         )
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    optimizer = _inner(optimizer)
     config = {name: getattr(optimizer, name, None) for name in NAMES}
     legacy = {"is_legacy_optimizer": True} if ".legacy." in type(optimizer).__module__ else {}
     return Keras().read(Document(type(optimizer).__name__, "", "python", config | legacy), Version(version))
 
 
 def _paddle(optimizer: Any, _: str) -> Imported:
+    optimizer = _inner(optimizer)
     name = type(optimizer).__name__
     if not hasattr(optimizer, "_grad_clip"):
         raise TypeError(

@@ -147,13 +147,14 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the first part of a dotted name is neither bound in the file nor a builtin.
+        """Return whether the first part of a dotted name is no builtin, and nothing that is visible there binds it.
 
         Return False for any other node.
         """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None
-        return first is not None and scope is not None and not scope[first.value]
+        is_bound = first is None or scope is None or first.value in self._captured or bool(scope[first.value])
+        return not is_bound
 
     def is_in_project(self, package: str) -> bool:
         """Return whether a module, or the package that contains it, is below one of the folders above the file.

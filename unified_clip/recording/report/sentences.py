@@ -210,9 +210,10 @@ def _as_before(cause: Cause, step: int) -> str:
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
-    """Return a sentence about the agreement of the runs at each stage. If they are the same, return one for all stages.
+    """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    A sentence may be added: about thresholds that were not compared, or how to record the norms of parameters.
+    Others are added: about another eps that no reported difference has as its cause, about coefficients that were not
+    compared, about thresholds that were not compared if the runs are the same, and how to record norms of parameters.
     """
     if comparison.first is None:
         same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."

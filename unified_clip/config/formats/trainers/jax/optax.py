@@ -83,7 +83,7 @@ class Optax(PythonFormat):
         notes += _PlaceCheck(source).notes(call)
         others = ["eps", "axis"] if name == "adaptive_grad_clip" else []
         arguments = source.arguments(call, [CLIPS[name], *others])
-        if not arguments.data:
+        if CLIPS[name] not in arguments.data:
             raise source.wrong(call, f"optax.{name} is called without {CLIPS[name]}. Pass {CLIPS[name]}.")
         if arguments.data[CLIPS[name]] is None:
             raise arguments.wrong([CLIPS[name]], "training fails with None. Pass a number.")
