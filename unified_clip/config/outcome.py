@@ -183,7 +183,10 @@ class ClipOutcome:
 
     @property
     def _is_zeroed(self) -> bool:
-        """Return whether all gradients became 0: a norm was not finite, and `nonfinite` is "zero"."""
+        """Return whether a norm was not finite, so that `nonfinite = "zero"` set all gradients to 0.
+
+        Gradients of excluded parameters stay unchanged.
+        """
         norms = [self.norm, *(n for part in self._numbers.norms for n, _ in part)]
         return self._nonfinite == "zero" and not all(map(math.isfinite, norms))
 

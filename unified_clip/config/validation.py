@@ -116,7 +116,7 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
         return [*keys, key], f"{problem}. Give one of {', '.join(tags)}."
     if kind == "value_error":
         if isinstance(content, dict):
-            named = message.split(maxsplit=1)[0].rstrip(",:")
+            named = message.split(maxsplit=1)[0].strip("`,:")
             return [*keys, named] if named in content else keys, message
         stop = "" if message.endswith(".") else "."
         is_whole = message.startswith(format_value(content))

@@ -60,7 +60,8 @@ def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "tr
     Return "transposed" if the transpose of one weight has the order of the other weight. Else return "same" or "other".
     A symmetric weight is "same".
 
-    norm: The norm of both weights.
+    norm: The norm of the weights, which is the same for both. Fingerprints of the same order differ by rounding only,
+    which is a small share of the norm.
     """
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:

@@ -149,7 +149,8 @@ def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(tmp_pa
 IN_PLACE = {
     "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which changes no "
     "gradient of the caller. For each item, write gradient",
-    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, or None. Or, if it returns gradients",
+    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, or None, and write the "
+    "clipped values into the gradients. Or, if it returns gradients",
 }
 """The body of a function that clips in place, and the error."""
 

@@ -194,7 +194,8 @@ def tensor(text: str) -> str:
     ("text", "message"),
     [
         ("[[", "cases.toml, line 1: "),
-        (GRADIENTS, "no cases here or in files"),
+        (GRADIENTS + 'only = ["x"]\n', "line [0-9]+, gradients 1, only: `only` needs `file`. Remove `only`"),
+        (GRADIENTS, r"no cases here or in files = .*\[\[cases\]\] table, or name a file"),
         (
             GRADIENTS + "[[cases]]\ngradients = []\ncalls = []",
             "cases 1, gradients: it is \\[\\]. Give at least one entry",

@@ -48,7 +48,10 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
-        ((("optimizer.step()", "x = optimizer._grad_clip")), "uses optimizer._grad_clip, the clip in the optimizer"),
+        (
+            (("optimizer.step()", "x = optimizer._grad_clip")),
+            "optimizer._grad_clip, which PyTorch's optimizers do not have",
+        ),
         ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has more arguments than the loss"),
         ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass parameters= by name"),
         (((", grad_clip=clip", "")), "If no other file uses clip either, it clips nothing: remove it."),

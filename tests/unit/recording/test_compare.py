@@ -96,7 +96,10 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
         ("", "has no complete line. If a run still writes it"),
         ("{}\n", "line 1, unified_clip: Field required. Pass a file that unified_clip.record wrote"),
         (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install that release"),
-        (json.dumps(HEADER) + "\n{\n", "line 2 is not JSON"),
+        (
+            json.dumps(HEADER) + "\n{\n",
+            "line 2 is not JSON: Expecting property name enclosed in double quotes at column 2. ",
+        ),
         (json.dumps(HEADER) + "\n" + json.dumps({**line(1), "step": 0}) + "\n", "line 2, step: "),
         (json.dumps(HEADER) + "\n" + "[" * 100_000 + "\n", "line 2 is not JSON: maximum recursion depth"),
         (

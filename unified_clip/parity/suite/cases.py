@@ -248,7 +248,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     name = arguments.pop("call", None)
     if name is None:
         raise SuiteError(
-            f'{place}: the key call is missing. Add the name of a function, as in call = "clip_grad_norm_"'
+            f'{place}: the key `call` is missing. Add it with the name of a function: call = "clip_grad_norm_"'
         )
     if not isinstance(name, str) or name not in CALLS:
         suites_name = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class

@@ -71,7 +71,7 @@ def _tensor(table: TensorTable) -> Gradient:
         )
     if numbers.size % math.prod(parts):
         raise ValueError(
-            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Give one number more or less"
+            f"values has {numbers.size} numbers, but {dtype} needs two for each element. Add or remove one number"
         )
     dense = encode(numbers.reshape([-1, *parts] if dense_shape is None else [*dense_shape, *parts]), dtype)
     if table.rows is None or shape is None:

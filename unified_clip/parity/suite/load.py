@@ -106,7 +106,10 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     tables = [(file, data), *((path, schema.read(path, schema.CasesFile)) for path in files)]
     all_cases = cases.build(tables, {name: framework.python for name, framework in frameworks.items()})
     if not all_cases:
-        raise SuiteError(f"{file}: no cases here or in files = {data.files}. Add a [[cases]] table")
+        listed = f" or in files = {data.files}" if data.files else ""
+        raise SuiteError(
+            f"{file}: no cases here{listed}. Add a [[cases]] table, or name a file that has one in `files`"
+        )
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)
     replaced = [name for name, framework in frameworks.items() if framework.functions]

@@ -101,7 +101,9 @@ class UserFunction(NamedTuple):
         if style == "in place" and isinstance(returned, list | tuple | dict):
             if _has_norm(returned):
                 raise self._both(invocation)
-            raise self._wrong(returned, FORMS[style], "", self._or_gradients())
+            norm = FORMS[style] if call.returns_norm else "None"
+            expected = f"{norm}, and write the clipped values into the gradients"
+            raise self._wrong(returned, expected, "", self._or_gradients())
         without_norm = not call.returns_norm or (style == "in place" and returned is None)
         return None if without_norm else self._norm(returned, invocation)
 
@@ -165,7 +167,8 @@ class UserFunction(NamedTuple):
 
     def _wrong(self, value: Any, expected: str, role: str = "", more: str = "") -> UserFunctionError:
         kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
-        kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list) else "None" if value is None else kind
+        kind = f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else kind
+        kind = "None" if value is None else kind
         return UserFunctionError(f"{self.text} returned {kind}{role}. Return {expected}{more and f'. {more}'}")
 
 

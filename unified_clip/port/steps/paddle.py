@@ -363,7 +363,10 @@ class PaddleOptimizers:
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip":
-            raise UnsureError(f"Line {line} uses {full_name}, the clip in the optimizer. {BY_HAND}")
+            raise UnsureError(
+                f"Line {line} uses {full_name}, which PyTorch's optimizers do not have. Remove this use, and run port "
+                f"again. {OTHERWISE}"
+            )
         if not isinstance(call, cst.Call):
             raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
         step = self._at(call, name, line)

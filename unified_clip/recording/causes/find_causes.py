@@ -256,10 +256,11 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return the known cause that explains the coefficients of one run, or None if no known cause does.
+    """Return the known cause that explains why the coefficients of two calls differ, or None if no known cause does.
 
-    The coefficients of the other run must follow from its norms and settings. Return None if the two calls differ in
-    their rule, norm type or threshold, or in the norms of their gradients, or if a coefficient is unknown.
+    The reference is a call whose coefficients follow from its norms and settings. The cause explains the coefficients
+    of the other call. Return None if neither call is such a reference, if the calls differ in their rule, norm type or
+    threshold, or in the norms of their gradients, or if a coefficient is unknown.
     """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):

@@ -96,7 +96,7 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5]))
         raise UnreadableError(
-            f"only = {min(unmatched)!r} matches no tensor. Choose from the {len(names)} names in the file, such as "
+            f"only = {min(unmatched)!r} matches no tensor. Write one of the names in the file ({len(names)}), such as "
             f"{some}"
         )
 
