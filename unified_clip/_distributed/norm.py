@@ -65,6 +65,10 @@ class LocalShards(ABC):
         """
 
     @abstractmethod
+    def count_elements(self) -> int:
+        """Return the number of elements that this rank counts, of all gradients."""
+
+    @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:
         """Return (gradient, its local tensor) for each gradient that the last `counted` assumed to be a copy on every
         rank.
@@ -108,10 +112,6 @@ class LocalShards(ABC):
     def owned_terms(self) -> list[int]:
         """Return the indices of the results of `sum_terms` that this rank counts."""
         return []
-
-    def elements_of_terms(self) -> int:
-        """Return the number of elements of the `terms` that this rank counts."""
-        return 0
 
     def sum_terms(self) -> list[Tensor]:
         """Return the sums of all `terms`, also of those that this rank does not count. All ranks have to call it."""
@@ -172,10 +172,7 @@ class LocalShards(ABC):
         counted = self.counted(indices)
         self._has_counted = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
-        if is_first:
-            call = self._first_call(arguments, indices, counted, measure, function)
-        else:
-            call = Call(arguments, remarks=lambda: {"function": function})
+        call = self._call_of(arguments, indices, measure, function, is_first)
         consensus, own = Consensus(self.group(), call, len(self._measured)), measure(counted)
         before = None if is_first or not self._measured else self._measured[0][1]
         norm = consensus.norm_on_device(own, counted, p, before)
@@ -192,16 +189,14 @@ class LocalShards(ABC):
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
 
-    def _first_call(
-        self,
-        arguments: dict[str, Any],
-        indices: Sequence[int],
-        counted: Sequence[Tensor],
-        measure: Measure,
-        function: str,
+    def _call_of(
+        self, arguments: dict[str, Any], indices: Sequence[int], measure: Measure, function: str, is_first: bool
     ) -> Call:
-        """Return the first collective's `Call`, which also compares parameters and copies, and counts elements."""
-        numel, copies = self.numel, self.copies()
+        """Return the `Call` of the norm over these gradients, which also compares their copies.
+
+        is_first: Also compare the parameters of all norms, and count all elements.
+        """
+        numel, copies = self.numel if is_first else None, self.copies()
 
         def checksum(gradients: Sequence[tuple[Leaf, Tensor]]) -> int:
             bits = measure([tensor for _, tensor in gradients]).checksum()
@@ -211,12 +206,10 @@ class LocalShards(ABC):
         replicas = grouped(self.replicas(indices), checksum) if is_checked else []
         return Call(
             {**arguments, ELEMENTS: numel, CHECK: is_checked},
-            layout=self.labels(),
+            layout=self.labels() if is_first else None,
             copies=[(copy[0], partial(checksum, [copy])) for copy in copies],
             checksum=checksum(copies) if copies else 0,
-            counted=0
-            if numel is None
-            else sum(math.prod(tensor.shape) for tensor in counted) + self.elements_of_terms(),
+            counted=0 if numel is None else self.count_elements(),
             replicas=replicas,
             terms=self.terms(),
             remarks=lambda: self._remarks(function),

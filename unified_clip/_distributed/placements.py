@@ -283,8 +283,11 @@ class DistributedGradients(LocalShards):
     def owned_terms(self) -> list[int]:
         return [at for at, index in enumerate(self._deferred) if self._is_counted[index]]
 
-    def elements_of_terms(self) -> int:
-        return sum(math.prod(self.values[self._deferred[at]].shape) for at in self.owned_terms())
+    def count_elements(self) -> int:
+        copies, alone = list(self._assumed_copies), self._spec.process_group is None
+        counted = [value for index, value in enumerate(self.values) if alone or self._counts(index, self._group)]
+        self._assumed_copies = copies
+        return sum(math.prod(value.shape) for value in counted)
 
     def _check_complete(self, indices: Sequence[int]) -> None:
         for index in indices:

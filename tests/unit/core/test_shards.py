@@ -130,6 +130,9 @@ class Held(LocalShards):
     def counted(self, indices: Sequence[int]) -> list[Any]:
         return [self.values[index] for index in indices]
 
+    def count_elements(self) -> int:
+        return sum(array.size for array in self.values)
+
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         return [
             NormGroup(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])

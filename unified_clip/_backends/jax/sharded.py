@@ -218,6 +218,14 @@ class JaxShards(LocalShards):
         self._copies = []
         return [shard for index in indices for shard in (self._local(index) if alone else self._counted(index))]
 
+    def count_elements(self) -> int:
+        is_alone, copies = isinstance(self.group(), SingleProcess), list(self._copies)
+        counted = [
+            shard for at in range(len(self.values)) for shard in (self._local(at) if is_alone else self._counted(at))
+        ]
+        self._copies = copies
+        return sum(shard.size for shard in counted)
+
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         index_of = {leaf.position: index for index, leaf in enumerate(self._leaves)}
         is_alone, norm_groups = isinstance(self.group(), SingleProcess), []

@@ -1,0 +1,48 @@
+"""PyTorch: with groups of a configuration, every norm over the ranks is complete and compared, not only the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from support import reference
+from support.processes import torch_sharded_groups as groups
+from support.processes.worlds import World
+
+Worlds = Callable[[int], World]
+
+NUMEL = {"sharded": 8, "copied": 4, "terms": 4, "plain": 4}
+"""The number of elements of a gradient on two ranks, each of which has 4 of 1."""
+
+
+@pytest.mark.parametrize("second", NUMEL)
+@pytest.mark.parametrize("first", ["sharded", "terms"])
+def test_each_group_is_clipped_by_its_own_norm(torch_worlds: Worlds, first: str, second: str) -> None:
+    kinds = [first, second]
+    numel = sum(NUMEL[kind] for kind in kinds)
+    for check in (None, True, numel):
+        for found in torch_worlds(2).run(groups.clipped, kinds, "", *([] if check is None else [check])):
+            assert not found.error
+            for kind, after in zip(kinds, found.after, strict=True):
+                norm = NUMEL[kind] ** 0.5 * (2 if kind == "terms" else 1)
+                coef = reference.coefficient(np.float32(norm), 1.0, 1e-6)
+                np.testing.assert_array_equal(after, np.float32(coef))
+
+
+def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
+    for found in torch_worlds(2).run(groups.clipped, ["sharded", "terms", "plain"], "", 15):
+        assert found.error.startswith("16 gradient elements were counted, and 15 expected")
+
+
+@pytest.mark.parametrize(
+    ("kind", "checks", "message"),
+    [
+        ("plain", False, "the gradients at position 1 (parameter '1') differ between ranks. They are plain tensors"),
+        ("copied", True, "the gradients at position 1 (parameter '1') on rank 1 differ from their copies on rank 0"),
+    ],
+)
+def test_copies_of_later_groups_are_compared(torch_worlds: Worlds, kind: str, checks: bool, message: str) -> None:
+    for found in torch_worlds(2).run(groups.clipped, ["sharded", kind], kind, None, checks):
+        assert message in found.error
+        np.testing.assert_array_equal(found.after[0], 1)

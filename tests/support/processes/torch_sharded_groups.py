@@ -1,0 +1,47 @@
+"""What processes of a `World` run: clips by configurations with groups, of which each has its own norm."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from support.processes.torch_sharded import mesh_of
+from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from unified_clip import ClipConfig
+
+PLACEMENTS: dict[str, Any] = {"sharded": Shard(0), "copied": Replicate(), "terms": Partial()}
+
+
+class Grouped(NamedTuple):
+    error: str
+    after: list[np.ndarray]
+    """The local gradients after the clip."""
+
+
+def clipped(kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False) -> Grouped:
+    """Clip gradients of ones by a configuration with one group for each, of the threshold 1.
+
+    kinds: The layout of each gradient. drifts: The kind of which rank 1 has another copy.
+    """
+    named, rank = [], dist.get_rank()
+    for number, kind in enumerate(kinds):
+        local = torch.full((4,), 2.0 if kind == drifts and rank == 1 else 1.0)
+        gradient: Any = local
+        if kind != "plain":
+            gradient = DTensor.from_local(local, mesh_of("row"), [PLACEMENTS[kind]], run_check=False)
+        parameter = nn.Parameter(torch.zeros_like(gradient))
+        parameter.grad = gradient
+        named.append((f"{number}", parameter))
+    groups = [{"name": f"group {name}", "include": [name], "threshold": 1.0} for name, _ in named]
+    config: Any = ClipConfig(rule="global_norm", threshold=1.0, groups=groups)
+    try:
+        config.clipper(check_numel=check_numel, check_replicas=check_replicas).clip_(named)
+        error = ""
+    except ValueError as raised:
+        error = str(raised)
+    gradients: list[Any] = [parameter.grad for _, parameter in named]
+    return Grouped(error, [(g.to_local() if isinstance(g, DTensor) else g).numpy().copy() for g in gradients])
