@@ -12,11 +12,12 @@ from ..errors import ConfigError
 from ..port.source_files import files_below
 from . import patterns, trainer_files
 from .clip_use import ClipUse, Found, shown
+from .command_lines import SHELLS
 from .judge import without_clip
 from .model import Finding
-from .trainer_files import PYTHON, SHELL
+from .trainer_files import PYTHON
 
-SUFFIXES = (*KINDS, PYTHON, SHELL)
+SUFFIXES = (*KINDS, PYTHON, *SHELLS)
 
 
 def below(path: Path) -> list[Path]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -21,18 +20,15 @@ from ..config.formats.naming import named_by
 from ..config.formats.python_source import PythonFormat
 from ..config.formats.set_elsewhere import SetElsewhereError
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
-from ..config.formats.trainers.torch.megatron import option_value, script_options
 from ..errors import ConfigError
+from . import command_lines
 from .clip_use import ClipUse
 
-SHELL, PYTHON = ".sh", ".py"
+PYTHON = ".py"
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
 """Matches Python source that may be a trainer's configuration."""
 
-OVERRIDE = re.compile(r"(?<![\w./-])[+~]*(\w+(?:\.\w+)+)=([^\s;'\"]+)")
-"""Matches Hydra's override of a nested key on a command line."""
-
-CLIP_WORD = re.compile(r"(?i)clip|max[-_]?grad")
+CLIP_WORD = re.compile(r"(?i)clip|max[-_]?(grad|norm)")
 
 CLIP_NAMES = [
     re.compile(pattern)  # one alternative each, in one case: these are ten times as fast
@@ -57,10 +53,6 @@ BY_DEFAULT = (
     '1.0 by default. Name the format in the table check.formats, such as "**/{name}" = "hf", or ignore the file with a '
     "reason in [[check.ignore]]."
 )
-ON_A_COMMAND_LINE = (
-    "This is an option on a command line, and the trainer that reads it is unknown. Move the value to a trainer's "
-    "file, or ignore the script with a reason in [[check.ignore]]."
-)
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
@@ -78,7 +70,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
         except ConfigError as error:
             return [_unknown(path, "configuration", str(error))] if format_ or _has_clip_word(path) else []
         uses = [_use(path, candidate, version) for candidate in candidates]
-    if path.suffix.lower() == SHELL:
+    if command_lines.is_shell(path):
         return _of_commands(path, candidates, uses)
     return _chosen(path, uses) if uses else _unrecognised(path)
 
@@ -116,7 +108,7 @@ def check_formats(clip: Path, rules: CheckRules) -> None:
 def _candidates(path: Path) -> list[Candidate]:
     if path.suffix.lower() in KINDS:
         return [(trainer, each) for trainer, each in convert.recognising(path) if trainer or _is_own(each)]
-    is_script = path.suffix.lower() == SHELL
+    is_script = command_lines.is_shell(path)
     kind = "args" if is_script else "python"
     return [
         (trainer, document)
@@ -136,24 +128,8 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
     read = {placement.first_read(document, trainer) for trainer, document in candidates if trainer}
     is_each_set = () not in read and len(read) == len(uses)
     chosen = uses if is_each_set else _chosen(path, uses)
-    lines = {use.line for use in chosen if use.config is not None}
-    options = [each for each in script_options(_text(path)) if (each[1],) not in read]
-    options += [each for each in _overrides(_text(path)) if each[0] not in lines]
-    return chosen + [
-        ClipUse(path, line, 1, f"{name} = {format_value(value)}", why_unknown=ON_A_COMMAND_LINE)
-        for line, name, value in options
-        if placement.clip_keys(Document(path.name, "", "args", {name.rpartition(".")[2]: value}))
-    ]
-
-
-def _overrides(text: str) -> Iterator[tuple[int, str, Any]]:
-    """Yield (line, key, value) of each override of a nested key in a script, such as trainer.max_grad_norm=1.0.
-
-    The value is None for "null" and "None". Comments are skipped.
-    """
-    for line, code in enumerate(text.splitlines(), 1):
-        for match in OVERRIDE.finditer(code.partition("#")[0]):
-            yield line, match[1], None if match[2] in ("null", "None") else option_value(match[2])
+    lines = [use.line for use in chosen if use.config is not None]
+    return chosen + command_lines.clips(path, _text(path), [str(keys[0]) for keys in read if len(keys) == 1], lines)
 
 
 def _is_own(document: Document) -> bool:
@@ -227,7 +203,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     return [
         ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
         for keys, value in keys[:1]
-    ]
+    ] or command_lines.in_strings(path, document)
 
 
 def has_number(value: object) -> bool:

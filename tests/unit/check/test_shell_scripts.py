@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import DEEPSPEED, Check
+from support.config.check_files import DEEPSPEED, WANTED, Check
 
 MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
 FAIRSEQ = "fairseq-train data --arch transformer --clip-norm {}\n"
@@ -37,7 +37,14 @@ def test_different_values_of_an_option_are_unknown(check: Check) -> None:
     [
         ("python train.py trainer.gradient_clip_val=0.5 seed=1\n", [1]),
         ("python train.py \\\n  +optimization.clip_norm=2.0  # trainer.grad_clip=1\n", [2]),
-        ("python train.py trainer.gradient_clip_val=null\nNORM=1.0\n", []),
+        ("python train.py trainer.gradient_clip_val=null\nNORM=1.0\n", [1]),
+        ("tune run full_finetune --config a.yaml clip_grad_norm=5.0\n", [1]),
+        ("tune run full_finetune --config a.yaml clip_grad_norm=null\n", [1]),
+        ("tune run full_finetune --config a.yaml ~clip_grad_norm\n", [1]),
+        ("paddleformers-cli train a.yaml max_grad_norm=0.5 'x.grad_clip=1'\n", [1, 1]),
+        ("export M_GRADIENT_CLIPPING_THRESHOLD=0.5\npython -m MaxText.train base.yml\n", [1]),
+        ("CLIP_NORM=1.0\npython train.py clip_norm=${CLIP_NORM:-0.5}\n", [2]),
+        ("python train.py ~/clip.py ~/clip_grad_norm seed=1 data.clip=3\n", []),
         ("fairseq-hydra-train optimization.clip_norm=1.0 optimization.max_update=9\n", []),
     ],
 )
@@ -76,3 +83,50 @@ def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> Non
     report = check({"run.sh": "fairseq-hydra-train --config-name base --lr 1\n", "ds.json": DEEPSPEED % "1.0"})
     assert report.findings == []
     assert "run.sh sets no clip: run.sh: fairseq-hydra-train takes clip_norm from a YAML file" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("script", "kinds"),
+    [
+        ("torchrun -m torchtitan.train --training.max_norm {}", ["drift"]),
+        ("torchrun -m torchtitan.train --training.max_norm={}", ["drift"]),
+        ('overrides="--training.max_norm={}"\ntorchrun -m torchtitan.train $overrides', ["drift"]),
+        ('ARGS=(\n  --training.max_norm {}\n)\nbash run.sh "${{ARGS[@]}}"', ["drift"]),
+        ("python -m MaxText.train base.yml steps=9 gradient_clipping_threshold={}", ["drift"]),
+        ('CMD="python -m MaxText.train gradient_clipping_threshold=\\"{}\\""', ["drift"]),
+        ("CLIP={}\npython -m MaxText.train gradient_clipping_threshold=$CLIP", ["drift"]),
+        ("python -m MaxText.train gradient_clipping_threshold=${{CLIP:-{}}}", ["unknown"]),
+        ("CLIP=${{CLIP:-{}}}\npython -m MaxText.train gradient_clipping_threshold=${{CLIP}}", ["unknown"]),
+        ("CLIP={0}\nCLIP={0}9\npython -m MaxText.train gradient_clipping_threshold=$CLIP", ["unknown"]),
+        ("python -m MaxText.train ~gradient_clipping_threshold x={}", ["unknown"]),
+    ],
+)
+def test_a_key_of_one_trainer_on_a_command_line_is_compared(check: Check, script: str, kinds: list[str]) -> None:
+    nearest = WANTED + '[check]\nnearest = ["**"]\n'
+    findings = check({"run.sh": script.format("0.5"), "ds.json": DEEPSPEED % "1.0"}, nearest).findings
+    assert [each.kind for each in findings] == kinds
+    report = check({"run.sh": script.format("1.0"), "ds.json": DEEPSPEED % "1.0"}, nearest)
+    assert [each.kind for each in report.findings] == [kind for kind in kinds if kind == "unknown"]
+
+
+@pytest.mark.parametrize("name", ["job.sbatch", "job.slurm", "Makefile", "rules.mk", "run.bash"])
+def test_files_with_commands_are_read_as_shell_scripts(check: Check, name: str) -> None:
+    report = check({name: "train:\n\ttune run full --config a.yaml clip_grad_norm=5.0\n", "ds.json": DEEPSPEED % "1.0"})
+    assert [(each.path, each.line, each.kind) for each in report.findings] == [(name, 2, "unknown")]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "kind"),
+    [
+        ("kind: Job\nspec:\n  args: [--job.config_file=a.toml, --training.max_norm=5.0]\n", 3, "drift"),
+        ("kind: Job\nspec:\n  args:\n  - --training.max_norm\n  - '5.0'\n", 3, "drift"),
+        (
+            "kind: Job\nspec:\n  args:\n  - |\n    tune run full --config a.yaml \\\n    clip_grad_norm=5.0\n",
+            3,
+            "unknown",
+        ),
+    ],
+)
+def test_the_command_line_of_a_job_in_yaml_is_checked(check: Check, text: str, line: int, kind: str) -> None:
+    findings = check({"job.yaml": text, "ds.json": DEEPSPEED % "1.0"}).findings
+    assert [(each.line, each.kind) for each in findings] == [(line, kind)]

@@ -106,6 +106,9 @@ class Format(ABC):
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths where the trainer reads its clip keys. "*" is any key. Error messages name the first path."""
 
+    option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """The paths of clip keys that only this trainer has, and reads from its command line, too."""
+
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Paths of clip keys that are not supported. `read` has an error or a note for each."""
 

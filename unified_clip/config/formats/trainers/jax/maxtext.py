@@ -34,7 +34,7 @@ class MaxText(Format):
     instead = f"wrap MaxText's optimizer, `clip.as_optax(optimizer)`, with {KEY}: 0"
     own_keys = paths(f"{KEY} base_emb_dim base_num_decoder_layers")
     inheritance = MaxTextBases("base_config", f"Add that file, or set {KEY}.", defaults="base.yml")
-    clip_keys = paths(KEY)
+    clip_keys = option_keys = paths(KEY)
     vocabulary = words("""
         base_output_directory per_device_batch_size dataset_path dataset_type model_name run_name steps hardware
         enable_checkpointing max_target_length tokenizer_path logical_axis_rules remat_policy attention

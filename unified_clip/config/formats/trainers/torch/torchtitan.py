@@ -27,7 +27,7 @@ class TorchTitan(Format):
     own_keys = paths(
         "training.max_norm training.local_batch_size parallelism.data_parallel_shard_degree job.dump_folder"
     )
-    clip_keys = (KEYS,)
+    clip_keys = option_keys = (KEYS,)
     vocabulary = words("""
         job profiling metrics model optimizer lr_scheduler training parallelism checkpoint activation_checkpoint float8
         experimental comm compile

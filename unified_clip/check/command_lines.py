@@ -1,0 +1,143 @@
+"""Find clip settings on command lines: in shell scripts, and in strings of other files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.clip_config import ClipConfig
+from ..config.documents import Document, Key, format_value
+from ..config.formats import FORMATS, Format, convert, placement
+from ..config.formats.trainers.torch.megatron import COMMENT, option_value, script_options
+from ..errors import ConfigError
+from .clip_use import ClipUse
+
+SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
+"""The ends of the names of shell scripts and makefiles, in lower case."""
+
+NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
+OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=\\?[\"']?([^\s;'\"\\)]*)|~({NAME})(?![\w.=/]))")
+"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and its removal, such as ~clip_grad_norm."""
+
+ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+RUN_TIME = ("$", "{")
+"""Parts of a value that is only known at run time."""
+
+REMOVED = "removed"
+UNKNOWN_TRAINER = (
+    "This is an option on a command line, and the trainer that reads it is unknown. Move the value to a trainer's "
+    "file, or ignore the script with a reason in [[check.ignore]]."
+)
+
+
+class Setting(NamedTuple):
+    """A setting on a command line."""
+
+    line: int
+    name: str
+    """The name of the option without "--", or the path of the key."""
+
+    value: Any
+    """A float for a number, None for null or a missing value, and text for any other value."""
+
+    is_override: bool
+
+
+def is_shell(path: Path) -> bool:
+    return path.name.lower().endswith(SHELLS)
+
+
+def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] = ()) -> list[ClipUse]:
+    """Return the clips that the command lines in a text set.
+
+    A key that only one trainer reads from the command line has the effect of that trainer. Other clips are unknown.
+
+    read: The options that a trainer's format reads. lines: Lines whose overrides a trainer's format reads.
+    """
+    settings = [each for each in _settings(text) if (each.line not in lines if each.is_override else True)]
+    return [_use(path, each) for each in settings if each.name not in read and is_clip(each)]
+
+
+def in_strings(path: Path, document: Document) -> list[ClipUse]:
+    """Return the clips of the command lines in the strings of a TOML, YAML or JSON file, such as a Kubernetes job.
+
+    A list of strings is one command line.
+    """
+    return [
+        replace(use, line=document.line(keys) or 1) for keys, text in _texts(document.data) for use in clips(path, text)
+    ]
+
+
+def _texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
+    """Yield (path of keys, text) for each string, and for each list of strings."""
+    if isinstance(data, list) and all(isinstance(each, str) for each in data):
+        data = " ".join(data)
+    if isinstance(data, str):
+        yield path, data
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from _texts(value, (*path, key))
+
+
+def is_clip(setting: Setting) -> bool:
+    """Return whether a setting is named like a clip. An override counts whatever its value, also null."""
+    value = setting.value
+    if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
+        value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
+    return bool(placement.clip_keys(_document(setting, value)))
+
+
+def _document(setting: Setting, value: Any) -> Document:
+    data = value
+    for key in reversed(setting.name.split(".")):
+        data = {key: data}
+    return Document(f"line {setting.line}", "", "args", data)
+
+
+def _settings(text: str) -> Iterator[Setting]:
+    """Yield each option and override, by line. `$NAME` has the number that the text assigns to NAME only once.
+
+    An assignment of a variable that the text reads is left out.
+    """
+    assigned = ASSIGNED.findall(text)
+    count = Counter(name for name, _ in assigned)
+    constants = {name: value for name, value in assigned if count[name] == 1 and isinstance(option_value(value), float)}
+    variables = {first or second for first, second in VARIABLE.findall(text)}
+    variables |= {*re.findall(r"\$\{(\w+)", text)}
+
+    def value_of(word: Any) -> Any:
+        match = VARIABLE.fullmatch(word) if isinstance(word, str) else None
+        return option_value(constants.get(match[1] or match[2], word)) if match else word
+
+    settings = [Setting(line, name, value_of(value), False) for line, name, value in script_options(text)]
+    for line, code in enumerate(text.splitlines(), 1):
+        for match in OVERRIDE.finditer(COMMENT.sub("", code)):
+            if match[1] not in variables:
+                value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
+                settings.append(Setting(line, match[1] or match[3], value_of(value), True))
+    yield from sorted(settings, key=lambda each: each.line)
+
+
+def _use(path: Path, setting: Setting) -> ClipUse:
+    line, name, value = setting.line, setting.name, setting.value
+    keys = tuple(name.split("."))
+    trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]
+    if not trainers or value == REMOVED:
+        shown = value if isinstance(value, str) else format_value(value)
+        title = f"~{name}" if value == REMOVED else f"{name} = {shown:.60}"
+        return ClipUse(path, line, 1, title, why_unknown=UNKNOWN_TRAINER)
+    return _of_trainer(path, setting, trainers[0])
+
+
+def _of_trainer(path: Path, setting: Setting, trainer: Format) -> ClipUse:
+    title = f"{trainer.title}: {setting.name}"
+    try:
+        config = ClipConfig(**convert.settings((trainer, _document(setting, setting.value))))
+    except ConfigError as error:
+        return ClipUse(path, setting.line, 1, title, why_unknown=str(error))
+    return ClipUse(path, setting.line, 1, title, config)
