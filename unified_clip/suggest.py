@@ -112,7 +112,7 @@ class Suggestion:
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
         steps.plot(range(1, len(self.norms) + 1), self.norms, ".", markersize=3, color="#2757c4")
-        steps.set_xlabel("step")
+        steps.set_xlabel("step, without those of NaN or infinite norms" if self.not_finite else "step")
         steps.set_ylabel("norm before clipping")
         ordered = sorted(self.norms)
         shares.plot([100 * (i + 1) / len(ordered) for i in range(len(ordered))], ordered, color="#2757c4")
@@ -128,8 +128,11 @@ class Suggestion:
             steps.plot(places, limits, ".-", color=color, linewidth=1, markersize=4, label=label)
         if rules:
             steps.legend(fontsize=8)
-        if ordered[0] > 0:
+        smallest = next((norm for norm in ordered if norm > 0), 0.0)
+        if smallest and ordered[0]:
             steps.set_yscale("log")
+        elif smallest:
+            steps.set_yscale("symlog", linthresh=smallest)  # which also shows 0
         steps.set_title(f"threshold {self.threshold:g}: {100 * self.clipped:.3g} % clipped", fontsize=9)
         figure.savefig(path)
 

@@ -171,6 +171,27 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
     assert f"clips {100 * replay.clipped:.3g} % of {len(norms)} norms, at thresholds from" in str(replay)
 
 
+@pytest.mark.parametrize(
+    ("norms", "scale", "label"),
+    [
+        ([1.0] * 40, "log", "step"),
+        ([1.0, 0.0] * 20, "symlog", "step"),
+        ([0.0] * 40, "linear", "step"),
+        ([1.0] * 40 + [math.nan], "log", "step, without those of NaN or infinite norms"),
+    ],
+)
+def test_the_plot_shows_small_norms_beside_large_ones(
+    monkeypatch: pytest.MonkeyPatch, norms: list[float], scale: str, label: str
+) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    figures: list[Any] = []
+    monkeypatch.setattr(figure, "savefig", lambda self, path: figures.append(self))
+    suggest_threshold(norms).plot("plot.svg")
+    (plot,) = figures
+    assert [axes.get_yscale() for axes in plot.axes] == [scale, scale]
+    assert plot.axes[0].get_xlabel() == label
+
+
 @pytest.mark.parametrize("rule", ["zclip", {"rule": "zclip"}, ZClip, AdaGC(), AGC(), None])
 def test_only_rules_for_the_total_norm_are_replayed(rule: Any) -> None:
     suggested = suggest_threshold([1.0] * 40)

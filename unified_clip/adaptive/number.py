@@ -109,6 +109,11 @@ def is_less(left: Real, margin: float, right: Real) -> bool:
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
+def known(conditions: Condition) -> Condition:
+    """Return True for a NumPy array of conditions that are all true. Return other conditions as they are."""
+    return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
+
+
 def minimum(left: Real, right: Real) -> Real:
     """Return the smaller number. It raises no error.
 

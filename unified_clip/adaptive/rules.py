@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from .number import Real, floor, insert, is_less, minimum, put, sort_first, sqrt, take, where
+from .number import Real, floor, insert, is_less, known, minimum, put, sort_first, sqrt, take, where
 
 State = dict[str, Real]
 
@@ -114,7 +114,7 @@ def adagc(
             return math.inf, {"norms": smallest}
     limits = mean * ratio
     is_unclipped = is_less(norms, eps, limits)  # then each average is above 0
-    has_begun = True if is_unclipped else mean > 0.0
+    has_begun = is_unclipped or known(mean > 0.0)
     limits = math.inf if is_unclipped else where(has_begun, limits, math.inf)
     clipped = norms if is_unclipped else minimum(norms, limits)
     average = where(has_begun, mean * alpha + clipped * (1 - alpha), norms)
