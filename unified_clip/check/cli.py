@@ -36,14 +36,14 @@ def add_parser(actions: Any) -> None:
         help="accept clips that differ in family or eps only, and print a note with the size of the difference",
     )
     add_format(check, *FORMATS)
-    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print the headline")
+    check.add_argument("--out", type=Path, metavar="FILE", help="write the result to a file, and print it as text")
     check.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Check the paths, and print the report. Return the exit status, also after Ctrl-C.
 
-    With --out, write the report to that file, and print its headline on standard error.
+    With --out, write the report to that file, and print it as text on standard output.
 
     UsageError: the check reads the file of --out, or the file cannot be written. ConfigError: a path has no files to
     check, or the clip configuration cannot be used.
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         text = _writer(options.format)(report)
         if options.out:
             options.out.write_text(text, encoding="utf-8")
-            complain(report.headline)
+            print(_writer("text")(report), end="")
         else:
             print(text, end="")
     except OSError as error:

@@ -88,6 +88,9 @@ class ClipUse:
     no variable. The name of an attribute begins with ".". '' for all other clips. A configuration with `unused` is no
     clip for a pattern of `check.require`."""
 
+    changes_nonfinite: bool = False
+    """For code that changes a configuration: whether it changes only the key `nonfinite`."""
+
     note: str = ""
     """A sentence about a configuration in Python source that the file does not use, or ''."""
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..config.check_rules import CheckRules, Ignore
+from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import Key
 from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
-from . import off, patterns, required, trainer_files
+from ..config.schema import is_off
+from . import ignoring, off, patterns, required, trainer_files
 from .clip_use import ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -56,6 +57,7 @@ def check(
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
     found = _read(files, rules, root, advance)
+    found.uses = list(_with_any_nonfinite(found.uses, wanted, rules, root))
     findings, notes = required.check(clip, rules.require, paths, files, found)
     judge = Judge(wanted, clip, found.uses)
     findings += off.not_understood(clip, rules.off, files, found)
@@ -64,13 +66,18 @@ def check(
     used: set[int] = set()
     for use in found.uses:
         result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
-        rule = next((i for i, rule in enumerate(rules.ignore) if _ignores(rule, use, root)), None)
-        if finding is not None and rule is not None:
-            used.add(rule)
-            ignored.append(finding.model_copy(update={"ignored": rules.ignore[rule].reason}))
-        elif finding is not None:
-            findings.append(finding)
-        clips.append(clip_result(use, "ignored" if finding is not None and rule is not None else result))
+        index = ignoring.index_of(rules.ignore, use, root) if finding is not None else None
+        if finding is not None and index is not None:
+            used.add(index)
+            rule = rules.ignore[index]
+            if ignoring.approves(rule, use, wanted):
+                result, finding = "ignored", finding.model_copy(update={"ignored": rule.reason})
+            else:
+                why = ignoring.NOT_APPROVED.format(index=index + 1, approved=ignoring.approval(rule, wanted))
+                finding = finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
+        if finding is not None:
+            (ignored if result == "ignored" else findings).append(finding)
+        clips.append(clip_result(use, result))
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,
@@ -145,7 +152,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             sources.append(path)
         else:
             advance(1)
-    _leave_out_bases(found)
+    _leave_out_bases(found, rules, root)
     uses = _with_rules(source_files.read(sources, advance, configurations), rules, root)
     found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
     found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
@@ -164,6 +171,22 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
     return [use for use in uses if use.must_be_off or not use.is_replaced]
 
 
+def _with_any_nonfinite(
+    uses: Sequence[ClipUse], wanted: ClipConfig, rules: CheckRules, root: Path
+) -> Iterator[ClipUse]:
+    """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of the configuration `wanted`.
+
+    Leave out code there that changes only this key.
+    """
+    for use in uses:
+        if not _matches_any(rules.nonfinite, use, root):
+            yield use
+        elif use.config is not None and not is_off(use.config) and use.config.nonfinite != wanted.nonfinite:
+            yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": wanted.nonfinite}))
+        elif not use.changes_nonfinite:
+            yield use
+
+
 def _matches_any(globs: Sequence[str], use: ClipUse, root: Path) -> bool:
     return any(patterns.matches(glob, file, root) for glob in globs for file in use.files)
 
@@ -179,21 +202,22 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
     )
 
 
-def _leave_out_bases(found: Found) -> None:
+def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
     """Set `found.files` and `found.bases`, and remove the clips that base files repeat from `found.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
-    keep the first entry.
+    keep the first entry for each entry of `check.ignore` that covers it.
     """
+    found.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in found.uses]
     known = [use for use in found.uses if use.config is not None and not use.must_be_off]
     found.files = {os.path.realpath(file) for use in known for file in use.files}
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
-    kept: dict[tuple[str, int, str], ClipUse] = {}
+    kept: dict[tuple[str, int, str, int | None], ClipUse] = {}
     for use in found.uses:
         is_base = use.read is not None and use.read.resolve() in found.bases
         if not is_base or (use.config is not None and not use.by_default):
             file = os.path.realpath(use.path)  # resolve() fails for a link to itself
-            kept.setdefault((file, use.line, use.clip), use)
+            kept.setdefault((file, use.line, use.clip, ignoring.index_of(rules.ignore, use, root)), use)
     found.uses = list(kept.values())
 
 
@@ -237,12 +261,7 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
     return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
 
 
-# -- ignore rules
-
-
-def _ignores(rule: Ignore, use: ClipUse, root: Path) -> bool:
-    is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
-    return is_clip and _matches_any([rule.path], use, root)
+# -- rules without effect
 
 
 def _unused(
@@ -263,10 +282,8 @@ def _unused(
             edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
             edit = edit if is_whole else f"If no other file needs the rule: {edit[0].lower()}{edit[1:]}"
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
-    for name, globs in (
-        (("explicit", rules.explicit), ("nearest", rules.nearest), ("off", rules.off)) if is_whole else ()
-    ):
-        for index, glob in enumerate(globs):
+    for name in ("explicit", "nearest", "off", "nonfinite") if is_whole else ():
+        for index, glob in enumerate(getattr(rules, name)):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."
                 yield _unused_rule(clip, (name, index), f'{name} "{glob}"', why, patterns.advice(glob, root))

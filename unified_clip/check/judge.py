@@ -46,7 +46,8 @@ class Judge:
         self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
-        self._near: list[str] = []
+        self._near: dict[str, list[str]] = {}
+        self._off_elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
         self._text = " ".join(describe.sentences(wanted))
         self._comparisons: dict[str, compare.Comparison] = {}
@@ -76,7 +77,7 @@ class Judge:
         if family is not None and family.same:
             return "same", None
         if family is not None and nearest:
-            self._near.append(f"{shown(use.path)}:{use.line} {use.clip} is accepted as near: {family.sentence}")
+            self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
             return "near", None
         does = " ".join(describe.sentences(use.config))
         compared = self._comparison(use.config)
@@ -119,7 +120,7 @@ class Judge:
             files = [shown(each.path) for each in self._off if edits.is_of_trainer(use, each.format)]
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
-                self._near.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
+                self._off_elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)
@@ -144,7 +145,17 @@ class Judge:
         for (clip, text), places in self._not_finite.items():
             others = f" and {len(places) - 1} more" if len(places) > 1 else ""
             notes.append(f"{places[0]}{others} {clip}: {text} {rule}")
-        return [*self._near, *notes, *(f"{self._file.name}: {each}" for each in describe.warm_up(self.wanted))]
+        near = []
+        for sentence, places in self._near.items():
+            count = len(places) - 1
+            more = f"and {count} more clip{'s' if count > 1 else ''} are" if count else "is"
+            near.append(f"{places[0]} {more} accepted as near: {sentence}")
+        return [
+            *near,
+            *self._off_elsewhere,
+            *notes,
+            *(f"{self._file.name}: {each}" for each in describe.warm_up(self.wanted)),
+        ]
 
     def _finding(
         self, use: ClipUse, kind: Kind, does: str, edit: str, differences: Sequence[Difference] = (), effect: str = ""

@@ -35,7 +35,7 @@ def _escaped(report: CheckReport) -> CheckReport:
 
 
 def as_text(report: CheckReport) -> str:
-    """Return a report as text, in colour if standard output is a terminal. Leave out ignored findings."""
+    """Return a report as text, in colour if standard output is a terminal. Ignored findings have one line."""
     from rich.console import Console
     from rich.text import Text
 
@@ -49,7 +49,7 @@ def as_text(report: CheckReport) -> str:
         for name, text in _fields(finding):
             lines = f"{name}:\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{name}: {text}"
             console.print(Text(textwrap.indent(lines, "  ")), soft_wrap=True)
-    for line in _clip_lines(report):
+    for line in [*_clip_lines(report), *_ignored_lines(report)]:
         console.print(Text(line), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"note: {note}"), soft_wrap=True)
@@ -65,12 +65,24 @@ def _clip_lines(report: CheckReport) -> list[str]:
     """
     if report.findings:
         return []
+    clips = [clip for clip in report.clips if clip.result != "ignored"]
     if len(report.clips) <= MAX_LINES:
-        return [f"{clip.path}:{clip.line} {_kind(clip)}" for clip in report.clips]
+        return [f"{clip.path}:{clip.line} {_kind(clip)}" for clip in clips]
     kinds: dict[str, list[str]] = {}
-    for clip in report.clips:
+    for clip in clips:
         kinds.setdefault(_kind(clip), []).append(clip.path)
     return [f"{len(paths)} x {kind}, files: {len({*paths})}" for kind, paths in kinds.items()]
+
+
+def _ignored_lines(report: CheckReport) -> list[str]:
+    """Return a line for each reason of ignored findings, with the first place, the clip, and the number of others."""
+    reasons: dict[tuple[str, str], list[Finding]] = {}
+    for finding in report.ignored:
+        reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)
+    return [
+        f"{each[0].path}:{each[0].line}{f' and {len(each) - 1} more' if len(each) > 1 else ''} ignored {clip}: {reason}"
+        for (clip, reason), each in reasons.items()
+    ]
 
 
 def _kind(clip: Clip) -> str:
@@ -155,13 +167,13 @@ def _version() -> str:
 def as_github(report: CheckReport) -> str:
     """Return a report as annotations of a GitHub workflow, which shows each of them in the diff.
 
-    Findings are errors or warnings, and notes are notices. Leave out ignored findings. Plain lines follow: the clips of
-    a check without findings, and the headline.
+    Findings are errors or warnings, and notes are notices. Plain lines follow: the clips of a check without findings,
+    ignored findings with their reasons, and the headline.
     """
     report = _escaped(report)
     lines = [_annotation(finding) for finding in report.findings]
     lines += [annotation("notice", note) for note in report.notes]
-    return "\n".join([*lines, *_clip_lines(report), report.headline]) + "\n"
+    return "\n".join([*lines, *_clip_lines(report), *_ignored_lines(report), report.headline]) + "\n"
 
 
 def _annotation(finding: Finding) -> str:

@@ -146,7 +146,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     unset = placement.unset(document, trainer) if trainer else ""
     title = trainer.title if trainer else "ClipConfig"
     if unset or (trainer and place):
-        title += f" by default: {unset}" if unset else f": {dotted(place)}"
+        is_default = unset and not unset.endswith("is null")
+        title += f"{' by default' if is_default else ''}: {unset or dotted(place)}"
     name = trainer.name if trainer else convert.UNIFIED_CLIP
     bases = document.files[1:]
     try:

@@ -4,9 +4,11 @@ it ignores, and formats that it cannot infer.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from .fields import ConfigModel, Name
+from .fields import ConfigModel, Name, Threshold
 
 GLOB = "a path relative to this file's directory; * matches within a directory, ** any number of directories"
 
@@ -19,6 +21,15 @@ class Ignore(ConfigModel):
         default=None,
         description="the clip, as the finding names it, such as clip_grad_value_; * matches any text; default: every "
         "clip of the files",
+    )
+    threshold: Threshold | None = Field(
+        default=None,
+        description="the approved threshold of these clips, so that any other one is a finding; default: any threshold",
+    )
+    rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
+        default=None,
+        description='the approved rule of these clips, where "none" is a clip that is off; default: with threshold, '
+        "the rule of this file",
     )
     reason: Name = Field(description="why these files may clip otherwise")
 
@@ -43,6 +54,11 @@ class CheckRules(ConfigModel):
         default=[],
         description="files of trainers whose own clip has to be off, since the training code clips by this file: "
         f"{GLOB}",
+    )
+    nonfinite: list[Name] = Field(
+        default=[],
+        description="files whose clips may do anything with a norm that is not finite: the key nonfinite is not "
+        f"compared there: {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

@@ -34,6 +34,16 @@ def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
             yield node, name, WHY.format(code=ast.unparse(node))
 
 
+def changes_nonfinite(call: ast.Call) -> bool:
+    """Return whether a call that `read` yields changes only the key `nonfinite`, by its name."""
+    updates = [each.value for each in call.keywords if each.arg in ("update", None)]
+    keys = [key for update in updates for key in (update.keys if isinstance(update, ast.Dict) else [None])]
+    if not all(isinstance(key, ast.Constant) for key in keys):
+        return False
+    names = {getattr(node, "value", None) for node in (*keys, *call.args)} | {each.arg for each in call.keywords}
+    return names & _settings() == {"nonfinite"}
+
+
 def _override(source: Source, call: ast.Call) -> str:
     """Return the name of the method or function by which a call may change settings, or ''."""
     last = getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -238,7 +238,15 @@ def _own_uses(path: Path) -> list[ClipUse]:
     found = [(PACKAGE, *each) for each in overrides.read(source)]
     found += [("optax", *each) for each in optax_order.own(source)]
     return uses + [
-        ClipUse(path, call.lineno, call.col_offset + 1, f"{PACKAGE}.{name}", why_unknown=why, package=package)
+        ClipUse(
+            path,
+            call.lineno,
+            call.col_offset + 1,
+            f"{PACKAGE}.{name}",
+            why_unknown=why,
+            package=package,
+            changes_nonfinite=overrides.changes_nonfinite(call),
+        )
         for package, call, name, why in found
     ]
 

@@ -1,0 +1,75 @@
+"""The entries of `check.ignore`: the clips to which they apply, and the effect that they approve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..config.check_rules import Ignore
+from ..config.clip_config import ClipConfig
+from ..config.families import family_difference
+from ..config.schema import is_off
+from . import patterns
+from .clip_use import ClipUse, shown
+
+NOT_APPROVED = (
+    "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is approved, too, "
+    "change that entry."
+)
+
+
+def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
+    """Return the index of the first entry with the file and the name of a clip, or None. `root`: as for `patterns`.
+
+    For a clip that a file inherits, the file is the one that inherits it.
+    """
+    file = use.read or use.path
+    return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
+
+
+def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
+    is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
+    return is_clip and patterns.matches(rule.path, file, root)
+
+
+def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
+    """Return a clip that a file inherits, with the place of this file if an entry names only the base file.
+
+    The entry then covers the base file, but not the file that inherits the clip from it.
+    """
+    if use.read is None or os.path.realpath(use.read) == os.path.realpath(use.path):
+        return use
+    is_base = any(_applies(rule, use, use.path, root) for rule in rules)
+    if not is_base or index_of(rules, use, root) is not None:
+        return use
+    return replace(use, path=use.read, line=1, clip=f"{use.clip}, inherited from {shown(use.path)}:{use.line}")
+
+
+def approval(rule: Ignore, wanted: ClipConfig) -> str:
+    """Return the effect that an entry approves, as text, or '' if it approves every effect."""
+    parts = {"rule": rule.rule, "threshold": rule.threshold}
+    text = ", ".join(f"{name} = {value!r}" for name, value in parts.items() if value is not None)
+    return text if rule.rule or rule.threshold is None else f"{text} with the rule {wanted.rule}"
+
+
+def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
+    """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` always does.
+
+    Otherwise, the clip may differ from the shared configuration in the entry's keys, and in family or eps. `wanted`:
+    the shared configuration.
+    """
+    if rule.threshold is None and rule.rule is None:
+        return True
+    if use.config is None:
+        return False
+    if rule.rule == "none":
+        return is_off(use.config)
+    of_norm = ("family", "norm_type") if (rule.rule or wanted.rule) in ("norm", "global_norm") else ()
+    kept = ("include", "exclude", "nonfinite", *of_norm)
+    settings: dict[str, Any] = {key: value for key, value in wanted.data().items() if key in kept}
+    threshold = wanted.threshold if rule.threshold is None else rule.threshold
+    approved = ClipConfig(**{**settings, "rule": rule.rule or wanted.rule, "threshold": threshold})
+    return family_difference(use.config, approved) is not None
