@@ -40,9 +40,10 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         SUCCESS: "all results are as the suite expects. With --baseline: no difference is new or larger",
         DIFFERENT: "unified_clip differs from exact arithmetic or between frameworks, a framework's function has a "
         "difference that is not in the list of known differences, or the list has a difference that no longer occurs. "
-        "With --baseline: a difference is new or larger",
+        "With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, or nothing was compared",
+        INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, nothing was compared, or the cases "
+        "test nothing",
     },
     "parity init": {
         SUCCESS: "the suite was written",

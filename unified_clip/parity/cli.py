@@ -149,12 +149,17 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     CodedError: options contradict each other, the suite or another file is invalid, or the report cannot be written.
     """
+    from .report import write
+
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
+    out = OUT if options.out is None else options.out
     try:
+        if not options.case:
+            write.remove(out, keep=options.baseline)
         with busy("reading the suite"):
             suite = _suite(options)
-        return _run_cases(suite) if options.case else _run_suite(suite, options, read_ported)
+        return _run_cases(suite) if options.case else _run_suite(suite, options, out, read_ported)
     except KeyboardInterrupt:
         return interrupted()
 
@@ -176,7 +181,7 @@ def _run(suite: Suite) -> ParityReport:
         return engine.run(suite, advance)
 
 
-def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorted) -> int:
+def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:
     """Run a suite, write its report, and print a summary. Return the exit status of the command.
 
     Read the files of --baseline, --recorded and --ported before the run, so that a wrong file costs no time. With
@@ -184,7 +189,6 @@ def _run_suite(suite: Suite, options: argparse.Namespace, read_ported: ReadPorte
     """
     from .report import baseline, build, github, terminal, write
 
-    out = OUT if options.out is None else options.out
     earlier = None
     if options.baseline:
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))

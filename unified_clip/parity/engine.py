@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, get_args
 
-from .judge import own_pairs
+from .judge import oracle, own_pairs
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
 from .judge.verdict import NativeVerdict
@@ -18,6 +18,7 @@ from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Mode
 from .report import build
 from .report.terminal_case import command
 from .results import CaseResult, FrameworkResult, KnownDifferenceResult, ParityReport, differing_stages
+from .suite import own_functions
 from .suite.cases import Case
 from .suite.load import Suite
 from .workers import pool
@@ -101,6 +102,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         suite=suite.directory,
         started=started,
         notes=notes,
+        untested=_untested(suite, expected),
     )
 
 
@@ -159,6 +161,31 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
     ]
 
 
+def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
+    """Return what no case of the suite can test, because each exact result equals its input.
+
+    This is "unified_clip" if no case tests anything, and functions of the user, such as "clip.py:clip (torch)". A case
+    whose call should raise an error tests the error only, so it does not test a function of the user. Return [] with
+    `--case`, which is for single cases.
+    """
+    if suite.chosen_cases:
+        return []
+    if not any(case.options.raises or oracle.has_effect(case, expected(case)) for case in suite.cases):
+        return ["unified_clip"]
+    return [
+        f"{text} ({framework})"
+        for framework, table in suite.frameworks.items()
+        if NATIVE in table.modes
+        for call, text in table.functions.items()
+        if not any(
+            own_functions.calls(case, call, framework)
+            and not case.options.raises
+            and oracle.has_effect(case, expected(case))
+            for case in suite.cases
+        )
+    ]
+
+
 def _judge_natives(
     suite: Suite, results: Mapping[str, WorkerResults]
 ) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
@@ -195,7 +222,7 @@ def _case_result(
     frameworks = {}
     for framework, each in results.items():
         judged = {mode: result for (mode, name), result in each.results.items() if name == case.name}
-        details = worst_elements(case, expected, judged)
+        details = worst_elements(case, expected, judged, suite.frameworks[framework].tolerance)
         again = command(suite.directory, case.name, framework)
         native = judgements.get((framework, case.name))
         function = suite.frameworks[framework].functions.get(case.call_name, "")

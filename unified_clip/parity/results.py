@@ -251,7 +251,11 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change is a new failure, or a failure that was smaller or had another verdict in the baseline."""
+    """Whether the change fails the run: a new failure, a failure that was smaller or had another verdict or cause in
+    the baseline, or a comparison that the baseline has and this run lacks."""
+
+    why: str = ""
+    """Why the change fails the run, if the result itself does not say it: the sentence of a problem. Else empty."""
 
 
 Counts = dict[str, dict[str, int]]
@@ -277,7 +281,8 @@ class ParityReport(ReportModel):
     """The result in a sentence."""
 
     exit_code: Literal[0, 1, 3]
-    """0: pass. 1: a difference, which with a baseline is new or larger. 3: a result is missing."""
+    """0: pass. 1: a difference, which with a baseline is new or larger. 3: a result is missing, or nothing is tested.
+    """
 
     suite: str
     """The path of the suite, as the user typed it."""
@@ -297,6 +302,10 @@ class ParityReport(ReportModel):
     problems: list[Problem]
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
+    untested: list[str] = Field(default=[])
+    """What the cases cannot test, because each exact result equals its input: "unified_clip", or functions of the user.
+    This fails the run."""
+
     may_be_missing: list[str] = Field(default=[], exclude=True)
     """Frameworks whose absence does not fail the run."""
 
@@ -357,10 +366,12 @@ class ParityReport(ReportModel):
 
     @property
     def is_incomplete(self) -> bool:
-        """Return whether required results are missing, or no result was compared."""
+        """Return whether required results are missing, no result was compared, or the cases test nothing."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
-        return all(result.is_failure for _, result in results) or any(
-            result.is_failure and self.is_wrong(name, result) for name, result in results
+        return (
+            bool(self.untested)
+            or all(result.is_failure for _, result in results)
+            or any(result.is_failure and self.is_wrong(name, result) for name, result in results)
         )
 
 

@@ -62,7 +62,7 @@ def native(
         function=function,
         kind=kind,
         norm=norm,
-        gradients=None,
+        gradients=fields.pop("gradients", None),
         cause=fields.pop("cause", ""),
         problem=problem,
         **numbers | fields,

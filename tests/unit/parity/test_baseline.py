@@ -16,7 +16,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
 from unified_clip.parity.known.entries import KnownDifference
-from unified_clip.parity.report import baseline, build, write
+from unified_clip.parity.report import baseline, build, junit, write
 from unified_clip.parity.results import (
     SCHEMA,
     Change,
@@ -44,9 +44,11 @@ def torch(
     return baseline.changes(of(**{mode: old}), of(**{mode: new}))
 
 
-def change(kind: Any, framework: str, what: str, case: str, before: str, after: str, worse: bool = False) -> Change:
+def change(
+    kind: Any, framework: str, what: str, case: str, before: str, after: str, worse: bool = False, why: str = ""
+) -> Change:
     texts = {"kind": kind, "framework": framework, "what": what, "case": case, "before": before, "after": after}
-    return Change(**texts, worse=worse)
+    return Change(**texts, worse=worse, why=why)
 
 
 # -- what changed
@@ -91,7 +93,56 @@ def test_a_case_that_is_another_one_is_told_once() -> None:
     new.cases[0].sha256 = {"norm": "b"}
     new.cases[0].stages_apart = []
     (found,) = baseline.changes(of(), new)
-    assert found == change("numbers", "", "the exact result", "one", "norm a", "norm b")
+    assert found.why.startswith("the exact result is not that of the baseline, so the gradients or the call")
+    assert found == change("numbers", "", "the exact result", "one", "norm a", "norm b", True, found.why)
+    judged = build.against(new, [found])
+    assert judged.exit_code == 1
+    assert judged.verdict == "FAIL: 1 case on numpy, torch: 1 result that cannot be compared as in the baseline."
+    (problem,) = judged.problems
+    assert (problem.what, problem.detail, problem.cases) == ("the exact result", found.why, ["one"])
+    assert failures(judged) == [found.why]
+
+
+def failures(judged: ParityReport) -> list[str]:
+    return [mark.attrib["message"] for mark in ElementTree.fromstring(junit.as_xml(judged)).iter("failure")]
+
+
+def test_a_number_that_is_no_longer_compared_fails_the_run() -> None:
+    def run(verdict: Any, norm: float | None) -> ParityReport:
+        return of(native=native(verdict, norm, "", function="clip.py:f", gradients=0.0))
+
+    for before in (run("equal", 0.0), run("close", 1e-7), run("different", 0.5)):
+        (found,) = baseline.changes(before, run("no norm", None))
+        assert found.worse
+        assert found.why.startswith("the baseline compared the norm, but the function no longer returns it. To write a")
+        assert failures(build.against(run("no norm", None), [found])) == [found.why]
+    assert not any(each.worse for each in baseline.changes(run("no norm", None), run("equal", 0.0)))
+    assert not any(each.worse for each in baseline.changes(run("equal", 0.0), run("close", 1e-7)))
+    accepted = of(native=native("known", None, "raises", function="clip.py:f"))
+    assert not any(each.worse for each in baseline.changes(run("equal", 0.0), accepted))
+
+
+def test_another_cause_is_another_failure() -> None:
+    def run(kind: str, cause: str, norm: float) -> ParityReport:
+        return of(native=native("different", norm, problem=f"{cause}.", cause=cause, cause_kind=kind))
+
+    out, weighted = run("left out", "the norm leaves out 'b'", 0.5), run("weights", "'b' has the weight 0.5", 0.51)
+    assert [each.worse for each in baseline.changes(out, weighted)] == [True]
+    assert [each.worse for each in baseline.changes(out, run("left out", "the norm leaves out 'a'", 0.51))] == [True]
+    assert [each.worse for each in baseline.changes(out, run("left out", "so 'b' is left out", 0.51))] == [False]
+    assert baseline.changes(out, run("weights", "the same numbers, which a later version explains", 0.5)) == []
+
+
+def test_known_differences_with_one_reason_have_names_of_their_own() -> None:
+    entries = [known("no case shows this difference", None), known("no case shows this difference", None), known()]
+    names = [
+        case.attrib["name"] for case in ElementTree.fromstring(junit.as_xml(with_known(*entries))).iter("testcase")
+    ]
+    assert [name for name in names if name.startswith("clip: so")] == ["clip: so", "clip: so (2)", "clip: so (3)"]
+    judged = build.against(
+        with_known(*entries), baseline.changes(with_known(*entries[::2], known()), with_known(*entries))
+    )
+    assert [each.excused for each in judged.problems] == [True, False]
 
 
 def test_versions_are_told() -> None:
@@ -236,7 +287,7 @@ def test_what_is_worse_comes_first_and_what_is_alike_is_one_line() -> None:
     )
     new.versions["torch"] = "2.14"
     assert [row[:3] for row in rows(*baseline.changes(old, new))] == [
-        ["worse", "torch, host path", "another verdict"],
+        ["fails", "torch, host path", "another verdict"],
         ["", "torch", "another version"],
     ]
 
@@ -367,7 +418,7 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     assert "another verdict" in printed
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
-    assert "1 wrong result of unified_clip, of 1: as in the baseline, and no worse." in capfd.readouterr().out
+    assert "1 wrong result of unified_clip, of 1: as in the baseline." in capfd.readouterr().out
     assert "as in the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
     assert "norm off by" in marks(tmp_path / "worse")["failure"]

@@ -66,6 +66,26 @@ def test_the_exit_status_says_what_happened() -> None:
     assert result("crashed", "different").exit_code == 1
 
 
+def test_a_run_without_a_report_leaves_no_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jenkins would publish the green tests of yesterday."""
+    monkeypatch.chdir(tmp_path)
+    write.write(result("equal", "equal"), Path("report"))
+    Path("report/notes.txt").touch()
+    Path("report/index.html").rename("report/page.html")
+    assert cli.main(["parity", "--suite", "nowhere", "--baseline", "report/parity.json"]) == 2
+    assert sorted(path.name for path in Path("report").iterdir()) == ["notes.txt", "page.html", "parity.json"]
+    assert cli.main(["parity", "--suite", "nowhere", "--case", "one"]) == 2
+    assert Path("report/parity.json").exists()
+    assert cli.main(["parity", "--suite", "nowhere"]) == 2
+    assert not Path("report/parity.json").exists()
+    Path("report/parity.xml").mkdir()
+    capsys.readouterr()
+    assert cli.main(["parity", "--suite", "nowhere"]) == 2
+    assert "error UC205: report cannot be written: Is a directory" in capsys.readouterr().err
+
+
 def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
     said = "On the host path all frameworks gave the same bits."
     alone = result("equal", "missing", may_be_missing=["torch"])

@@ -114,6 +114,26 @@ def test_the_native_is_shown_beside_ours_and_the_nearer_side_is_named() -> None:
     assert beside_host.ours == Number(value=5.0, ulps=0.0)
 
 
+def test_of_a_function_the_stage_that_exceeds_the_tolerance_is_shown() -> None:
+    """A norm that is rounded otherwise hides no wrong coefficient, and noise in small numbers no wrong tensor."""
+    norm = right(NAMED).norm
+    assert norm is not None
+    rounding = dense(np.nextafter(np.float32(norm.values()), np.float32(np.inf)))
+    wrong = CallOutcome(rounding, scaled(NAMED, 1.01))
+    assert find(NAMED, native=wrong)[NATIVE].stage == "coefficient"
+    assert (
+        find(NAMED, host=dataclasses.replace(right(NAMED), norm=rounding, gradients=scaled(NAMED, 1.01)))[HOST].stage
+        == "norm"
+    )
+    assert find(NAMED, native=CallOutcome(rounding, scaled(NAMED, 1.0)))[NATIVE].stage == "norm"
+    noisy = case(
+        [dense([1.0, 1e-9]), dense([1.0, 1.0], "bfloat16")], "clip_by_value", clip_value_min=-2, clip_value_max=2
+    )
+    result = CallOutcome(None, [dense([1.0, 1.01e-9]), dense([1.0, 1.0078125], "bfloat16")])
+    found = find(noisy, native=result)[NATIVE]
+    assert (found.gradient, found.element) == (1, [1])
+
+
 def test_a_norm_in_another_dtype_is_measured_in_that_of_the_right_one() -> None:
     one = case([dense([1.0, 1.0], "bfloat16")], "global_norm")
     (found,) = find(one, native=CallOutcome(dense(1.4140625, "bfloat16"))).values()

@@ -111,7 +111,7 @@ def test_every_view_names_functions_of_the_user(tmp_path: Path, capsys: pytest.C
     assert '<testsuite name="numpy, your function clip.py:off" tests="1" failures="1"' in texts[".xml"]
 
 
-def called(folder: Path, body: str, one: Case | None = None, *, returns_norm: bool = True) -> dict[str, Any]:
+def called(folder: Path, body: str, one: Case | None = None, returns: str = "") -> dict[str, Any]:
     """The result of a function with this body, in this process, as the worker writes it."""
     file = Path(tempfile.mkdtemp(dir=folder)) / "clip.py"  # Python keeps the compiled code of a path for a second
     file.write_text(f"import numpy as np\ndef clip(grads, limit):\n    {body}\n", encoding="utf-8")
@@ -119,7 +119,7 @@ def called(folder: Path, body: str, one: Case | None = None, *, returns_norm: bo
     one = one or case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
     described = {"call": one.call_name, "arguments": one.arguments, "call_form": one.call_form.model_dump()}
     described |= {"update": False, "raises": "", "user_function": None}
-    described["user_function"] = UserFunction("clip.py:clip", file, "clip", f"numpy.{one.call_name}", returns_norm)
+    described["user_function"] = UserFunction("clip.py:clip", file, "clip", f"numpy.{one.call_name}", returns)
     ((result, _),) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(described, one.gradients)])
     return result
 
@@ -149,7 +149,7 @@ def test_a_result_of_a_wrong_type_is_no_difference_that_could_be_accepted(tmp_pa
 IN_PLACE = {
     "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which changes no "
     "gradient of the caller. For each item, write gradient",
-    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, or None, and write the "
+    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
     "clipped values into the gradients. Or, if it returns gradients",
 }
 """The body of a function that clips in place, and the error."""
@@ -159,8 +159,20 @@ def test_a_result_that_an_in_place_call_loses_is_an_error(tmp_path: Path) -> Non
     one = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     for body, message in IN_PLACE.items():
         assert re.search(message, called(tmp_path, body, one)["unreadable"]), body
-    for body in ("grads[0][...] = 0\n    return 1.0", "grads[0][...] = 0"):
-        assert called(tmp_path, body, one)["name"] == "clip.py:clip"
+    assert called(tmp_path, "grads[0][...] = 0\n    return 1.0", one)["name"] == "clip.py:clip"
+
+
+def test_a_norm_that_is_not_returned_has_to_be_declared(tmp_path: Path) -> None:
+    """A function that no longer returns its norm must not pass."""
+    one = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    error = called(tmp_path, "grads[0][...] = 0", one)["unreadable"]
+    advice = 'Or, if it returns no norm, write clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]'
+    assert error == f"clip.py:clip returned None. Return the norm. {advice}"
+    assert called(tmp_path, "grads[0][...] = 0", one, "nothing")["name"] == "clip.py:clip"
+    error = called(tmp_path, "grads[0][...] = 0\n    return 1.0", one, "nothing")["unreadable"]
+    assert "Remove clip_grad_norm_ from [frameworks.numpy.returns], so that the norm is compared" in error
+    by_value = case([*WORKED], "clip_grad_value_", clip_value=0.5)
+    assert called(tmp_path, "grads[0][...] = 0", by_value)["name"] == "clip.py:clip"
 
 
 def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
@@ -169,12 +181,9 @@ def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
         case([*WORKED], "clip_by_global_norm", clip_norm=0.5),
     ):
         for body in ("return [g * 1 for g in grads]", "return [g * 1 for g in grads], None"):
-            result = called(tmp_path, body, one, returns_norm=False)
+            result = called(tmp_path, body, one, "gradients")
             assert (result.get("name"), result.get("fault")) == ("clip.py:clip", ""), result
-        assert (
-            "returned float as a clipped gradient"
-            in called(tmp_path, "return 1.0", one, returns_norm=False)["unreadable"]
-        )
+        assert "returned float as a clipped gradient" in called(tmp_path, "return 1.0", one, "gradients")["unreadable"]
 
 
 def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> None:
@@ -183,12 +192,12 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
     both, only = f"{returned}, 1.0", returned
     global_ = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
     norm, value = case([*WORKED], "clip_grad_norm_", max_norm=0.5), case([*WORKED], "clip_grad_value_", clip_value=0.5)
-    error = called(tmp_path, both, global_, returns_norm=False)["unreadable"]
+    error = called(tmp_path, both, global_, "gradients")["unreadable"]
     assert "returned a norm, too. Remove clip_by_global_norm from [frameworks.numpy.returns]" in error
     assert called(tmp_path, both, global_)["name"] == "clip.py:clip"
     for one in (norm, value):
-        for returns_norm in (True, False):
-            error = called(tmp_path, both, one, returns_norm=returns_norm)["unreadable"]
+        for returns in ("", "gradients"):
+            error = called(tmp_path, both, one, returns)["unreadable"]
             advice = f'with {one.call_name} = "gradients" under [frameworks.numpy.returns]'
             problem = f"returned (clipped gradients, norm), which {one.call_name} cannot return"
             assert f"{problem}. Write a function that calls yours" in error
@@ -197,7 +206,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
     for one in (global_, norm, value):
         error = called(tmp_path, only, one)["unreadable"]
         assert f'if it returns gradients only, write {one.call_name} = "gradients" under' in error
-        assert called(tmp_path, only, one, returns_norm=False)["name"] == "clip.py:clip"
+        assert called(tmp_path, only, one, "gradients")["name"] == "clip.py:clip"
 
 
 ONLY = """
@@ -232,6 +241,43 @@ def test_reports_say_that_a_norm_was_not_compared_and_find_causes_without_it(tmp
     assert "numpy, your function: clip.py:only: no norm" in "\n".join(terminal_case.lines(run))
 
 
+NOOP = """
+def nothing(grads, max_norm):
+    return grads, float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("tensors", "threshold", "untested"),
+    [
+        ("{ values = [3.0, 4.0] }", "100.0", "clip.py:nothing (numpy)"),
+        ("{ values = [0.0, 0.0] }", "0.5", "unified_clip"),
+        ("{ values = [], shape = [0, 3] }", "0.5", "unified_clip"),
+    ],
+)
+def test_cases_that_test_nothing_fail_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tensors: str, threshold: str, untested: str
+) -> None:
+    """A function that does nothing would pass."""
+    cases = f"""
+    [[gradients]]
+    name = "given"
+    tensors = [{tensors}]
+    [[cases]]
+    gradients = ["given"]
+    calls = [{{ call = "clip_by_global_norm", clip_norm = {threshold} }}, {{ call = "global_norm" }}]
+    """
+    where = written(tmp_path, "clip_by_global_norm = 'clip.py:nothing'", CLIP + NOOP, cases=cases)
+    out = tmp_path / "out"
+    assert cli.main(["parity", "--suite", str(where), "--out", str(out)]) == 3
+    printed = capsys.readouterr().out
+    assert f"nothing tests {untested}: in each of its cases, the exact result equals the gradients" in printed
+    assert f"FAIL: 2 cases on numpy: nothing tests {untested}." in printed
+    assert len(list(fromstring((out / "parity.xml").read_text(encoding="utf-8")).iter("error"))) == 1
+    name = f"given: clip_by_global_norm(clip_norm={threshold})"
+    assert cli.main(["parity", "--suite", str(where), "--case", name]) == 0
+
+
 def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
     assert called(tmp_path, "raise KeyError(3)")["message"] == "KeyError: 3"
     right = called(tmp_path, "return list(grads), 1.0")
@@ -252,6 +298,11 @@ def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(
 
 
 WRONG_TABLES = [
+    (
+        "clip_by_global_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_global_norm = 'nothing'",
+        "",
+        'clip_grad_norm_, not for clip_by_global_norm. Write "gradients", or remove this line',
+    ),
     (
         "clip_by_norm = 'clip.py:clip'\n[frameworks.numpy.returns]\nclip_by_norm = 'gradients'",
         "",

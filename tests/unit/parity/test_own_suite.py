@@ -15,7 +15,9 @@ from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import build
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.suite.schema import SuiteError
+from unified_clip.parity.suite import scaffold
+from unified_clip.parity.suite.schema import TOLERANCE, SuiteError
+from unified_clip.tensors.arithmetic import rounded
 
 SUITE = """
 [frameworks.numpy]
@@ -154,7 +156,18 @@ def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
     one, both = suites.read(Path("parity")), suites.read(Path("both"))
     assert "threshold is below" not in Path("parity/suite.toml").read_text(encoding="utf-8")
     assert [case.arguments.get("max_norm") for case in one.cases[:2]] == [1.0, 100.0]
-    assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.5, 6]
+    assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.0, 6]
+
+
+@pytest.mark.parametrize("norm", [0.6099, 5.477, 3e-5, 1.0, 2.0, 4.095, 700.3])
+def test_init_chooses_a_coefficient_that_no_short_dtype_holds(norm: float) -> None:
+    """With half the norm as the threshold, a function that rounds its coefficient to bfloat16 would pass."""
+    coef = float(scaffold._below([norm])) / norm
+    assert 0.2 < coef < 0.35
+    for dtype in ("bfloat16", "float16"):
+        assert abs(float(rounded(np.asarray(coef), dtype)) / coef - 1) > 5e-5 > TOLERANCE, dtype
+    several = float(scaffold._below([norm, 1.1 * norm, 1.7 * norm]))
+    assert not any(scaffold._is_short(several / each) for each in (norm, 1.1 * norm, 1.7 * norm))
 
 
 def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(

@@ -370,6 +370,7 @@ def tensor(text: str) -> str:
             '[[gradients]]\nname = "a"\nfile = "absent.safetensors"\n' + CASES,
             "absent.safetensors: the file does not exist",
         ),
+        ('[[gradients]]\nname = "a"\nfile = "a.npz"\nonly = []\n' + CASES, "gradients 1, only: it is \\[\\]"),
     ],
 )
 def test_a_wrong_suite_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -18,7 +18,7 @@ from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult
 from ..suite.cases import Case
-from ..suite.schema import Framework
+from ..suite.schema import TOLERANCE, Framework
 from ..workers.pool import WorkItem
 from . import oracle, worst_element
 from .diagnose import diagnose
@@ -106,20 +106,25 @@ def judge_result(
             verdict = dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
         digests, differs = outcome.digests, verdict.kind != "equal"
     is_long = oracle.is_long(case)
-    details = worst_element.find(case, expected, {mode: outcome}, [mode]) if is_long and differs else {}
+    details = (
+        worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance) if is_long and differs else {}
+    )
     return JudgedResult(verdict, deviation, digests, outcome.seconds, differs, None if is_long else outcome, details)
 
 
-def worst_elements(case: Case, expected: Expected, judged: Mapping[str, JudgedResult]) -> dict[str, WorstElement]:
+def worst_elements(
+    case: Case, expected: Expected, judged: Mapping[str, JudgedResult], tolerance: float = TOLERANCE
+) -> dict[str, WorstElement]:
     """Return {mode: the element that is furthest from the exact result}. Leave out modes without a difference.
 
     For a long list of gradients, return the elements that `judge_result` stored.
 
     judged: The results of the case on one framework, by mode.
+    tolerance: The tolerance of this framework.
     """
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
-    elements = worst_element.find(case, expected, outcomes, differing)
+    elements = worst_element.find(case, expected, outcomes, differing, tolerance)
     return elements | {mode: each for result in judged.values() for mode, each in result.details.items()}
 
 

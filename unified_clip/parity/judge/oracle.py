@@ -15,7 +15,7 @@ import numpy as np
 
 from ...tensors.arithmetic import FORMATS, nearest, nearest_float, rounded
 from ...tensors.norms import exact_norm, norm_dtype
-from ...tensors.types import Dense, Lazily, Sparse, densify, encode
+from ...tensors.types import Dense, Lazily, Sparse, densify, digest, encode
 from ..outcome import LEARNING_RATE, ClipTensors
 from ..suite import adaptive_calls
 from ..suite.cases import Case
@@ -55,6 +55,16 @@ def expect(case: Case) -> Expected:
         gradients=results,
     )
     return with_update(case, expected)
+
+
+def has_effect(case: Case, expected: Expected) -> bool:
+    """Return whether the exact result of a call differs from its input: a gradient changes, or the norm is not 0.
+
+    For a call that returns gradients, the norm alone is no effect: a function that does not clip returns it, too.
+    """
+    if expected.gradients is None:
+        return expected.norm is not None and bool(expected.norm.values().any())
+    return digest(map(densify, case.clipped_inputs)) != expected.digests["tensors"]
 
 
 def with_update(case: Case, expected: Expected) -> Expected:

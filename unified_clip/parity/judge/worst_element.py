@@ -1,5 +1,7 @@
 """Find the element of a result that is furthest from the exact result, at the first stage that differs.
 
+For a framework's function, this is the first stage that differs by more than rounding, if there is one.
+
 Tensors are compared one at a time, because all may not fit into memory.
 """
 
@@ -13,11 +15,13 @@ import numpy as np
 
 from ...tensors import ulp
 from ...tensors.arithmetic import FORMATS, rounded
-from ...tensors.types import PARTS, Dense, Lazily, Stage, encode
+from ...tensors.types import PARTS, Dense, Gradient, Lazily, Stage, encode
 from ..elements import Number, Side, WorstElement
+from ..known import measure
 from ..modes import HOST, NATIVE
 from ..outcome import CallOutcome, ClipTensors
 from ..suite.cases import Case
+from ..suite.schema import TOLERANCE
 from .oracle import Expected
 from .verdict import STAGES, coefficients
 
@@ -25,7 +29,11 @@ Tensors = Sequence[Dense | None]
 
 
 def find(
-    case: Case, right: Expected, outcomes: Mapping[str, CallOutcome], modes: Iterable[str]
+    case: Case,
+    right: Expected,
+    outcomes: Mapping[str, CallOutcome],
+    modes: Iterable[str],
+    tolerance: float = TOLERANCE,
 ) -> dict[str, WorstElement]:
     """Return {mode: the element that is furthest from the exact result}.
 
@@ -36,13 +44,14 @@ def find(
     right: The exact result of the case.
     outcomes: The results of the case on one framework, by mode.
     modes: The modes to search.
+    tolerance: A relative difference of a framework's function up to this size counts as rounding.
     """
     native = outcomes.get(NATIVE)
     ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
     for mode in modes:
         side: Side = "native" if mode == NATIVE else "ours"
-        if element := _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native):
+        if element := _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native, tolerance):
             elements[mode] = element
     return elements
 
@@ -52,23 +61,29 @@ class _Place(NamedTuple):
 
     tensor: int
     element: int
-    ulps: float
+    distance: tuple[float, float]
+    """The sort key of the tensor: (relative distance, distance in ULP). For unified_clip, the first one is 0."""
+
     apart: int
     """The number of elements that differ in this tensor."""
 
 
 def _find(
-    case: Case, right: Expected, by: Side, ours: CallOutcome | None, native: CallOutcome | None
+    case: Case, right: Expected, by: Side, ours: CallOutcome | None, native: CallOutcome | None, tolerance: float
 ) -> WorstElement | None:
+    first = None
     for stage in STAGES:
         exact = _numbers(stage, case, right, right)
         if exact is None:
             continue
         sides = {"ours": _numbers(stage, case, right, ours), "native": _numbers(stage, case, right, native)}
-        places = _places(exact, sides[by] or [])
+        places = _places(exact, sides[by] or [], by, case.clipped_inputs if stage == "tensors" else [None] * len(exact))
         if not places:
             continue
-        index, element, *_ = max(places, key=lambda place: place.ulps)
+        index, element, distance, _ = max(places, key=lambda place: place.distance)
+        is_rounding = by == "native" and distance[0] <= tolerance
+        if is_rounding and first:
+            continue
         tensor, gradient = exact[index], case.gradients[index] if stage == "coefficient" else None
         assert tensor is not None
         dtype = PARTS.get(gradient.dtype, gradient.dtype) if gradient else tensor.dtype
@@ -76,7 +91,7 @@ def _find(
             side: _number(tensor, None if tensors is None else tensors[index], element, dtype)
             for side, tensors in sides.items()
         }
-        return WorstElement(
+        worst = WorstElement(
             stage=stage,
             gradient=None if stage == "norm" else index,
             name=case.names[index] if case.names and stage != "norm" else "",
@@ -87,7 +102,10 @@ def _find(
             apart=sum(place.apart for place in places),
             compared=sum(each.array.size for each in exact if each is not None),
         )
-    return None
+        if not is_rounding:
+            return worst
+        first = worst
+    return first
 
 
 def _numbers(stage: Stage, case: Case, right: Expected, result: ClipTensors | None) -> Tensors | None:
@@ -118,15 +136,26 @@ def _like(exact: Dense | None, tensor: Dense | None) -> Dense | None:
     return Dense(exact.dtype, tensor.array.reshape(exact.array.shape))
 
 
-def _places(exact: Tensors, results: Tensors) -> list[_Place]:
-    """Return a `_Place` for each tensor that differs from the exact tensor at the same index. [] if none differs."""
+def _places(exact: Tensors, results: Tensors, by: Side, inputs: Sequence[Gradient]) -> list[_Place]:
+    """Return a `_Place` for each tensor that differs from the exact tensor at the same index. [] if none differs.
+
+    inputs: The gradients before the clip, or None for each, as `measure.difference` needs them.
+    """
     places = []
     for index, (right, tensor) in enumerate(zip(exact, results, strict=False)):
         if right is not None and tensor is not None:
             differ, distances = ulp.differences(right, tensor)
             if differ.size:
-                furthest = int(np.argmax(distances))
-                places.append(_Place(index, int(differ[furthest]), float(distances[furthest]), int(differ.size)))
+                size, order = 0.0, distances
+                if by == "native":
+                    result, exact_values = tensor.values().reshape(-1), right.values().reshape(-1)
+                    off = measure.difference([result], [exact_values], measure.values([inputs[index]]))
+                    size = off.size if off.is_finite else math.inf
+                    with np.errstate(invalid="ignore"):
+                        order = np.nan_to_num(np.abs(result - exact_values)[differ], nan=math.inf, posinf=math.inf)
+                furthest = int(np.argmax(order))
+                distance = (size, float(distances[furthest]))
+                places.append(_Place(index, int(differ[furthest]), distance, int(differ.size)))
     return places
 
 

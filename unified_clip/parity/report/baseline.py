@@ -1,13 +1,14 @@
 """Compare a report with an earlier parity.json, the baseline, for `unified-clip parity --baseline`.
 
 Failures that the baseline already had do not fail the run. New failures, larger failures, failures with another verdict
-and missing results fail the run.
+or cause, missing results, and results that can no longer be compared fail the run.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,18 @@ class _Entry:
 
     wrong: bool = False
     """Whether the entry is a difference that fails a run without a baseline. A missing result does not count."""
+
+    cause: str = ""
+    """The cause of the difference, without numbers that vary. '' if it is not known."""
+
+    compared: Sequence[str] = ()
+    """The numbers of a framework's function that were compared with the exact result: the norm, the gradients."""
+
+    agrees: bool = False
+    """Whether a framework's function agrees with the exact result in all that was compared."""
+
+    exact: bool = False
+    """Whether the entry is the exact result of a case, which depends only on the suite."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
@@ -120,18 +133,28 @@ def excuses(report: ParityReport, key: Key) -> bool:
     return report.baseline is not None and not any(change.worse and is_about(change, key) for change in report.baseline)
 
 
+def losses(report: ParityReport) -> list[Change]:
+    """Return the changes that fail the run, though their results show no failure."""
+    return [change for change in report.baseline or [] if change.why]
+
+
 def known_title(known: KnownDifferenceResult) -> str:
     """Return the text that `Change.what` has for an entry of the list of known differences."""
     return f"known difference, {known.function}, {known.reason!r}"
 
 
-def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change is about the result of this key: (framework, what, case).
+def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDifferenceResult, str]]:
+    """Yield (entry, suffix). `suffix` is " (2)" for the second entry with the same `known_title`, '' for the first."""
+    count: Counter[tuple[str, str]] = Counter()
+    for entry in entries:
+        key = (entry.framework, known_title(entry))
+        count[key] += 1
+        yield entry, f" ({count[key]})" if count[key] > 1 else ""
 
-    The framework and the case must be equal. `change.what` must start with the key's `what`.
-    """
-    framework, what, case = key
-    return (change.framework, change.case) == (framework, case) and change.what.startswith(what)
+
+def is_about(change: Change, key: Key) -> bool:
+    """Return whether a change is about the result of this key."""
+    return (change.framework, change.what, change.case) == key
 
 
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
@@ -154,18 +177,33 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
         return None if new is None else _changed("new", key, "", new.text, new.wrong)
     if new is None:
         return _changed("gone", key, old.text)
-    grew = new.size > FACTOR * old.size
-    worse = new.wrong and not (old.wrong and old.verdict == new.verdict and not grew)
+    grew, moved = new.size > FACTOR * old.size, old.numbers != new.numbers
+    same = old.verdict == new.verdict and not grew and not (moved and old.cause != new.cause)
+    why = _lost(old, new) if moved and not new.wrong else ""
+    worse = bool(why) or (new.wrong and not (old.wrong and same))
     if old.verdict != new.verdict:
-        return _changed("verdict", key, old.text, new.text, worse)
+        return _changed("verdict", key, old.text, new.text, worse, why)
     if grew or old.size > FACTOR * new.size:
-        return _changed("size", key, old.text, new.text, worse)
-    return _changed("numbers", key, old.text, new.text) if old.numbers != new.numbers else None
+        return _changed("size", key, old.text, new.text, worse, why)
+    return _changed("numbers", key, old.text, new.text, worse, why) if moved else None
 
 
-def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False) -> Change:
+def _lost(old: _Entry, new: _Entry) -> str:
+    """Return why two entries with other numbers cannot be compared as before, as a sentence for the report. Else ''."""
+    if new.exact:
+        return (
+            "the exact result is not that of the baseline, so the gradients or the call of this case have changed. "
+            f"{ADVICE}"
+        )
+    if new.agrees and (lost := [what for what in old.compared if what not in new.compared]):
+        return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
+    return ""
+
+
+def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool = False, why: str = "") -> Change:
     fields = dict(zip(("framework", "what", "case"), key, strict=True))
-    return Change.model_validate({"kind": kind, **fields, "before": before, "after": after, "worse": worse})
+    texts = {"before": before, "after": after, "why": why}
+    return Change.model_validate({"kind": kind, **fields, **texts, "worse": worse})
 
 
 # -- the entries of a report, one by one
@@ -175,7 +213,7 @@ def _entries(report: ParityReport) -> dict[Key, _Entry]:
     entries: dict[Key, _Entry] = {}
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
-        entries["", "the exact result", case.name] = _Entry("exact", digests, numbers=case.sha256)
+        entries["", "the exact result", case.name] = _Entry("exact", digests, numbers=case.sha256, exact=True)
         differing = case.stages_apart
         verdict = "different bits" if differing else "the same bits"
         text = f"{verdict}: {' and '.join(differing)}" if differing else verdict
@@ -195,7 +233,7 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
     size = f", {ulps:.3g} ULP" if 0 < ulps < math.inf else ""
     # The numbers of an equal result are those of the exact result. A missing result has none.
     numbers = result.sha256 if kind in ("close", "flushed", "different") else None
-    return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong)
+    return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong, result.cause)
 
 
 def _native(result: NativeResult) -> _Entry:
@@ -203,21 +241,20 @@ def _native(result: NativeResult) -> _Entry:
     verdict = f"{result.verdict}{kind}"
     text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
     numbers = (result.function, result.norm, result.gradients)
-    return _Entry(verdict, text, result.size, numbers, bool(result.problem))
+    cause = " ".join([result.cause_kind, *re.findall(r"'[^']*'", result.cause)])  # the kind, and names of tensors
+    parts = [name for name in ("norm", "gradients") if getattr(result, name) is not None]
+    agrees = result.verdict in ("equal", "no norm", "close")
+    return _Entry(verdict, text, result.size, numbers, bool(result.problem), cause, parts, agrees)
 
 
-def _known(entries: Iterable[KnownDifferenceResult]) -> dict[Key, _Entry]:
-    """Return an entry for each known difference of a report, by key. Number repeated keys, as in "reason (2)"."""
+def _known(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
+    """Return an entry for each known difference of a report, by key."""
     entries_by_key: dict[Key, _Entry] = {}
-    count: Counter[str] = Counter()
-    for entry in entries:
-        what = known_title(entry)
-        count[f"{entry.framework} {what}"] += 1
-        number = count[f"{entry.framework} {what}"]
+    for entry, number in numbered(entries):
         verdict = "stale entry of the list" if entry.problem else "as listed"
         size = entry.size or 0.0
         text = f"{verdict}: {entry.problem}" if entry.problem else _measured(entry)
-        key = (entry.framework, what if number == 1 else f"{what} ({number})", "")
+        key = (entry.framework, f"{known_title(entry)}{number}", "")
         entries_by_key[key] = _Entry(verdict, text, size, entry.problem, bool(entry.problem))
     return entries_by_key
 
@@ -256,7 +293,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
     for first, *others in groups.values():
         what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
         cases = f"{1 + len(others)} cases, first {first.case}" if others else first.case
-        lines.append(["worse" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
+        lines.append(["fails" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
     return lines
 
 

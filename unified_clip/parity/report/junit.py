@@ -12,6 +12,7 @@ from ..judge import own_pairs
 from ..modes import TITLES
 from ..results import FrameworkResult, NativeResult, ParityReport, Result
 from . import baseline, compared
+from .build import UNTESTED
 
 
 def as_xml(report: ParityReport) -> bytes:
@@ -26,10 +27,13 @@ def as_xml(report: ParityReport) -> bytes:
             }
             for title in sorted(titles):
                 _suite(root, report, framework, mode, title)
+    losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     between = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in report.cases:
         case = _case(between, row.name, "between")
-        if row.stages_apart:
+        if why := losses.get(("", "the exact result", row.name)):
+            _mark(case, "failure", "different", why, "")
+        elif row.stages_apart:
             message = f"different bits: {', '.join(row.stages_apart)}"
             _fail(case, report, ("", "between frameworks", row.name), message)
     own = SubElement(root, "testsuite", name="between your functions")
@@ -40,10 +44,13 @@ def as_xml(report: ParityReport) -> bytes:
                 fails = pair.verdict == "different" and report.baseline is None
                 _mark(case, "failure" if fails else "skipped", pair.verdict, own_pairs.in_words(pair))
     known = SubElement(root, "testsuite", name="known differences")
-    for entry in report.known:
-        case = _case(known, f"{entry.function}: {entry.reason}", f"known.{entry.framework}")
+    for entry, number in baseline.numbered(report.known):
+        case = _case(known, f"{entry.function}: {entry.reason}{number}", f"known.{entry.framework}")
         if entry.problem:
-            _fail(case, report, (entry.framework, baseline.known_title(entry), ""), entry.problem)
+            _fail(case, report, (entry.framework, f"{baseline.known_title(entry)}{number}", ""), entry.problem)
+    tested = SubElement(root, "testsuite", name="what the cases test")
+    for what in report.untested:
+        _mark(_case(tested, what, "untested"), "error", "untested", UNTESTED, "")
     for suite in list(root):
         if len(suite):
             _count(suite, report)
@@ -92,6 +99,8 @@ def _suite(root: Element, report: ParityReport, framework: str, mode: str, title
             _fail(case, report, key, result.problem, numbers)
         elif is_wrong:
             _fail(case, report, key, result.detail, numbers)
+        elif why := next((each.why for each in baseline.losses(report) if baseline.is_about(each, key)), ""):
+            _mark(case, "failure", "different", why, numbers)
 
 
 def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Element:
@@ -99,7 +108,7 @@ def _case(suite: Element, name: str, group: str, seconds: float = 0.0) -> Elemen
 
 
 def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, numbers: str = "") -> None:
-    """Mark a test case as failed. If the baseline already had this failure, and now it is no worse, mark it as skipped.
+    """Mark a test case as failed. If the baseline already had this failure, mark it as skipped.
 
     key: The key of the result: (framework, what, case).
     numbers: More lines about the difference.

@@ -10,9 +10,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..._command import unwritable
 from ...recording.runs import RecordedCall
 from ..results import ParityReport
 from . import junit, markdown, page
+
+FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
+
+
+def remove(out: Path, keep: Path | None) -> None:
+    """Remove the files of an earlier report, so that a run without a report leaves none that looks like its own.
+
+    keep: A file that stays, such as the baseline of the run, or None.
+
+    UsageError: a file cannot be removed.
+    """
+    for path in (out / name for name in FILES):
+        try:
+            if not (keep and keep.exists() and path.exists() and path.samefile(keep)):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(out, error) from None
 
 
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:

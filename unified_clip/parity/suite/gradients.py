@@ -35,7 +35,7 @@ def read(table: GradientsTable, suite: Path, place: str, pythons: Mapping[str, s
     """
     try:
         if table.file is not None:
-            return files.read(suite / table.file, files.scratch(), only=table.only, pythons=pythons)
+            return files.read(suite / table.file, files.scratch(), only=table.only or (), pythons=pythons)
         if table.function is not None:
             if table.framework and table.framework not in pythons:
                 raise SuiteError(

@@ -66,21 +66,27 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
             raise SuiteError(f"{place}: there is no file {path}. Correct the path")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
             raise SuiteError(f"{place}: {path.name} has no function {function!r}. Correct the name")
-        if not any(_calls(case, public_name, name) for case in cases):
+        if not any(calls(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
                 "calls of a [[cases]] table whose keys modes and frameworks allow this, or remove this line"
             )
-    for public_name in framework.returns:
+    for public_name, returned in framework.returns.items():
         place = f"{file}, frameworks.{name}.returns.{public_name}"
         if public_name not in framework.functions:
             raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
         if CALLS[public_name].style not in WITH_NORM:
             problem = f"`returns` does not apply to {public_name}, whose result has one form only"
             raise SuiteError(f"{place}: {problem}. Remove this line")
+        if returned == "nothing" and (CALLS[public_name].style != "in place" or not CALLS[public_name].returns_norm):
+            problem = (
+                f'"nothing" is for functions that clip in place in the way of clip_grad_norm_, not for {public_name}'
+            )
+            raise SuiteError(f'{place}: {problem}. Write "gradients", or remove this line')
 
 
-def _calls(case: Case, public_name: str, framework: str) -> bool:
+def calls(case: Case, public_name: str, framework: str) -> bool:
+    """Return whether a case calls the function of the user that is listed under this name, on this framework."""
     modes = case.options.modes
     return case.call_name == public_name and case.is_for_framework(framework) and (not modes or NATIVE in modes)
 

@@ -86,7 +86,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
     if len(set(names)) < len(names):
         names = [path.as_posix() for path in chosen]
     usable = [norm for norm in norms if 0 < norm < math.inf]
-    thresholds = f"[{min(usable) / 2:.3g}, {max(usable) * 2:.3g}]" if usable else "[1.0, 100.0]"
+    thresholds = f"[{_below(usable)}, {max(usable) * 2:.3g}]" if usable else "[1.0, 100.0]"
     tables = [
         f"[[gradients]]\nname = {_string(name)}\nfile = {_string(os.path.relpath(path, directory))}\n"
         for name, path in zip(names, chosen, strict=False)
@@ -99,6 +99,22 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         thresholds=thresholds,
         why=_why(norms, usable),
     )
+
+
+def _below(norms: Sequence[float]) -> str:
+    """Return a threshold of about a third of the smallest norm, whose coefficients no 16-bit dtype holds.
+
+    A coefficient such as 0.5 hides a function that rounds it to bfloat16 or float16. With several norms, as few
+    coefficients as possible are such numbers.
+    """
+    thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
+    return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))
+
+
+def _is_short(coef: float) -> bool:
+    """Return whether rounding a coefficient to bfloat16 or float16 changes it by less than an eighth of the spacing."""
+    mantissa = math.frexp(coef)[0]
+    return any(abs(mantissa * 2**bits - round(mantissa * 2**bits)) < 1 / 8 for bits in (8, 11))
 
 
 def _why(norms: Sequence[float], usable: Sequence[float]) -> str:

@@ -126,7 +126,7 @@ class GradientsTable(Table):
     file: Name | None = None
     function: Annotated[str, PYTHON_FUNCTION] | None = None
     framework: Name | None = None
-    only: list[Name] = []
+    only: Annotated[list[Name], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -224,8 +224,9 @@ class Framework(Table):
     """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each is
     FILE.py:FUNCTION, relative to the suite's file."""
 
-    returns: dict[str, Literal["gradients"]] = {}
-    """The public names whose function of the user takes gradients and returns only clipped gradients, and no norm."""
+    returns: dict[str, Literal["gradients", "nothing"]] = {}
+    """The public names whose function of the user returns no norm: it takes gradients and returns only clipped
+    gradients, or clips in place and returns None."""
 
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""

@@ -88,7 +88,7 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
     FunctionsMissingError: the package with the framework's functions cannot be imported.
     """
     if user_function is not None:
-        call_it = call_public_name if user_function.returns_norm else _call_for_gradients
+        call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)
         result.name = user_function.text
         result.fault = _changed_dtype(invocation, result)

@@ -91,7 +91,7 @@ def command(
     python: The interpreter that has the framework.
     functions: FILE.py:FUNCTION of the user, by the public name that it replaces.
     root: The directory to which these files are relative.
-    returns: "gradients", by the public name of each function that returns gradients only.
+    returns: "gradients" or "nothing", by the public name of each function that returns no norm.
     """
     options = ["--functions", json.dumps(dict(functions)), "--root", str(root.absolute())] if functions else []
     options += ["--returns", json.dumps(dict(returns))] if returns else []

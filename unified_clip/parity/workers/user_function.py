@@ -20,7 +20,7 @@ from ..suite.call_form import leaves
 FORMS = {
     "gradients": "the clipped gradients, and no norm",
     "list": "(clipped gradients, norm)",
-    "in place": "the norm, or None",
+    "in place": "the norm",
     "measure": "the norm",
     "each": "the clipped gradient",
 }
@@ -42,18 +42,18 @@ class UserFunction(NamedTuple):
     place: str = ""
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
-    returns_norm: bool = True
-    """Whether the function has the arguments and the result of the public name. In place, it may return None for the
-    norm. If False, it takes gradients, and returns clipped gradients only."""
+    returns: str = ""
+    """"gradients": the function takes gradients, and returns clipped gradients only. "nothing": the function clips in
+    place, and returns None in place of the norm. '': it has the arguments and the result of the public name."""
 
     @classmethod
-    def parse(cls, text: str, root: Path, place: str, *, returns_norm: bool) -> UserFunction:
+    def parse(cls, text: str, root: Path, place: str, returns: str) -> UserFunction:
         """Return the function that FILE.py:FUNCTION names. Do not import the file.
 
         root: The suite's directory.
-        place, returns_norm: As the fields of this class.
+        place, returns: As the fields of this class.
         """
-        return cls(text, *own_functions.split(text, root), place, returns_norm)
+        return cls(text, *own_functions.split(text, root), place, returns)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Return a function that takes the arguments of the public name, and calls the user's function for one call.
@@ -86,7 +86,7 @@ class UserFunction(NamedTuple):
         UserFunctionError: the result has a wrong type.
         """
         style, call = invocation.call.style, invocation.call
-        if style in own_functions.WITH_NORM and not self.returns_norm:
+        if self.returns == "gradients":
             return self._gradients(returned, invocation)
         if style == "list":
             if not isinstance(returned, tuple) or len(returned) != 2 or returned[1] is None:
@@ -104,8 +104,16 @@ class UserFunction(NamedTuple):
             norm = FORMS[style] if call.returns_norm else "None"
             expected = f"{norm}, and write the clipped values into the gradients"
             raise self._wrong(returned, expected, "", self._or_gradients())
-        without_norm = not call.returns_norm or (style == "in place" and returned is None)
-        return None if without_norm else self._norm(returned, invocation)
+        if not call.returns_norm:
+            return None
+        if self.returns == "nothing":
+            if returned is not None:
+                remedy = f"Remove {self.place.partition('.')[2]} from {self._table()}, so that the norm is compared"
+                raise UserFunctionError(f"{self.text} returned a norm. {remedy}")
+            return None
+        if returned is None:
+            raise self._wrong(returned, FORMS[style], "", self._or_nothing(style))
+        return self._norm(returned, invocation)
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
         """Return the result of a function that returns gradients only. (gradients, None) counts as such a result.
@@ -121,8 +129,7 @@ class UserFunction(NamedTuple):
 
     def _both(self, invocation: Invocation) -> UserFunctionError:
         """Return the error for (gradients, norm), with a remedy after which the function is not rejected again."""
-        framework, _, name = self.place.partition(".")
-        table = f"[frameworks.{framework}.returns]"
+        name, table = self.place.partition(".")[2], self._table()
         if invocation.call.style == "list":
             return UserFunctionError(
                 f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
@@ -139,12 +146,22 @@ class UserFunction(NamedTuple):
 
     def _or_gradients(self) -> str:
         """Return the advice for a function that returns clipped gradients only."""
-        framework, _, name = self.place.partition(".")
-        return f'Or, if it returns gradients only, write {name} = "gradients" under [frameworks.{framework}.returns]'
+        name = self.place.partition(".")[2]
+        return f'Or, if it returns gradients only, write {name} = "gradients" under {self._table()}'
+
+    def _or_nothing(self, style: str) -> str:
+        """Return the advice for a function that clips in place and returns no norm. '' for other functions."""
+        name = self.place.partition(".")[2]
+        return (
+            f'Or, if it returns no norm, write {name} = "nothing" under {self._table()}' if style == "in place" else ""
+        )
+
+    def _table(self) -> str:
+        return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
         """Return the items of a list or dict that an in-place call must not replace. Else return []."""
-        is_written = invocation.call.style == "in place" and self.returns_norm and invocation.adapter.writes
+        is_written = invocation.call.style == "in place" and self.returns != "gradients" and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 
     def _check_tensors(self, tensors: Sequence[Any], invocation: Invocation) -> None:

@@ -59,7 +59,9 @@ def main() -> None:
     parser.add_argument("--mode", help="run this mode only, as a rank other than 0")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--functions", type=json.loads, default={}, help="FILE.py:FUNCTION of the user by public name")
-    parser.add_argument("--returns", type=json.loads, default={}, help='"gradients" for functions without a norm')
+    parser.add_argument(
+        "--returns", type=json.loads, default={}, help='"gradients" or "nothing" for functions without a norm'
+    )
     parser.add_argument("--root", type=Path, default=Path(), help="the directory to which these files are relative")
     options = parser.parse_args()
     _workers.prepare()
@@ -166,7 +168,7 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
     function = None
     if text := options.functions.get(name):
         place = f"{options.framework}.{name}"
-        function = UserFunction.parse(text, options.root, place, returns_norm=name not in options.returns)
+        function = UserFunction.parse(text, options.root, place, options.returns.get(name, ""))
     return {**case, "user_function": function}
 
 
