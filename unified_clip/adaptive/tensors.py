@@ -57,7 +57,8 @@ class TensorThresholds(OwnThresholds):
             with together.scope():
                 # one `Norm` without thresholds, which only recordings need, and without a total norm
                 norms, total = together.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
-                coefs, new = _coefficients(adagc, current, clip_rule, limit, HOST, total, norms, None)
+                slots = gradients.places
+                coefs, new = _coefficients(adagc, current, clip_rule, limit, HOST, total, norms, slots)
                 return [Norm(group, together, norms, coef=coefs, state=new)]
         plain = clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
@@ -78,7 +79,7 @@ Slots = list[int] | None
 
 
 def _slots(gradients: GradientList, group: range) -> Slots:
-    return None if gradients.is_collected else [gradients.leaves[index].position for index in group]
+    return gradients.places if gradients.is_collected else [gradients.leaves[index].position for index in group]
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, Union, get_type_hints
 
 from pydantic import Field, create_model, model_validator
 
-from .._core.backend import Backend
+from .._core.backend import Backend, Parameters
 from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
@@ -118,20 +118,28 @@ class AdaptiveStates:
         """A clip holds it until it has replaced the current states."""
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
-    def fit(self, gradients: GradientList, entries: Any) -> bool:
+    def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
         """Return whether the states can use gradients that were collected in one pass. If not, collect them one by one.
 
-        A state with a number for each entry needs the entry of each gradient. After one pass, this is unknown unless
-        every entry has a gradient.
-        gradients: The collected gradients. entries: The entries of the call.
+        A state with a number for each entry needs the entry of each gradient: its `places`.
+        gradients: The collected gradients. entries: The entries of the call, which are parameters with
+        `on_parameters`, else gradients.
         """
+        if not self.need_places:
+            return True
         count = len(gradients.values)
-        return not self.need_places or (
-            gradients.is_collected
-            and isinstance(entries, (list, tuple))
-            and len(entries) == count
-            and gradients.path(range(count)).on_host
-        )
+        is_plain = count > 0 and gradients.is_collected and isinstance(entries, (list, tuple))
+        if not is_plain or not gradients.path(range(count)).on_host:
+            return False
+        if len(entries) == count:
+            return True
+        if on_parameters is not None:
+            if any(isinstance(entry, tuple) for entry in entries):  # (name, parameter)
+                return False
+            entries = [None if entry is None else on_parameters.gradient_of(entry) for entry in entries]
+        gradients.entries = len(entries)
+        gradients.places = [index for index, entry in enumerate(entries) if entry is not None]
+        return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
         """Return the threshold of the group `name` for its next norm.

@@ -256,7 +256,7 @@ class Clipper:
         if not self.settings.uses_names:
             gradients, writer = collect_in_place(backend, parameters, "clip_", INSTEAD, plain=True, **self._options)
             ranges = [range(len(gradients.values))]
-            return (gradients, writer, ranges) if self._adaptive.fit(gradients, parameters) else None
+            return (gradients, writer, ranges) if self._adaptive.fit(gradients, parameters, on_parameters) else None
         if self._adaptive.need_places or parts is None or on_parameters is None or self.spec.is_given:
             return None
         *included, excluded = parts
@@ -311,7 +311,7 @@ class Clipper:
         the caller keeps them. count: The number of gradients in the call, with those that are None. 0: none is None.
         TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
         """
-        settings, own_parts, count = self.settings, self._parts, count or len(gradients.values)
+        settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
         current = self._adaptive.current if states is None else states
         thresholds = [threshold_at(part, step.value) for part in own_parts]
         for index, (title, part) in enumerate(zip(self._titles, own_parts, strict=True)):
