@@ -367,8 +367,7 @@ def _json(path: Path, number: int, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        is_json_error = isinstance(error, json.JSONDecodeError)
-        problem = f"{error.msg} at column {error.colno}" if is_json_error else str(error)
+        problem = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise RunError(f"{path}, line {number} is not JSON: {problem}. {PASS if number == 1 else AGAIN}") from None
 
 

@@ -363,10 +363,7 @@ class PaddleOptimizers:
         if name not in ("step", "minimize", "_grad_clip"):
             return None
         if name == "_grad_clip":
-            raise UnsureError(
-                f"Line {line} uses {full_name}, which PyTorch's optimizers do not have. Remove this use, and run port "
-                f"again. {OTHERWISE}"
-            )
+            raise UnsureError(f"PyTorch has no {full_name}, which line {line} uses. Remove this use. {OTHERWISE}")
         if not isinstance(call, cst.Call):
             raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
         step = self._at(call, name, line)

@@ -212,8 +212,9 @@ def _as_before(cause: Cause, step: int) -> str:
 def notes(comparison: RecordingComparison) -> list[str]:
     """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    Others are added: about another eps that no reported difference has as its cause, about coefficients that were not
-    compared, about thresholds that were not compared if the runs are the same, and how to record norms of parameters.
+    Others are added about another eps that no reported difference has as its cause, and about coefficients that were
+    not compared. If the runs are the same, thresholds that were not compared are named, too. If a difference has no
+    cause, a sentence explains how to record the norms of parameters.
     """
     if comparison.first is None:
         same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
