@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `clip_parity` and its options.
+"""The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
 
 pytest imports it at the start of every run where unified_clip is installed, so it imports no framework and no NumPy
 before it is used.
@@ -7,7 +7,7 @@ before it is used.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,21 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
         interpreters=_interpreters(pytestconfig),
         missing=pytestconfig.getoption("--clip-missing") or pytestconfig.getini("clip_missing"),
     )
+
+
+@pytest.fixture(scope="session")
+def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
+    """Return `unified_clip.testing.assert_suite_passes`, for paths relative to pytest's root directory.
+
+    The suite names its frameworks and interpreters, so the options of `clip_parity` do not apply.
+    """
+    from unified_clip.testing import assert_suite_passes
+
+    def check(suite: str | Path, frameworks: Sequence[str] | None = None) -> None:
+        __tracebackhide__ = True
+        assert_suite_passes(pytestconfig.rootpath / suite, frameworks)
+
+    return check
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:

@@ -1,14 +1,17 @@
-"""Assertions for tests: gradients are equal bit for bit, and clipping is equal on every framework.
+"""Assertions for tests: gradients are equal bit for bit, clipping is equal on every framework, and a suite passes.
 
-They need the extra `cli`. In pytest the fixture `clip_parity` is `assert_clip_parity` with the options of the run.
+They need the extra `cli`. In pytest the fixture `clip_parity` is `assert_clip_parity` with the options of the run, and
+the fixture `clip_suite` is `assert_suite_passes`.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal
 from unittest import SkipTest
 
@@ -18,16 +21,19 @@ from ._dispatch import ADAPTERS
 from ._display import safe
 from .cli import not_installed
 
-__all__ = ["assert_clip_parity", "assert_gradients_equal"]
+__all__ = ["assert_clip_parity", "assert_gradients_equal", "assert_suite_passes"]
 
 TIMEOUT = 120.0
 """The number of seconds that a framework may take, from its start to its result."""
+
+MOST_RTOL = 0.1
+"""The largest `rtol`. With a larger one, gradients of another order of magnitude could pass."""
 
 PASS_GRADIENTS = "Call backward before, and pass a list instead of a used generator."
 """What errors advise if there is no gradient."""
 
 
-def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
+def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
     """Fail unless two containers have the same gradients, bit for bit.
 
     Each side has the tensors of one framework. The frameworks may differ. Source: the contract of the parity engine,
@@ -40,12 +46,16 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
         b: The other container.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN, the distance
             of NaN and a number is infinite, and that of the two zeros is 1.
+        rtol: The maximum difference of two elements relative to the largest element of the gradient in b. An element
+            passes if it is within max_ulp or within rtol. Parity suites use 1e-5 in this way. Sums that nearly cancel
+            have many ULP, but a small difference on this scale.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message has the tensors, the first element that
             differs and the one that differs most, with both numbers, in decimal and in hexadecimal.
         TypeError: A value is not a gradient: a parameter, a plain number, a tensor of booleans.
-        ValueError: max_ulp is negative or NaN, or neither a nor b has a gradient.
+        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. Or nothing would be compared: a
+            and b are the same object, or no gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -64,12 +74,15 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0) -> None:
     _need_extra()
     from .tensors import diff, in_memory
 
-    if not max_ulp >= 0:
-        raise ValueError(f"max_ulp is {max_ulp}. Pass a number of 0 or more")
+    if not 0 <= max_ulp < math.inf:
+        raise ValueError(f"max_ulp is {max_ulp}. Pass a finite number of 0 or more")
+    if not 0 <= rtol <= MOST_RTOL:
+        raise ValueError(f"rtol is {rtol}. Pass a number from 0 to {MOST_RTOL}")
+    if a is b:
+        raise ValueError("a and b are the same object, so nothing can be compared. Pass a copy made before the clip")
     left, right = in_memory.read_container(a), in_memory.read_container(b)
-    if not any(gradient is not None for gradient in (*left.values(), *right.values())):
-        raise ValueError(f"a and b have no gradient, so nothing can be compared. {PASS_GRADIENTS}")
-    differences = diff.describe(left, right, ("a", "b"), max_ulp)
+    _need_elements([*left.values(), *right.values()], "a and b have")
+    differences = diff.describe(left, right, ("a", "b"), max_ulp, rtol)
     if differences:
         raise AssertionError(f"the gradients differ\n{differences}")
 
@@ -83,7 +96,9 @@ def assert_clip_parity(
     interpreters: Mapping[str, str | PathLike[str]] | None = None,
     **arguments: Any,
 ) -> None:
-    """Fail unless a clip rule returns the same bits on every framework, and the bits of exact arithmetic.
+    """Fail unless a clip rule of unified_clip returns the bits of exact arithmetic on every framework.
+
+    For a function of your own, use `assert_suite_passes`.
 
     Each framework runs in a process of its own, on the CPU. So this process imports none of them, and frameworks that
     conflict in one process can be compared. Starting the processes takes most of the time. Source: the parity engine.
@@ -119,8 +134,7 @@ def assert_clip_parity(
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
     _check(names, pythons, missing)
     case = single_case.make(grads, _name(rule), arguments)
-    if not any(gradient is not None for gradient in case.gradients):
-        raise ValueError(f"grads has no gradient, so nothing can be compared. {PASS_GRADIENTS}")
+    _need_elements(case.gradients, "grads has")
     chosen = {name: pythons.get(name, sys.executable) for name in names}
     absent, wrong = single_case.problems(case, single_case.run(case, chosen, TIMEOUT), chosen)
     if missing == "fail":
@@ -131,6 +145,63 @@ def assert_clip_parity(
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:
         raise SkipTest("; ".join(absent))
+
+
+def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
+    """Fail unless a parity suite passes, as it does for `unified-clip parity --suite SUITE`. Write no report.
+
+    A suite can name functions of your own, so this tests them. Source: the parity engine.
+
+    Args:
+        suite: The directory with suite.toml, or another .toml file.
+        frameworks: The frameworks of the suite to run. Default: all.
+
+    Raises:
+        AssertionError: The run fails. The message has the verdict and each problem, as the command prints them.
+        unified_clip.parity.suite.schema.SuiteError: The suite is invalid.
+        ModuleNotFoundError: The extra `cli` is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from unified_clip.testing import assert_suite_passes
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "suite.toml")
+        >>> text = '''
+        ... [frameworks.numpy]
+        ... [[gradients]]
+        ... name = "example"
+        ... tensors = [{ values = [3.0, 4.0] }]
+        ... [[cases]]
+        ... gradients = ["example"]
+        ... rules = ["clip_grad_norm_"]
+        ... thresholds = [1.0]
+        ... '''
+        >>> _ = path.write_text(text)
+        >>> assert_suite_passes(path)
+    """
+    __tracebackhide__ = True
+    _need_extra()
+    from .parity import engine
+    from .parity.report import compared, markdown
+    from .parity.suite import load
+
+    chosen = load.read(Path(suite))
+    if frameworks is not None:
+        chosen = load.only(chosen, list(frameworks))
+    report = engine.run(chosen)
+    if report.exit_code:
+        lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared.line(report)]
+        raise AssertionError(safe("\n".join(lines), keep="\n"))
+
+
+def _need_elements(gradients: Sequence[Any], subject: str) -> None:
+    """Raise ValueError if no gradient has an element, so that nothing would be compared.
+
+    subject: The start of the message, such as "grads has".
+    """
+    present = [gradient for gradient in gradients if gradient is not None]
+    if not any(math.prod(gradient.shape) for gradient in present):
+        what = "no gradient with an element" if present else "no gradient"
+        raise ValueError(f"{subject} {what}, so nothing can be compared. {PASS_GRADIENTS}")
 
 
 def _need_extra() -> None:
@@ -160,5 +231,9 @@ def _name(rule: str | Callable[..., Any]) -> str:
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None
         return f"{getattr(original, '__name__', name)}{method and f'.{method}'}"
     if getattr(rule, "__module__", "").partition(".")[0] != __package__:
-        raise ValueError(f"{rule!r} is not a rule of unified_clip. Pass one of its names, such as 'clip_grad_norm_'")
+        raise ValueError(
+            f"{rule!r} is not a rule of unified_clip. Pass one of its names, such as 'clip_grad_norm_'. For a function "
+            "of your own, list the function in a suite, and pass the suite to the fixture clip_suite or to "
+            "assert_suite_passes: see docs/ci.md#pytest"
+        )
     return str(getattr(rule, "__name__", rule))

@@ -99,6 +99,49 @@ def test_interpreters_come_from_the_ini_file_or_the_command_line(inner: pytest.P
     result.stdout.fnmatch_lines([f"SKIPPED*torch is missing: {inner.path / 'below/here/python'} cannot be started*"])
 
 
+def test_a_suite_with_functions_of_the_user_is_run(inner: pytest.Pytester) -> None:
+    inner.makepyfile(
+        clip="""
+    import numpy as np
+
+    def right(grads, clip_norm):
+        norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads))
+        return [(g * min(1, clip_norm / norm)).astype(g.dtype) for g in grads], norm
+
+    def wrong(grads, clip_norm):
+        return right(grads, 2 * clip_norm)
+    """,
+        test_it="""
+    import pytest
+
+    @pytest.mark.parametrize("name", ["right", "wrong"])
+    def test_our_function(clip_suite, name):
+        clip_suite(f"{name}.toml", frameworks=["numpy"])
+    """,
+    )
+    for name in ("right", "wrong"):
+        text = f"""known = '{name}-known.toml'
+        [frameworks.numpy]
+        [frameworks.numpy.functions]
+        clip_by_global_norm = 'clip.py:{name}'
+        [[gradients]]
+        name = 'example'
+        tensors = [{{ values = [3.0, 4.0] }}]
+        [[cases]]
+        gradients = ['example']
+        rules = ['clip_by_global_norm']
+        thresholds = [1.0]"""
+        (inner.path / f"{name}.toml").write_text(text, encoding="utf-8")
+    result = inner.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: FAIL: 1 case on numpy: 1 result of your functions not listed as known differences.",
+            "E*numpy, clip.py:wrong: example: *numbers differ, by 100 %*",
+        ]
+    )
+
+
 def test_an_interpreter_without_a_framework_is_refused(inner: pytest.Pytester) -> None:
     inner.makepyfile("def test_it(clip_parity): pass")
     result = inner.runpytest_subprocess("--clip-interpreter=paddle")

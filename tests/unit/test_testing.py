@@ -29,10 +29,10 @@ def f32(*values: float) -> np.ndarray[Any, Any]:
     return np.array(values, np.float32)
 
 
-def told(a: Any, b: Any, max_ulp: float = 0) -> list[str]:
+def told(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
     """The lines of the message about two containers."""
     with pytest.raises(AssertionError) as error:
-        assert_gradients_equal(a, b, max_ulp)
+        assert_gradients_equal(a, b, max_ulp, rtol=rtol)
     first, *lines = str(error.value).splitlines()
     assert first == "the gradients differ"
     return lines
@@ -60,9 +60,36 @@ def test_only_what_is_further_apart_than_max_ulp_counts() -> None:
         "gradient 0: 1 of 3 elements differ by more than 3 ulp",
         "  first at [2]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
     ]
-    for wrong in (-1, math.nan):
-        with pytest.raises(ValueError, match="Pass a number of 0 or more"):
+    for wrong in (-1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="Pass a finite number of 0 or more"):
             assert_gradients_equal(a, b, wrong)
+
+
+def test_differences_are_measured_relative_to_the_largest_element_of_their_gradient() -> None:
+    """Sums that cancel are many ULP apart, and yet the same up to rounding."""
+    a, b = [f32(1, 1e-6), f32(0)], [f32(1.000001, 1.5e-6), f32(0)]
+    assert_gradients_equal(a, b, rtol=1e-5)
+    assert told(a, b, rtol=5e-7)[0] == "gradient 0: 1 of 2 elements differ by more than 5e-07 of the largest element"
+    assert told(a, b, 3, rtol=1e-8)[0].endswith("differ by more than 3 ulp and 1e-08 of the largest element")
+    assert told([f32(1e-9)], [f32(0)], rtol=0.1)
+    assert told([f32(1, math.nan)], [f32(1, 1)], rtol=0.1)
+    assert told([f32(math.inf, 1)], [f32(1, 1)], rtol=0.1)
+    for wrong in (-1, math.nan, 0.2):
+        with pytest.raises(ValueError, match=r"Pass a number from 0 to 0\.1"):
+            assert_gradients_equal(a, b, rtol=wrong)
+
+
+def test_what_has_no_element_or_is_one_object_is_refused() -> None:
+    empty = np.zeros((0, 3), np.float32)
+    for a, b in (([empty], [empty.copy()]), ([None, empty], [None, empty.copy()])):
+        with pytest.raises(ValueError, match="a and b have no gradient with an element, so nothing can be compared"):
+            assert_gradients_equal(a, b)
+    assert_gradients_equal([empty, f32(1)], [empty.copy(), f32(1)])
+    with pytest.raises(ValueError, match="grads has no gradient with an element"):
+        assert_clip_parity([empty], "global_norm", ["numpy"])
+    grads = [f32(1)]
+    with pytest.raises(ValueError, match="a and b are the same object, so nothing can be compared"):
+        assert_gradients_equal(grads, grads)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +258,7 @@ def test_rules_are_named_by_strings_functions_or_classes() -> None:
         ("clip_grad_norm_", {"max_norm": "1"}, "Give a number"),
         ("clip_grad_norm_", {"max_norm": math.nan}, "^clip_grad_norm_: max_norm is NaN. Give a number$"),
         ("native_available", {}, "^call: .* there is no such function. Use one of clip_grad_norm_"),
-        (np.clip, {}, "is not a rule of unified_clip"),
+        (np.clip, {}, "is not a rule of unified_clip.*For a function of your own, list .* the fixture clip_suite"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": ["caffe"]}, "The framework 'caffe' is unknown"),
         ("clip_grad_norm_", {"max_norm": 1.0, "frameworks": []}, "frameworks is empty"),
         ("clip_grad_norm_", {"max_norm": 1.0, "interpreters": {"caffe": "x"}}, "The framework 'caffe' is unknown"),

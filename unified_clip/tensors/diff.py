@@ -22,8 +22,10 @@ MOST_TENSORS = 5
 """The text describes at most this many tensors, and counts the others."""
 
 
-def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0) -> str:
-    """Return a text about the gradients that differ by more than `max_ulp`. Return '' if no gradient does.
+def describe(
+    left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides: Sides, max_ulp: float = 0, rtol: float = 0
+) -> str:
+    """Return a text about the gradients that differ by more than `max_ulp` and `rtol`. Return '' if no gradient does.
 
     If the names of the gradients differ, the text lists only the names that one set lacks. Gradients of other dtypes or
     shapes always differ. A sparse gradient is compared as the equal dense gradient. The text describes at most
@@ -32,11 +34,13 @@ def describe(left: Mapping[str, Gradient], right: Mapping[str, Gradient], sides:
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
     max_ulp: The largest distance of two elements, in ULP, that is not reported.
+    rtol: The largest difference of two elements that is not reported, relative to the largest finite element of the
+        gradient in `right`.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
     tensors = [(safe(name), densify(left[name]), densify(right[name])) for name in left]
-    texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp))]
+    texts = [text for each in tensors if (text := _tensor(*each, sides, max_ulp, rtol))]
     more = [f"and {len(texts) - MOST_TENSORS} more gradients differ"] if len(texts) > MOST_TENSORS else []
     return "\n".join([*texts[:MOST_TENSORS], *more])
 
@@ -56,17 +60,23 @@ def _other_names(left: list[str], right: list[str], sides: Sides) -> str:
     return "; ".join(parts)
 
 
-def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float) -> str:
+def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float, rtol: float) -> str:
     if form(a) != form(b):
         return f"{name}: {sides[0]} is {form(a)}, {sides[1]} is {form(b)}"
     if a is None or b is None:
         return ""
     differ, distances = differences(a, b)
     beyond = distances > max_ulp
+    if rtol:
+        values, right = (tensor.values().reshape(-1)[differ] for tensor in (a, b))
+        largest = np.max(np.abs(b.values()), where=np.isfinite(b.values()), initial=0.0)
+        with np.errstate(invalid="ignore"):
+            beyond &= ~(np.abs(values - right) <= rtol * largest)
     differ, distances = differ[beyond], distances[beyond]
     if not differ.size:
         return ""
-    limit = f" by more than {max_ulp:g} ulp" if max_ulp else ""
+    limits = [*([f"{max_ulp:g} ulp"] if max_ulp else []), *([f"{rtol:g} of the largest element"] if rtol else [])]
+    limit = f" by more than {' and '.join(limits)}" if limits else ""
     what = "parts" if a.dtype in PARTS else "elements"
     many = f": {differ.size} of {a.array.size} {what} differ" if a.array.size > 1 else " differs"
     lines = [f"{name}{many}{limit}"]
