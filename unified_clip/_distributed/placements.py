@@ -18,7 +18,7 @@ from .differences import REMEDY
 from .groups import Group, ProcessGroup, SingleProcess
 from .norm import LocalShards, NormGroup, label
 from .ranks import Ranks
-from .replicas import Replica
+from .replicas import Copies, Replica, declared_copies
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
@@ -43,34 +43,6 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     if ownership == DISTINCT:
         return True
     return first in ranks if ownership == REPLICATED else None
-
-
-class Copies(NamedTuple):
-    """The ranks with copies of a gradient, as the fields `key`, `number` and `is_first` of its `Replica`."""
-
-    key: Hashable
-    number: int
-    is_first: bool
-
-
-def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
-
-    mesh: The ranks of the gradient's mesh, only some of the group. ranks: Those with copies, by the placements.
-    """
-    ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
-    if ownership == REPLICATED:
-        key = ("group", ranks.key_within(mesh), len(mesh))
-        return Copies(key, len(ranks) * group.size // len(mesh), ranks[0] == here and group.ranks[0] in mesh)
-    if not callable(ownership):
-        return None
-    if not hasattr(ownership, "ranks_with_copies"):
-        raise ValueError(
-            f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
-            f"Pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r} as ownership, or leave check_replicas out"
-        )
-    everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
-    return Copies(("mesh", everywhere.key), len(everywhere), everywhere[0] == here)
 
 
 def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
@@ -108,6 +80,7 @@ class DistributedGradients(LocalShards):
         self._is_counted: dict[int, bool] = {}
         self._deferred: list[int] = []
         self._checked_meshes: dict[int, Ranks] = {}
+        self._counted_layouts: dict[Hashable, bool] = {}
 
     # -- from the framework
 
@@ -131,6 +104,10 @@ class DistributedGradients(LocalShards):
         The group is a part of the tensor's mesh. None: the group lacks some elements, or whether it lacks any is
         unknown.
         """
+
+    def layout_key(self, tensor: Any) -> Hashable:
+        """Return a key that is equal only for tensors with the same mesh and placements; None if it takes too long."""
+        return None
 
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
@@ -351,10 +328,16 @@ class DistributedGradients(LocalShards):
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
             return self._is_owner(index, group, group.ranks[group.rank : group.rank + 1])
+        layout = self.layout_key(gradient)
+        if layout is not None and layout in self._counted_layouts:
+            return self._counted_layouts[layout]
         ranks = self.ranks(gradient)
         is_first = self._check_within(self._leaves[index], gradient, group)
-        is_owner = len(ranks) >= group.size or self._is_owner(index, group, ranks)  # it may raise, so it comes first
-        return is_owner and is_first
+        if len(ranks) < group.size:
+            return self._is_owner(index, group, ranks) and is_first  # it may raise, so it comes first
+        if layout is not None:
+            self._counted_layouts[layout] = is_first
+        return is_first
 
     def _check_within(self, leaf: Leaf, tensor: Any, group: ProcessGroup) -> bool:
         """Return `is_first` of a distributed tensor, or `is_first_within` if the group is smaller than its mesh.

@@ -10,9 +10,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
 from .._core.types import Leaf, Tensor
 from .differences import format_ranks
 from .digests import PIECES, digest, split
+from .groups import ProcessGroup
+from .ranks import Ranks
 
 MAX_SETS = 2
 """The maximum number of sets of replicas in an error message."""
@@ -39,6 +42,34 @@ class Replica(NamedTuple):
 
     device: str = ""
     """The device of this copy, if this process has several copies."""
+
+
+class Copies(NamedTuple):
+    """The ranks with copies of a gradient, as the fields `key`, `number` and `is_first` of its `Replica`."""
+
+    key: Hashable
+    number: int
+    is_first: bool
+
+
+def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
+    """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
+
+    mesh: The ranks of the gradient's mesh, only some of the group. ranks: Those with copies, by the placements.
+    """
+    ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
+    if ownership == REPLICATED:
+        key = ("group", ranks.key_within(mesh), len(mesh))
+        return Copies(key, len(ranks) * group.size // len(mesh), ranks[0] == here and group.ranks[0] in mesh)
+    if not callable(ownership):
+        return None
+    if not hasattr(ownership, "ranks_with_copies"):
+        raise ValueError(
+            f"check_replicas cannot infer which ranks have copies of {leaf.place}: ownership is your own function. "
+            f"Pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r} as ownership, or leave check_replicas out"
+        )
+    everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
+    return Copies(("mesh", everywhere.key), len(everywhere), everywhere[0] == here)
 
 
 @dataclass(frozen=True)

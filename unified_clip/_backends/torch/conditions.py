@@ -78,6 +78,11 @@ def is_plain(tensor: Any) -> bool:
 
 def inner_tensors(tensor: Any) -> list[Any]:
     """Return the tensors with a gradient's values: those inside a wrapper, such as DTensor; else the tensor itself."""
+    if type(tensor) in PLAIN:
+        return [tensor]
+    local = getattr(tensor, "_local_tensor", None)
+    if local is not None:  # a DTensor, of which `__tensor_flatten__` takes long
+        return inner_tensors(local)
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # includes DTensor's device mesh

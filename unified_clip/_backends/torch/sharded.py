@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,8 +27,13 @@ from .terms import Bucket
 
 def is_dtensor(value: Any) -> bool:
     """Return whether a value is a DTensor, without importing PyTorch's module."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(value, module.DTensor)
+    return _is_dtensor_type(type(value))  # type: ignore[arg-type]  # a class is hashable
+
+
+@functools.lru_cache(maxsize=256)
+def _is_dtensor_type(kind: type) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")  # without it, no class is derived from DTensor
+    return module is not None and issubclass(kind, module.DTensor)
 
 
 def full_tensor(value: Any) -> Any:
@@ -151,14 +156,17 @@ class TorchShards(DistributedGradients):
             at and not _is_shard(placement) for at, placement in zip(coordinate, tensor.placements, strict=True)
         )
 
+    def layout_key(self, tensor: Any) -> Hashable:
+        return id(tensor.device_mesh), tensor.placements
+
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        key = id(tensor.device_mesh), tensor.placements
+        key = self.layout_key(tensor)
         if key not in self._first_within:
             self._first_within[key] = _is_first_within(tensor.device_mesh, tensor.placements, group)
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        key = id(tensor.device_mesh), tensor.placements
+        key = self.layout_key(tensor)
         if key not in self._copies:
             along = _along(tensor.device_mesh, [placement.is_replicate() for placement in tensor.placements])
             self._copies[key] = Ranks(np.asarray(tensor.device_mesh.mesh)[along])
@@ -170,9 +178,19 @@ class TorchShards(DistributedGradients):
     def is_partial(self, tensor: Any) -> bool:
         return any(placement.is_partial() for placement in tensor.placements)
 
+    @functools.cached_property
+    def _partial(self) -> set[int]:
+        """The indices of the gradients with a `Partial` placement."""
+        distributed = [(index, tensor) for index, tensor in enumerate(self._gradients) if is_dtensor(tensor)]
+        is_partial: dict[Any, bool] = {}
+        for _, tensor in distributed:
+            if tensor.placements not in is_partial:
+                is_partial[tensor.placements] = self.is_partial(tensor)
+        return {index for index, tensor in distributed if is_partial[tensor.placements]}
+
     def reduced(self, index: int) -> Tensor:
         gradient = self._gradients[index]
-        if not is_dtensor(gradient) or not self.is_partial(gradient):
+        if index not in self._partial:
             return self.values[index]
         if index in self._sums:
             return self._sums[index]
@@ -193,9 +211,9 @@ class TorchShards(DistributedGradients):
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
         """Return the `Partial` gradients whose terms are all on ranks of the process group."""
         waiting = {}
-        for index in indices:
+        for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
-            if is_dtensor(gradient) and self.is_partial(gradient) and index not in self._sums:
+            if index not in self._sums:
                 self._check_terms(index)
                 if gradient.device_mesh.get_coordinate() is not None:
                     waiting[index] = self._leaves[index], gradient
@@ -212,9 +230,7 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def awaits_sums(self, measures: Measures) -> bool:
-        partial = [
-            index for index, tensor in enumerate(self._gradients) if is_dtensor(tensor) and self.is_partial(tensor)
-        ]
+        partial = sorted(self._partial)
         if measures == "each" or not partial:
             return bool(partial)
         with suppress(ValueError):  # of this rank alone, since the ranks have not begun to sum terms
