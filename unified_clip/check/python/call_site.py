@@ -24,6 +24,9 @@ MODEL = re.compile(r"(\w*_)?(model|net|network|module)|_orig_mod|_forward_module
 HAS_GRADIENT = re.compile(r"requires_grad|grad is not None|trainable")
 """Matches a condition that excludes only parameters without a gradient."""
 
+SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_only|subset")
+"""Matches names that suggest a selection of parameters."""
+
 MAX_ALIASES = 3
 """A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
 
@@ -130,7 +133,31 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
             group = ast.unparse(tensors)
             raise ConfigError(f"The call clips one parameter group, {group}. The optimizer may have others. {ADVICE}")
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) | ast.Attribute(attr=name):
+            return _pattern_of_definition(source, tensors, name, depth)
+    if isinstance(tensors, ast.Name) and SELECTS.search(tensors.id):
+        raise ConfigError(f"The call clips only {tensors.id}, whose value is only known at run time. {ADVICE}")
     return ""
+
+
+def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int) -> str:
+    """Return the pattern of a call of a function of the file, or of an attribute that the file sets.
+
+    node: The call or the attribute. name: The name of the function or attribute.
+
+    ConfigError: as for `_pattern`, or the file has no definition, and the name suggests a selection.
+    """
+    values: list[ast.expr | None] = []
+    for other in source.nodes:
+        match other:
+            case ast.FunctionDef(name=function) if function == name and isinstance(node, ast.Call):
+                values += [inner.value for inner in ast.walk(other) if isinstance(inner, ast.Return)]
+            case ast.Assign(targets=[ast.Attribute(attr=attribute)], value=value) if attribute == name:
+                values += [value] if isinstance(node, ast.Attribute) else []
+    if not values and SELECTS.search(name):
+        raise ConfigError(f"The call clips only {ast.unparse(node)}, which this file does not define. {ADVICE}")
+    patterns = {_pattern(source, value, depth + 1) for value in values if value is not None and depth < MAX_ALIASES}
+    return patterns.pop() if len(patterns) == 1 else ""
 
 
 def _check_condition(condition: ast.expr) -> None:

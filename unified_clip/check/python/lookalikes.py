@@ -54,6 +54,8 @@ def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
         match node:
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 name = getattr(target, "attr", getattr(target, "id", ""))
+                if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                    name = str(target.slice.value)
                 yield target, name, value
             case ast.Call(keywords=keywords):
                 yield from ((each.value, each.arg, each.value) for each in keywords if each.arg)

@@ -6,9 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from ...config.formats.python_source import Source, shortened
+from ...config.formats.trainers.jax.optax import WRAPPERS
 
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
+PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", *WRAPPERS)
+"""The functions of optax, besides its chains, whose transformation gets all gradients."""
+
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 """The transformations of optax, besides its clips, after which a clip still clips gradients."""
 
@@ -17,6 +21,15 @@ CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "
 WHY = (
     "This clip comes after {code} in optax.chain, so it clips the updates that this returns, not the gradients. Write "
     "the clip first in optax.chain. If it is meant to clip updates, ignore it with a reason in [[check.ignore]]."
+)
+
+INSIDE = (
+    "This clip is inside {name}, so it may not clip all gradients in each step. Write the clip first in optax.chain, "
+    "outside of {name}. If it is meant so, ignore it with a reason in [[check.ignore]]."
+)
+CONDITIONAL = (
+    "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or ignore it with "
+    "a reason in [[check.ignore]]."
 )
 
 DEPTH = 4
@@ -39,7 +52,37 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
                     reasons.setdefault(part, WHY.format(code=shortened(before)))
                 if before is None and not (is_clip and not _has_optimizer(part)) and not _keeps(source, part):
                     before = part
+    for clip, why in _selected(source):
+        reasons.setdefault(clip, why)
     return reasons
+
+
+def _selected(source: Source) -> Iterator[tuple[ast.Call, str]]:
+    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, excludes from steps.
+
+    As for `unified-clip config import`, only chains and PASSES_ALL pass all gradients to a clip.
+    """
+    for node in source.nodes:
+        if isinstance(node, ast.Call) and (name := source.dotted(node.func)).startswith("optax."):
+            if name not in CHAINS and name.rpartition(".")[2] not in PASSES_ALL:
+                for part in [*node.args, *(each.value for each in node.keywords)]:
+                    yield from ((clip, INSIDE.format(name=name)) for clip in _clips_in(source, part))
+        elif isinstance(node, ast.IfExp):
+            branches = [list(_clips_in(source, branch)) for branch in (node.body, node.orelse)]
+            if not all(branches):
+                why = CONDITIONAL.format(test=shortened(node.test))
+                yield from ((clip, why) for branch in branches for clip in branch)
+
+
+def _clips_in(source: Source, node: ast.expr, depth: int = 0) -> Iterator[ast.Call]:
+    """Yield the clips in an expression, and in the values of its variables that are assigned once."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Call) and _is_clip(source, inner):
+            yield inner
+        elif isinstance(inner, ast.Name) and depth < DEPTH:
+            values = source.bound.get(inner.id, [])
+            if len(values) == 1 and values[0] is not None:
+                yield from _clips_in(source, values[0], depth + 1)
 
 
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..._static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
+from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters, settings
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
@@ -25,6 +26,7 @@ from . import (
     call_site,
     engine_methods,
     engines_in_source,
+    indirect,
     lookalikes,
     optax_order,
     overrides,
@@ -86,6 +88,7 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     own = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
     uses += unused.resolved(own, paths)
     uses += [_unreadable(file) for file in unreadable]
+    uses += itertools.chain.from_iterable(map(indirect.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
     others = [path for path in paths if path not in known and names_clip(path)]
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
@@ -166,10 +169,18 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             return replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
         if call is None:  # an argument of a trainer
             return use(config)
+        _check_arguments(source, call, site.name)
         code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
         return use(call_site.narrowed(source, call, config), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
+
+
+def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
+    """Raise ConfigError if a call of a Paddle class has an argument that `unified-clip config import` rejects."""
+    last = name.rpartition(".")[2]
+    if name.startswith("paddle.") and last in ARGUMENTS:
+        Paddle().settings_of(last, source.arguments(call, ARGUMENTS[last]))
 
 
 def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:

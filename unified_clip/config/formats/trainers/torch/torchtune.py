@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from packaging.version import Version
 
-from ....documents import Document
+from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
 from ....schema import Settings
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
 
 KEY = "clip_grad_norm"
+ASYNC = ("training", "optimizer")
+"""A table of async_grpo, the only recipe that reads `training.clip_grad_norm`."""
+
 ZERO = "recipes on one device clip nothing with 0. In the other recipes, all gradients become 0."
 
 
@@ -35,13 +39,17 @@ class TorchTune(Format):
         rejected_key(f"{KEY} with optimizer_in_bwd", "rejected by torchtune: the gradients are never all in memory"),
     )
 
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        return self.clip_keys if document.shows(*ASYNC) else self.clip_keys[:1]
+
     def recognises(self, document: Document) -> bool:
         tables = document.data.values() if isinstance(document.data, dict) else ()
         components = [table.get("_component_") for table in tables if isinstance(table, dict)]
         return any(isinstance(name, str) and name.startswith("torchtune.") for name in components)
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        place = ["training", KEY] if document.has("training", KEY) and not document.has(KEY) else [KEY]
+        is_nested = ("training", KEY) in self.places(document) and document.has("training", KEY)
+        place = ["training", KEY] if is_nested and not document.has(KEY) else [KEY]
         notes = default_note(document, place, "torchtune clips nothing")
         threshold = self.read_threshold(document, place)
         if threshold == 0:

@@ -1,0 +1,100 @@
+"""`unified-clip config check` on Python source that sets or narrows a clip indirectly."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import TORCH, WANTED, Check
+
+NEAREST = WANTED + '[check]\nnearest = ["**"]\n'
+HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments(max_grad_norm=1.0, {})\n"
+OPTAX = "import optax\n\nclip = optax.clip_by_global_norm(1.0)\ntx = {}\n"
+PADDLE = (
+    "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\nopt = paddle.optimizer.SGD(0.1, grad_clip=clip)\n"
+)
+SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('cfg = load()\ncfg["max_grad_norm"] = 0.5\n', [(2, "unknown")]),
+        (HF.format("") + 'setattr(args, "max_grad_norm", 0.3)\n', [(4, "unknown")]),
+        (HF.format("") + "setattr(args, 'learning_rate', 0.3)\n", []),
+        ('from omegaconf import OmegaConf\n\nOmegaConf.update(cfg, "train.clip_grad_norm", 5.0)\n', [(3, "unknown")]),
+        (HF.format('deepspeed={"gradient_clipping": 0.5}'), [(3, "drift")]),
+        (HF.format('deepspeed={"gradient_clipping": 1.0}'), []),
+        (HF.format('deepspeed={"gradient_clipping": "auto"}'), []),
+        (HF.format('optim="galore_adamw_layerwise"'), [(3, "unknown")]),
+        (HF.format('optim="adamw_torch"'), []),
+        ("import keras\n\nopt = keras.optimizers.Adam(**load())\n", [(3, "unknown")]),
+        ('import keras\n\nopt = keras.optimizers.Adam(1e-3, **{"weight_decay": 0.1})\n', []),
+        ('import subprocess\n\nsubprocess.run(["tune", "run", "x", "clip_grad_norm=5.0"])\n', [(3, "unknown")]),
+        ('import os\n\nos.system("tune run x clip_grad_norm=5.0")\n', [(3, "unknown")]),
+        ('pyconfig.initialize(["base.yml", "gradient_clipping_threshold=0.5"])\n', [(1, "drift")]),
+        ('pyconfig.initialize(["base.yml", "gradient_clipping_threshold=1.0"])\n', []),
+        ('KEYS = ["max_grad_norm", "clip_norm"]\nprint("pass clip_grad_norm=5.0")\n', []),
+        ("from torchtitan.config import TrainingConfig\n\nc = TrainingConfig(max_norm=2.0)\n", [(3, "drift")]),
+        ("from torchtitan.config import TrainingConfig\n\nc = TrainingConfig(max_norm=1.0)\n", []),
+        ("from torchtitan.config import TrainingConfig\n\nc = TrainingConfig(max_norm=args.x)\n", [(3, "unknown")]),
+    ],
+)
+def test_a_clip_that_is_set_indirectly_is_found(check: Check, text: str, places: list[tuple[int, str]]) -> None:
+    findings = check({"a.py": text, "b.py": TORCH % "1.0"}, NEAREST).findings
+    assert [(each.line, each.kind) for each in findings] == places
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (PADDLE, []),
+        (PADDLE + "attr = paddle.ParamAttr(need_clip=False)\n", [5]),
+        (PADDLE + "attr = paddle.ParamAttr(need_clip=True)\n", []),
+        ("def freeze(model):\n    for p in model.parameters():\n        p.need_clip = False\n", [3]),
+        ("def freeze(model):\n    for p in model.parameters():\n        setattr(p, 'need_clip', False)\n", [3]),
+        (PADDLE.replace("(1.0)", "(1.0, auto_skip_clip=True)"), [3]),
+        (PADDLE.replace("(1.0)", '(1.0, group_name="x")'), [3]),
+        (PADDLE.replace("(1.0)", '(1.0, group_name="default_group")'), []),
+    ],
+)
+def test_parameters_that_paddle_excludes_are_unknown(check: Check, text: str, lines: list[int]) -> None:
+    findings = check({"a.py": text, "b.py": TORCH % "1.0"}, NEAREST).findings
+    assert [(each.line, each.kind) for each in findings] == [(line, "unknown") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_found"),
+    [
+        ("optax.chain(clip, optax.adamw(1e-3))", False),
+        ("optax.MultiSteps(optax.chain(clip, optax.adamw(1e-3)), 8)", False),
+        ("optax.chain(optax.masked(clip, mask), optax.adamw(1e-3))", True),
+        ("optax.masked(optax.chain(clip, optax.adamw(1e-3)), mask)", True),
+        ('optax.multi_transform({"w": clip, "b": optax.identity()}, labels)', True),
+        ('optax.transforms.partition({"w": clip, "b": optax.identity()}, labels)', True),
+        ("optax.chain(clip if steps else optax.identity(), optax.adamw(1e-3))", True),
+        ("optax.chain(*([clip] if steps else []), optax.adamw(1e-3))", True),
+        ("optax.chain(clip, optax.adamw(1e-3) if steps else optax.sgd(1e-3))", False),
+    ],
+)
+def test_a_clip_of_optax_for_some_parameters_or_steps_is_unknown(check: Check, optimizer: str, is_found: bool) -> None:
+    findings = check({"a.py": OPTAX.format(optimizer)}, NEAREST).findings
+    assert [(each.line, each.kind) for each in findings] == [(3, "unknown")] * is_found
+
+
+@pytest.mark.parametrize(
+    ("before", "tensors", "is_found"),
+    [
+        ("def decay(m):\n    return [p for p in m.parameters() if p.ndim > 1]", "decay(model)", True),
+        ("def every(m):\n    return [p for p in m.parameters() if p.requires_grad]", "every(model)", False),
+        ("self.chosen = [p for p in m.parameters() if p.ndim > 1]", "self.chosen", True),
+        ("self.params = list(model.parameters())", "self.params", False),
+        ("", "self.decay_params", True),
+        ("", "get_decay_params(model)", True),
+        ("", "no_decay", True),
+        ("", "self.params", False),
+        ("", "get_params(model)", False),
+        ("", "amp.master_params(optimizer)", False),
+    ],
+)
+def test_parameters_that_a_helper_selects_are_unknown(check: Check, before: str, tensors: str, is_found: bool) -> None:
+    findings = check({"a.py": SELECTED.format(before, tensors)}).findings
+    assert [each.kind for each in findings] == ["unknown"] * is_found
