@@ -29,6 +29,7 @@ class World:
 
     def __init__(self, start: Start, size: int, preload: Sequence[str] = ()) -> None:
         self.size = size
+        self._is_late = False
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(preload))
         pipes = [context.Pipe() for _ in range(size)]
@@ -52,13 +53,15 @@ class World:
 
     def attempt(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """The same, with a `Failure` where it raised, or where the process ended."""
+        assert not self._is_late, "a rank did not return from an earlier call, so results would be those of that call"
         for end in self._ends:
             end.send((function.__module__, function.__qualname__, args))
         return [self._received(rank) for rank in range(self.size)]
 
     def _received(self, rank: int) -> Any:
         end = self._ends[rank]
-        assert wait([end, self._processes[rank].sentinel], LIMIT), f"rank {rank} did not return within {LIMIT} seconds"
+        self._is_late = not wait([end, self._processes[rank].sentinel], LIMIT)
+        assert not self._is_late, f"rank {rank} did not return within {LIMIT} seconds"
         try:
             return end.recv()
         except (EOFError, ConnectionResetError):
