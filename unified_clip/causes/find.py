@@ -13,9 +13,10 @@ import math
 import numpy as np
 
 from ..tensors.arithmetic import FORMATS
+from ..tensors.norms import exact_norm
 from ..tensors.types import digest
 from . import hypotheses
-from .observation import Cause, Observation, instead
+from .observation import NEAR, Cause, Observation, instead
 from .scaling import CLOSE, EXACT
 
 NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
@@ -33,7 +34,7 @@ def find_cause(call: Observation) -> Cause | None:
         forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
         if forms[0] != forms[1] or (call.norm_is_expected and not call.wrong):
             return None
-        checks = (beyond_range, nan, zeros, not_clipped)
+        checks = (beyond_range, nan, zeros, not_clipped, norm_after)
         cause = next(filter(None, (check(call) for check in checks)), None)
         return cause or (bounds(call) if call.by == "value" else _by_hypotheses(call))
 
@@ -196,6 +197,24 @@ def touched(call: Observation) -> Cause | None:
         return None
     change = f"changed by up to {size:.1e} of the largest element"
     return Cause("touched", f"{call.names_of(call.wrong)} should be unchanged, but {change}")
+
+
+def norm_after(call: Observation) -> Cause | None:
+    """Return a cause if the results are correct up to rounding, and the norm is that of the results. Else None."""
+    norm, expected = call.norm, call.expected_norm
+    if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NEAR) or not call.after:
+        return None
+    for number, _, right, result in call.sides():
+        if number in call.wrong:
+            rtol = 2.0 ** (3 - FORMATS[result.dtype].precision)
+            if not np.allclose(result.values(), right.values(), rtol=rtol, atol=0.0, equal_nan=True):
+                return None
+    counted = [clipped for number in call.counted if (clipped := call.after[number])]
+    if not math.isclose(norm, exact_norm(counted, call.p, "float64"), rel_tol=NEAR):
+        return None
+    return Cause(
+        "norm after the clip", "the returned norm is that of the clipped gradients, not of those before the clip"
+    )
 
 
 def bounds(call: Observation) -> Cause | None:

@@ -29,7 +29,8 @@ CauseKind = Literal[
     "16 bits", "another eps", "another norm type", "another rule", "another threshold", "clipped below the threshold",
     "clipped twice", "coefficient", "float32", "given norm", "global for per group", "global for per slice",
     "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
-    "not finite in one run", "not scaled", "overflow", "per group for global", "per tensor for global",
+    "norm after the clip", "not finite in one run", "not scaled",
+    "overflow", "per group for global", "per tensor for global",
     "per tensor for per group", "per tensor for per slice", "rounding", "rounding that has grown", "rows",
     "scaled gradients", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs

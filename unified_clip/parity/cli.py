@@ -65,6 +65,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
         "this run",
     },
+    "--strict": {
+        "action": "store_true",
+        "help": "with --baseline: cases, frameworks and results that the baseline has and this run lacks fail the run",
+    },
     "--format": {
         "choices": ("text", "github"),
         "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
@@ -82,7 +86,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
-WHOLE_RUN = ("out", "accept", "baseline", "format", "recorded", "ported")
+WHOLE_RUN = ("out", "accept", "baseline", "strict", "format", "recorded", "ported")
 """Options that need the results of all cases, so `--case` rejects them."""
 
 
@@ -153,6 +157,8 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
+    if options.strict and not options.baseline:
+        raise UsageError("--strict needs --baseline. Pass the parity.json of an earlier run, or remove --strict.")
     out = OUT if options.out is None else options.out
     try:
         if not options.case:
@@ -197,7 +203,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     check_writable(out, "parity.json")
     report = _run(suite)
     if earlier is not None:
-        report = build.against(report, baseline.changes(earlier, report))
+        report = build.against(report, baseline.changes(earlier, report, strict=options.strict))
     try:
         write.write(report, out, recorded, ported)
     except OSError as error:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+from ..tensors.types import Gradient, densify
 from .judge import oracle, own_pairs
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
@@ -164,15 +165,19 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
     """Return what no case of the suite can test, because each exact result equals its input.
 
-    This is "unified_clip" if no case tests anything, and functions of the user, such as "clip.py:clip (torch)". A case
-    whose call should raise an error tests the error only, so it does not test a function of the user. Return [] with
-    `--case`, which is for single cases.
+    This is one of the following. With `--case`, which is for single cases, return [].
+
+    - "unified_clip", if no case tests anything.
+    - Gradients that were saved, but are only zeros.
+    - Functions of the user, such as "clip.py:clip (torch)". A case whose call should raise an error tests the error
+      only, so it does not count.
     """
     if suite.chosen_cases:
         return []
     if not any(case.options.raises or oracle.has_effect(case, expected(case)) for case in suite.cases):
         return ["unified_clip"]
-    return [
+    zeros = [case.gradients_name for case in suite.cases if not any(map(_has_number, case.gradients))]
+    return [f"the gradients {name!r}" for name in suite.saved if name in zeros] + [
         f"{text} ({framework})"
         for framework, table in suite.frameworks.items()
         if NATIVE in table.modes
@@ -184,6 +189,12 @@ def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
             for case in suite.cases
         )
     ]
+
+
+def _has_number(gradient: Gradient) -> bool:
+    """Return whether a gradient has an element other than 0."""
+    dense = densify(gradient)
+    return dense is not None and bool(dense.values().any())
 
 
 def _judge_natives(

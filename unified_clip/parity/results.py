@@ -303,7 +303,7 @@ class ParityReport(ReportModel):
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
     untested: list[str] = Field(default=[])
-    """What the cases cannot test, because each exact result equals its input: "unified_clip", or functions of the user.
+    """What the cases cannot test, because each exact result equals its input: "unified_clip", gradients, or functions.
     This fails the run."""
 
     may_be_missing: list[str] = Field(default=[], exclude=True)

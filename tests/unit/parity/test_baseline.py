@@ -167,6 +167,17 @@ def test_a_whole_framework_or_case_is_told_once() -> None:
     new, gone = baseline.changes(small, large), baseline.changes(large, small)
     assert new == [change("new", "jax", "", "", "", ""), change("new", "", "", "two", "", "")]
     assert gone == [change("gone", "jax", "", "", "", ""), change("gone", "", "", "two", "", "")]
+    assert [each.worse for each in baseline.changes(large, small, strict=True)] == [True, True]
+    assert not any(each.worse for each in baseline.changes(small, large, strict=True))
+    judged = build.against(small, baseline.changes(large, small, strict=True))
+    assert judged.exit_code == 1
+    assert "2 results that cannot be compared as in the baseline" in judged.verdict
+    why = f"the baseline has it, but this run does not. {baseline.ADVICE}"
+    assert [(each.what, each.detail, each.cases) for each in judged.problems] == [
+        ("jax", why, []),
+        ("the suite", why, ["two"]),
+    ]
+    assert failures(judged) == [why, why]
     large.cases[1].frameworks["jax"].host = clip_result("different", 3.0)
     worse = change("new", "jax", "host path", "two", "", "different, 3 ULP", worse=True)
     assert baseline.changes(small, large) == [worse, *new]
@@ -434,6 +445,8 @@ def test_the_command_refuses_what_is_no_baseline_before_it_runs(
     run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path, {"schema": 1})
+    assert run("out", "--strict") == 2
+    assert "--strict needs --baseline. Pass the parity.json" in capsys.readouterr().err
     assert run("out", "--baseline", "old.json") == 2
     assert "unified-clip: error UC302: The baseline old.json has schema 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -395,6 +395,24 @@ def test_an_eps_that_looks_like_a_second_clip_is_named_beside_it() -> None:
     assert cause(one, CallOutcome(right(one).norm, clipped)) == ("clipped twice", sentence)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_norm_that_was_taken_after_the_clip_is_named(dtype: str) -> None:
+    one = named("clip_grad_norm_", gradients(dtype=dtype), max_norm=0.1)
+    result = right(one)
+    clipped_norm = dense(exact_norm([each for each in result.gradients or [] if each], 2, "float32"))
+    kind, sentence = cause(one, dataclasses.replace(result, norm=clipped_norm))
+    assert (kind, "the returned norm is that of the clipped gradients" in sentence) == ("norm after the clip", True)
+
+    def scaled(factor: float) -> CallOutcome:
+        tensors = [dense(each.values() * factor, dtype) for each in result.gradients or [] if each]
+        return dataclasses.replace(result, norm=clipped_norm, gradients=tensors)
+
+    assert cause(one, scaled(1 + 2.0**-23))[0] == "norm after the clip"
+    twice = dense(2 * float(clipped_norm.values()))
+    assert cause(one, dataclasses.replace(result, norm=twice))[0] != "norm after the clip"
+    assert cause(one, scaled(1.5))[0] != "norm after the clip"
+
+
 def test_no_cause_is_named_where_two_fit() -> None:
     """The second is below the threshold: either it was left out, or each was clipped by its own norm."""
     one = named("GradientClipByGlobalNorm", [dense([3.0, 4.0]), dense([0.5])], clip_norm=1.0)

@@ -474,6 +474,11 @@ def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
     adapted = {"torch": Framework(functions={**torch.functions, "clip_by_global_norm": "t.py:adapter"}), "jax": jax}
     cases = own_results(("torch", "clip_grad_norm_")) + own_results(*calls, pairs=[("torch", "jax")])
     assert own_pairs.uncompared(cases, adapted) == []
+    per_tensor = {"torch": torch, "jax": Framework(functions={"clip_by_norm": "j.py:each"})}
+    cases = own_results(("torch", "clip_grad_norm_"), ("jax", "clip_by_norm"))
+    (note,) = own_pairs.uncompared(cases, per_tensor)
+    assert "For example" not in note  # an adapter could not turn one rule into the other
+    assert note.endswith("are listed under one name. See docs/own-functions.md#your-functions-with-each-other.")
     third = {**same, "numpy": Framework(functions={"clip_by_value": "n.py:f"})}
     cases = own_results(*calls, pairs=[("torch", "jax")]) + own_results(("numpy", "clip_by_value"))
     (note,) = own_pairs.uncompared(cases, third)

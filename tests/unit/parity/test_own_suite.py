@@ -106,8 +106,8 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
         assert cli.main(arguments) == 2
         assert "exists already. Edit it, or pass another directory" in capfd.readouterr().err
     both, one = suites.read(Path("after")), suites.read(Path("before"))
-    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz"}
-    assert {case.gradients_name for case in one.cases} == {"a.npz"}
+    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz", "tiny norm"}
+    assert {case.gradients_name for case in one.cases} == {"a.npz", "tiny norm"}
     assert "the total norms are 3 and 4: the first threshold is below all, the second above all" in Path(
         "after/suite.toml"
     ).read_text(encoding="utf-8")
@@ -140,7 +140,7 @@ def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
     found = suites.read(Path("parity"))
-    assert {case.gradients_name for case in found.cases} == {"worked example"}
+    assert {case.gradients_name for case in found.cases} == {"worked example", "tiny norm"}
     assert found.known is None
 
 
@@ -157,6 +157,15 @@ def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
     assert "threshold is below" not in Path("parity/suite.toml").read_text(encoding="utf-8")
     assert [case.arguments.get("max_norm") for case in one.cases[:2]] == [1.0, 100.0]
     assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.0, 6]
+
+
+def test_saved_gradients_of_only_zeros_test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", weight=np.zeros(2, np.float32), bias=np.zeros((0, 3), np.float32))
+    cases = "[[cases]]\ngradients = ['a', 'b']\ncalls = [{ call = 'global_norm' }]\n"
+    lists = "[[gradients]]\nname = 'a'\nfile = 'a.npz'\n[[gradients]]\nname = 'b'\ntensors = [{ values = [1.0] }]\n"
+    (tmp_path / "suite.toml").write_text(f"[frameworks.numpy]\n{lists}{cases}", encoding="utf-8")
+    assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == 3
+    assert "FAIL: 2 cases on numpy: nothing tests the gradients 'a'." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("norm", [0.6099, 5.477, 3e-5, 1.0, 2.0, 4.095, 700.3])
@@ -180,7 +189,7 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
     assert cli.main(["parity", "init", "a/g.npz", "b/g.npz", "a/g.npz", "--suite", "of mine/both.toml"]) == 0
     assert "unified-clip parity --suite 'of mine/both.toml'" in capsys.readouterr().out
     found = suites.read(Path("of mine/both.toml"))
-    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz"}
+    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz", "tiny norm"}
 
 
 # -- the list of known differences

@@ -12,6 +12,7 @@ from ..known.measure import difference, values
 from ..outcome import CallOutcome
 from ..results import CaseResult, NativeResult, OwnPair
 from ..suite.cases import Case
+from ..suite.public_calls import CALLS
 from ..suite.schema import Framework
 
 
@@ -132,16 +133,28 @@ NOT_COMPARED = "Your functions that were not compared with each other"
 
 
 def _remedy(alone: Sequence[_Own], own: Sequence[_Own]) -> str:
-    """Return what to write so that functions listed under different names are compared."""
-    first = alone[0]
-    other = next(each for each in own if each.framework != first.framework)
+    """Return what to write so that functions listed under different names are compared.
+
+    The example has two functions that clip by the same kind of rule. Without such functions, there is no example.
+    """
+    rule = "Functions of two frameworks are compared if both are listed under one name."
+    page = "See docs/own-functions.md#your-functions-with-each-other."
+    pairs = ((one, other) for one in alone for other in own if _differ(one, other) and _kind(one) == _kind(other))
+    first, other = next(pairs, (None, None))
+    if not (first and other):
+        return f"{rule} {page}"
     if first.name != "clip_by_global_norm" and other.name == "clip_by_global_norm":
         first, other = other, first
     return (
-        "Functions of two frameworks are compared if both are listed under one name. For example, write a function "
-        f"that calls {other.text} and has the signature of {first.name}, and add under [frameworks.{other.framework}."
-        f'functions]: {first.name} = "FILE.py:FUNCTION". See docs/own-functions.md#your-functions-with-each-other.'
+        f"{rule} For example, write a function that calls {other.text} and has the signature of {first.name}, and add "
+        f'under [frameworks.{other.framework}.functions]: {first.name} = "FILE.py:FUNCTION". {page}'
     )
+
+
+def _kind(function: _Own) -> tuple[bool, bool, bool]:
+    """Return whether a function only measures, whether it uses the total norm, and whether it clips by value."""
+    call = CALLS[function.name]
+    return call.style == "measure", call.by_total_norm, call.by_value
 
 
 def in_words(pair: OwnPair) -> str:

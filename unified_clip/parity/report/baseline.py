@@ -109,10 +109,12 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     return report
 
 
-def changes(old: ParityReport, new: ParityReport) -> list[Change]:
-    """Return the changes from the old report to the new one, changes for the worse first.
+def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> list[Change]:
+    """Return the changes from the old report to the new one, those that fail the run first.
 
     If a framework or case is new or gone, its results are left out, except changes for the worse.
+
+    strict: Whether cases, frameworks and results that the new report lacks fail the run.
     """
     changed = list(_changed_parts(old, new))
     before, after = _entries(old), _entries(new)
@@ -122,6 +124,9 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
             change.worse or not {(key[0], ""), ("", key[2])} & alone
         ):
             changed.append(change)
+    if strict:
+        lost = {"worse": True, "why": f"the baseline has it, but this run does not. {ADVICE}"}
+        changed = [each.model_copy(update=lost if each.kind == "gone" else {}) for each in changed]
     return sorted(changed, key=lambda change: not change.worse)
 
 

@@ -73,7 +73,7 @@ def _problems(report: ParityReport) -> list[Problem]:
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
     untested = [_problem(f"nothing tests {what}", UNTESTED) for what in report.untested]
     losses = [
-        _problem(", ".join(filter(None, (each.framework, each.what))), each.why, [each.case])
+        _problem(", ".join(filter(None, (each.framework, each.what))) or "the suite", each.why, [each.case])
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, number) for known, number in baseline.numbered(report.known) if known.problem]
@@ -99,7 +99,7 @@ UNTESTED = (
 
 
 def _problem(what: str, detail: str, cases: Sequence[str] = ()) -> Problem:
-    return Problem(what=what, detail=detail, framework=None, mode=None, cases=list(cases))
+    return Problem(what=what, detail=detail, framework=None, mode=None, cases=[case for case in cases if case])
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:

@@ -48,6 +48,11 @@ def as_xml(report: ParityReport) -> bytes:
         case = _case(known, f"{entry.function}: {entry.reason}{number}", f"known.{entry.framework}")
         if entry.problem:
             _fail(case, report, (entry.framework, f"{baseline.known_title(entry)}{number}", ""), entry.problem)
+    lacking = SubElement(root, "testsuite", name="since the baseline")
+    for change in baseline.losses(report):
+        if change.kind == "gone":
+            what = ", ".join(filter(None, (change.framework, change.what, change.case)))
+            _mark(_case(lacking, what, "baseline"), "failure", "gone", change.why, "")
     tested = SubElement(root, "testsuite", name="what the cases test")
     for what in report.untested:
         _mark(_case(tested, what, "untested"), "error", "untested", UNTESTED, "")

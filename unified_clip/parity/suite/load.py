@@ -58,6 +58,9 @@ class Suite:
     notes: Sequence[str] = ()
     """Lines for the end of the report, such as the name of a list of known differences that does not exist."""
 
+    saved: Sequence[str] = ()
+    """The names of the lists of gradients that are read from a file, or made by a function."""
+
     chosen_cases: bool = False
     """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale, because it may belong to another
     case.
@@ -134,7 +137,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if known_file and not known_file.exists():
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
         notes = [f"{known_file} does not exist, so every difference fails. To list the differences, run {command}"]
-    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory, notes=notes)
+    saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
+    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory, notes=notes, saved=saved)
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:

@@ -48,6 +48,16 @@ TEXT = """\
 gradients = {names}
 rules = {rules}
 thresholds = {thresholds} # {why}
+
+# A small eps shows only in a tiny norm.
+[[gradients]]
+name = "tiny norm"
+tensors = [{{ values = [3e-4] }}, {{ values = [4e-4] }}]
+
+[[cases]]
+gradients = ["tiny norm"]
+rules = {rules}
+thresholds = [1.3e-4]
 """
 
 
