@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -79,3 +81,25 @@ def test_the_hooks_run_commands_with_all_that_they_import() -> None:
         with pytest.raises(SystemExit, match="0"):
             cli.main(arguments)
         assert set(hook["additional_dependencies"]) == {each for each in needed if not each.startswith("unified_clip")}
+
+
+def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```yaml\n(clip:\n.*?)```", PAGE, re.DOTALL)
+    job = yaml.safe_load(block)["clip"]
+    install, command = map(shlex.split, job["script"])
+    assert install[:2] == ["pip", "install"]
+    assert cli.main(command[1:]) == 1
+    assert capsys.readouterr().out.endswith("2 clips: 1 not as in clip.toml, 1 unknown.\n"), "the log is readable"
+    assert job["artifacts"]["when"] == "always", "a job with findings fails"
+    issues = json.loads((folder / job["artifacts"]["reports"]["codequality"]).read_text())
+    assert [(each["location"], each["severity"]) for each in issues] == [
+        ({"path": "llm/ds_config.json", "lines": {"begin": 4}}, "major"),
+        ({"path": "speech/train.py", "lines": {"begin": 6}}, "minor"),
+    ]
+    assert len({each["fingerprint"] for each in issues}) == 2
+    (folder / "clip.json").unlink()
+    speech = folder / "speech" / "train.py"
+    speech.write_text("\n" + speech.read_text())
+    assert cli.main(command[1:]) == 1
+    moved = json.loads((folder / "clip.json").read_text())
+    assert [each["fingerprint"] for each in moved] == [each["fingerprint"] for each in issues], "only a line moved"

@@ -19,6 +19,7 @@ FORMATS = {
     "diff": "a patch",
     "sarif": "SARIF for code scanning",
     "github": "annotations of GitHub Actions",
+    "gitlab": "Code Quality of GitLab",
 }
 """What each format is, by its name. Commands that have a format in common give it the same name."""
 

@@ -14,7 +14,7 @@ from .._display import complain
 if TYPE_CHECKING:
     from .model import CheckReport
 
-FORMATS = ("text", "json", "sarif", "github")
+FORMATS = ("text", "json", "sarif", "github", "gitlab")
 
 
 def add_parser(actions: Any) -> None:

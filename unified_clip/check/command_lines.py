@@ -35,6 +35,12 @@ UNKNOWN_TRAINER = (
 )
 
 
+AT_RUN_TIME = (
+    "The value {value} is only known at run time. Write a number, or ignore the script with a reason in "
+    "[[check.ignore]]."
+)
+
+
 class Setting(NamedTuple):
     """A setting on a command line."""
 
@@ -69,11 +75,11 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
     A list of strings is one command line.
     """
     return [
-        replace(use, line=document.line(keys) or 1) for keys, text in _texts(document.data) for use in clips(path, text)
+        replace(use, line=document.line(keys) or 1) for keys, text in texts(document.data) for use in clips(path, text)
     ]
 
 
-def _texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
+def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield (path of keys, text) for each string, and for each list of strings."""
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
@@ -81,7 +87,7 @@ def _texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, .
         yield path, data
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
-        yield from _texts(value, (*path, key))
+        yield from texts(value, (*path, key))
 
 
 def is_clip(setting: Setting) -> bool:
@@ -127,6 +133,9 @@ def _use(path: Path, setting: Setting) -> ClipUse:
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
     trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]
+    if trainers and isinstance(value, str) and (not value or value.startswith(RUN_TIME)):
+        why = AT_RUN_TIME.format(value=value or name)
+        return ClipUse(path, line, 1, f"{trainers[0].title}: {name}", why_unknown=why)
     if not trainers or value == REMOVED:
         shown = value if isinstance(value, str) else format_value(value)
         title = f"~{name}" if value == REMOVED else f"{name} = {shown:.60}"

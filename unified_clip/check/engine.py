@@ -14,7 +14,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import ignoring, off, patterns, required, trainer_files
+from . import ignoring, off, patterns, required, trainer_files, unread
 from .clip_use import ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -87,7 +87,7 @@ def check(
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,
-        notes=[*notes, *found.notes, *judge.notes],
+        notes=[*notes, *found.notes, *judge.notes, *unread.note(paths)],
         counts=Counts(
             files=len(files),
             trainers=found.trainers,

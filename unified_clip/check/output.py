@@ -1,11 +1,13 @@
-"""Write the report of a check as text, JSON, SARIF and GitHub annotations."""
+"""Write the report of a check as text, JSON, SARIF, GitHub annotations and GitLab's Code Quality."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
@@ -182,9 +184,31 @@ def _annotation(finding: Finding) -> str:
     return annotation(level, _message(finding), **place, title=TITLES[finding.kind])
 
 
+def as_gitlab(report: CheckReport) -> str:
+    """Return a report in the format of GitLab's Code Quality, which shows each finding in the merge request.
+
+    A finding keeps its fingerprint if only its line changes. Leave out ignored findings.
+    """
+    issues: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    for finding in _escaped(report).findings:
+        key = "\0".join((finding.kind, finding.path, finding.clip, finding.does))
+        counts[key] += 1
+        issue = {
+            "description": _message(finding),
+            "check_name": f"clip-{finding.kind}",
+            "fingerprint": hashlib.sha256(f"{key}\0{counts[key]}".encode()).hexdigest(),
+            "severity": "major" if finding.kind in ERRORS else "minor",
+            "location": {"path": finding.path, "lines": {"begin": finding.line}},
+        }
+        issues.append(issue)
+    return json.dumps(issues, indent=1) + "\n"
+
+
 WRITERS: Mapping[str, Callable[[CheckReport], str]] = {
     "text": as_text,
     "json": as_json,
     "sarif": as_sarif,
     "github": as_github,
+    "gitlab": as_gitlab,
 }

@@ -50,13 +50,13 @@ def check(
     """
     findings = list(_paths_without_clip(clip, paths, files, found))
     clipping = _files([use for use in found.uses if not use.unused and not use.must_be_off]) | found.files
-    root, notes = clip.resolve().parent, []
+    root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
         if any(os.path.realpath(file) in clipping for file in matching):
             continue
         if not matching and not _covers(paths, root, glob):
-            notes.append(f"check.require: {glob!r} is not checked, since no path contains it.")
+            outside.append(repr(glob))
             continue
         why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{_elsewhere(matching, found)}"
         edit = "Restore the clip, or remove the rule."
@@ -64,7 +64,9 @@ def check(
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
         line = trainer_files.line(clip, ("check", "require", index))
         findings.append(without_clip("missing", clip, line, f'check.require "{glob}"', why, edit))
-    return findings, notes
+    be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
+    note = f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."
+    return findings, [note] if outside else []
 
 
 def _elsewhere(files: Sequence[Path], found: Found) -> str:

@@ -21,6 +21,7 @@ from ..config.formats.python_source import PythonFormat
 from ..config.formats.set_elsewhere import SetElsewhereError
 from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
+from ..port.catalog import clip_function
 from . import command_lines
 from .clip_use import ClipUse
 
@@ -204,7 +205,16 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     return [
         ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
         for keys, value in keys[:1]
-    ] or command_lines.in_strings(path, document)
+    ] or [*_targets(path, document), *command_lines.in_strings(path, document)]
+
+
+def _targets(path: Path, document: Document) -> list[ClipUse]:
+    """Return an unknown clip for each function of a framework that Hydra calls, as `_target_: optax.clip`."""
+    return [
+        ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=NO_FORMAT)
+        for keys, text in command_lines.texts(document.data)
+        if keys[-1:] == ("_target_",) and clip_function(text) is not None
+    ]
 
 
 def has_number(value: object) -> bool:

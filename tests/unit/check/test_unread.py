@@ -1,0 +1,38 @@
+"""The note of `unified-clip config check` about files that are not read."""
+
+from __future__ import annotations
+
+from support.config.check_files import TORCH, Check
+
+
+def test_files_that_are_not_read_are_counted_by_kind(check: Check) -> None:
+    clip = "clip_by_global_norm.max_norm = 5.0\n"
+    files = {
+        "a.py": TORCH % "1.0",
+        "b/x.gin": clip,
+        "b/y.gin": "lr = 1\n",
+        "c.ipynb": "{}",
+        "b/c.yaml.j2": "a: {{ b }}\n",
+    }
+    (note,) = check(files).notes
+    assert note == (
+        "Files that may contain clips, but are not read: 2 .gin, 1 .ipynb, 1 .j2. Files that name a clip: 1, such as "
+        "b/x.gin."
+    )
+    assert check(files, "rule = 'global_norm'\nthreshold = 1.0\n", "a.py").notes == [], "a file, not a directory"
+
+
+def test_hidden_and_other_files_count_only_if_they_name_a_clip(check: Check) -> None:
+    files = {
+        "a.py": TORCH % "1.0", ".github/x.yml": "a: 1\n", "setup.cfg": "[a]\n", "Dockerfile": "FROM x\n",
+        ".venv/y.py": TORCH % "5.0",
+    }  # fmt: skip
+    assert check(files).notes == []
+    (note,) = check({**files, ".configs/z.yaml": "grad_clip: 1\n", "tune.cfg": "grad_clip = 1\n"}).notes
+    assert note.startswith("Files that may contain clips, but are not read: 1 .cfg, 1 in hidden directories. ")
+
+
+def test_a_function_that_hydra_calls_is_unknown(check: Check) -> None:
+    hydra = "_target_: optax.chain\n_args_:\n- _target_: optax.clip_by_global_norm\n  max_norm: 5.0\n"
+    (finding,) = check({"a.py": TORCH % "1.0", "opt.yaml": hydra}).findings
+    assert (finding.line, finding.kind, finding.clip) == (3, "unknown", "optax.clip_by_global_norm")
