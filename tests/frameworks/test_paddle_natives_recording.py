@@ -137,6 +137,49 @@ def test_the_decoupled_weight_decay_of_an_optimizer_is_recorded(tmp_path: Path, 
     assert recorded_decay(tmp_path / "run.jsonl", name, layer, layer.parameters(), **{argument: 0.125}) == 0.125
 
 
+def test_a_step_of_several_parameter_groups_is_one_step_with_the_settings_of_each_group(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    groups = [
+        {"params": [layer.weight], "weight_decay": 0.5, "beta1": 0.8},
+        {"params": [layer.bias], "weight_decay": 0.0, "learning_rate": 0.5},
+    ]
+    clip = paddle.nn.ClipGradByGlobalNorm(1.0)
+    optimizer = paddle.optimizer.AdamW(0.25, parameters=groups, grad_clip=clip)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for _ in range(2):
+            layer(paddle.ones([4, 3])).mean().backward()
+            optimizer.step()
+            optimizer.clear_grad()
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [(each.calls, each.backward_calls, each.cleared) for each in steps] == [(2, 1, None), (4, 1, True)]
+    assert steps[0].settings == steps[1].settings
+    assert steps[0].settings == {
+        "lr": (0.25, 0.125), "weight_decay": (0.5, 0.0), "betas": (0.8, 0.999, 0.9, 0.999), "eps": 1e-8,
+    }  # fmt: skip
+
+
+def test_a_step_that_fails_in_a_group_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    groups = [{"params": [layer.weight], "weight_decay": 0.5}, {"params": [layer.bias], "weight_decay": 0.0}]
+    optimizer = paddle.optimizer.AdamW(0.25, parameters=groups, grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))
+    optimize = type(optimizer)._create_optimization_pass
+
+    def fail(self: Any, given: Any, *rest: Any, **options: Any) -> Any:
+        if not given.get("weight_decay"):
+            raise ArithmeticError
+        return optimize(self, given, *rest, **options)
+
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        layer(paddle.ones([4, 3])).mean().backward()
+        monkeypatch.setattr(type(optimizer), "_create_optimization_pass", fail)
+        with pytest.raises(ArithmeticError):
+            optimizer.step()
+        monkeypatch.undo()
+        optimizer.step()
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.settings["weight_decay"] == (0.5, 0.0)
+
+
 def test_the_losses_of_backward_passes_are_recorded_with_each_step(tmp_path: Path) -> None:
     weight = paddle.create_parameter([2], "float32", default_initializer=paddle.nn.initializer.Constant(1.0))
     optimizer = paddle.optimizer.SGD(0.0, parameters=[weight], grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))

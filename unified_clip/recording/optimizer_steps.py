@@ -51,10 +51,18 @@ def _without_partial_steps(run: RecordedRun) -> RecordedRun:
 def _counts_calls(run: RecordedRun) -> bool:
     """Return whether the recorder counted each call as a step: the steps of the lines are 1, 2, 3 and so on.
 
-    A call may have several lines, which have the same step.
+    A call may have several lines, which have the same step. Calls of one step show that the script set the steps.
     """
     steps = [line.step for line in run.lines]
-    return all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False))
+    if not all(later - step in (0, 1) for step, later in zip([0, *steps], steps, strict=False)):
+        return False
+    pairs = itertools.pairwise(run.lines)
+    return all(_are_of_one_call(line, later) for line, later in pairs if line.step == later.step)
+
+
+def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
+    """Return whether two lines can be of one call, which has one name and duration. A framework's call has one line."""
+    return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
 
 
 def _numbered(run: RecordedRun) -> RecordedRun:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tensors.arithmetic import Float64s
+from .packing import packed
 from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
 
@@ -43,7 +44,20 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
-    return [CallPair(*both, match_parameters(both[0].parameters, both[1].parameters, names)) for both in of_one_step]
+    return [CallPair(*packed(*both, _match_unambiguous(*both, names))) for both in of_one_step]
+
+
+def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
+    """Pair the parameters of two calls as `match_parameters` does, but not by a shape of which one call has more."""
+    matched = match_parameters(a.parameters, b.parameters, names)
+    counts = [Counter(sorted_shape(each.shape) for each in call.parameters.values()) for call in (a, b)]
+    return {
+        name: other
+        for name, other in matched.items()
+        if (name == other and not name.isdecimal())
+        or names.get(name) == other
+        or counts[0][shape := sorted_shape(a.parameters[name].shape)] == counts[1][shape]
+    }
 
 
 WRITE = 'Write lines of "name" = "its name in the other run".'

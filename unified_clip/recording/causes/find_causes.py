@@ -19,6 +19,7 @@ from ...causes.observation import By, Cause, Observation, instead
 from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
 from ..divergence import DivergencePoint, divergences, threshold
+from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..runs import RecordedCall, RecordedRun
@@ -70,6 +71,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         *_settings(point, pair),
         _no_effect(point, pair),
         before_clips.other_norm(point, pair) or rounded_coefficient(point, pair),
+        _other_weights_of_groups(point) if exclusive and exclusive.kind in sequence.RULES_FOR_GLOBAL else None,
         _rounding(point),
     )
     causes = [cause for cause in (exclusive, *independent) if cause]
@@ -141,6 +143,8 @@ def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
     a, b = pair.a.count, pair.b.count
     if point.first.stage != "norm" or point.gradients() or a is None or b is None or a == b:
         return None
+    if (point.first.ulps_at_its_size or math.inf) <= ROUNDING:  # a run may pack several parameters in one
+        return None
     run, few, many = (point.b, b, a) if b < a else (point.a, a, b)
     sentence = f"it clips {few} gradients instead of {many}. To see which, record both runs with norms=True, or --norms"
     return point.cause("left out", sentence, run)
@@ -194,6 +198,27 @@ def _nearest(ordered: Sequence[float], norm: float) -> float:
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
     """Return one gradient with a single element for each norm, in place of the real gradients, which are unknown."""
     return [Dense("float64", np.array([norm])) for norm in norms]
+
+
+def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
+    """Return a cause if the norms over all weights differ before the first step, else None.
+
+    The runs clip their weights in different calls, so single weights are not paired.
+    """
+    if point.index or any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
+        return None
+    sides = [sequence.calls_of_number(run, point.first.step) for run in (point.a, point.b)]
+    if sum(map(elements, sides[0])) != sum(map(elements, sides[1])):  # other parameters, or unknown ones
+        return None
+    totals = []
+    for calls in sides:
+        weights = [each.weight for call in calls for each in call.parameters.values()]
+        known = [weight for weight in weights if weight is not None]
+        totals.append(combined_norm(known, calls[0].order) if known and len(known) == len(weights) else math.nan)
+    if any(map(math.isnan, totals)) or math.isclose(*totals, rel_tol=PRODUCT):
+        return None
+    values = f"{totals[0]:.9g} and {totals[1]:.9g}"
+    return Cause("other initial weights", f"before the first step, the norms over all weights are {values}")
 
 
 # -- settings

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
+from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import PRODUCT, is_near
 from ..runs import RecordedCall, RecordedRun
@@ -165,21 +166,65 @@ def per_tensor(point: DivergencePoint) -> Cause | None:
         norms, calls = _norms_up_to(total, rest)
         combined = combined_norm(norms, 2)
         if len(norms) > 1 and math.isclose(combined, total, rel_tol=PRODUCT):
-            in_groups = any(each.rule == "global" and len(each.parameters) > 1 for each in rest[:calls])
             return Cause(
-                "per group for global" if in_groups else "per tensor for global",
+                "per group for global" if _are_groups(rest[:calls]) else "per tensor for global",
                 f"{other.name} clips by {len(norms)} norms, {'in one call' if calls == 1 else f'in {calls} calls'}, "
                 f"and {run.name} clips all gradients by their total norm. At this step, the gradients agree "
                 f"up to rounding: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
             )
+    return _split_by_counts(point)
+
+
+def _are_groups(calls: Sequence[RecordedCall]) -> bool:
+    return any(each.rule == "global" and count_of(each) > 1 for each in calls)
+
+
+def count_of(call: RecordedCall) -> int:
+    """Return the number of gradients of a call, or 0 if it is unknown."""
+    return len(call.parameters) if call.count is None else call.count
+
+
+def _split_by_counts(point: DivergencePoint) -> Cause | None:
+    """Return a cause if one run clips all gradients of a step in one call, and the other in several calls, else None.
+
+    This compares numbers of gradients and of elements only, so the gradients of the runs may differ.
+    """
+    for run, other in point.both_ways():
+        whole, parts = (calls_of_number(each, point.first.step) for each in (run, other))
+        if len(whole) != 1 or len(parts) < 2 or any(each.rule != "global" for each in (*whole, *parts)):
+            continue
+        line = whole[0]
+        counts = [count_of(each) for each in parts]
+        sizes = sum(map(elements, parts)), elements(line)
+        is_split = sizes[0] == sizes[1] or sum(counts) == count_of(line) or len({*counts}) > 1
+        if not all(counts) or not is_split or (not any(map(math.isnan, sizes)) and sizes[0] != sizes[1]):
+            continue
+        combined, total = combined_norm([each.norms()[0] for each in parts], line.order), line.norms()[0]
+        return Cause(
+            "per group for global" if _are_groups(parts) else "per tensor for global",
+            f"before step {point.first.step} of the optimizer, {other.name} clips {_counts(counts)} gradients by "
+            f"{len(parts)} norms, in {len(parts)} calls, and {run.name} clips {count_of(line)} by their total norm. "
+            f"The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
+        )
     return None
+
+
+def calls_of_number(run: RecordedRun, step: int) -> list[RecordedCall]:
+    return [line for line in run.lines if line.step == step]
+
+
+def _counts(counts: Sequence[int]) -> str:
+    if {*counts} == {1}:
+        return "single"
+    return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, return a point with a divergence of the rule. Else return `point`.
 
     In a loop over parameters, each call clips one gradient by its total norm, so both runs record the same rule. Their
-    first recorded divergence is then a consequence: other parameters, another norm, or another number of calls.
+    first recorded divergence is then a consequence: other parameters, another norm, or another number of calls. The run
+    with more norms in the step, or the smaller norm in its call, clips per tensor or per group.
     """
     found = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
     if found is None or point.first.stage == "rule":
@@ -187,7 +232,9 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     totals = [
         max(line.norms(), default=0.0) if (line := call_at(run, point.index)) else 0.0 for run in (point.a, point.b)
     ]
-    rules = ("global", found) if totals[0] >= totals[1] else (found, "global")
+    counts = [sum(len(line.norms()) for line in calls_of_number(run, point.first.step)) for run in (point.a, point.b)]
+    is_global = counts[0] < counts[1] if counts[0] != counts[1] else totals[0] >= totals[1]
+    rules = ("global", found) if is_global else (found, "global")
     return dataclasses.replace(point, first=Divergence(point.first.step, "rule", *rules))
 
 

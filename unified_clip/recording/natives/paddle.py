@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import paddle
@@ -31,6 +31,9 @@ WATCHER = StepWatcher()
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
+STEPPED: WeakKeyDictionary[Any, list[dict[str, Any]]] = WeakKeyDictionary()
+"""The settings of the parameter groups that an optimizer has already updated in its current step, by optimizer."""
+
 
 def install() -> None:
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
@@ -40,6 +43,7 @@ def install() -> None:
     HOOKS.wrap([(paddle.static.Executor, "run")], _run)
     HOOKS.wrap([(paddle.Tensor, "backward")], _counted)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], _stepped)
+    HOOKS.on_switch(STEPPED.clear, STEPPED.clear)
     HOOKS.wrap([(AmpScaler, "scale")], _scaled)
     HOOKS.wrap([(AmpScaler, "_unscale")], _unscaled)
 
@@ -150,8 +154,14 @@ def _add_loss(tensor: Any, grad_tensor: Any = None, *_: Any, **__: Any) -> None:
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement for the method that `step` calls for each parameter group, which also records the step."""
+
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
+        try:
+            result = function(self, *args, **kwargs)
+        except BaseException:
+            STEPPED.pop(self, None)
+            raise
         if paddle.in_dynamic_mode():
             with reported("a step of an optimizer"):
                 _record_step(self)
@@ -161,20 +171,36 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any) -> None:
-    settings = {"lr": optimizer.get_lr(), "momentum": getattr(optimizer, "_momentum", None)}
-    settings["betas"] = [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)]
-    settings["eps"] = getattr(optimizer, "_epsilon", None)
-    settings["weight_decay"] = _weight_decay(optimizer)
+    """Record a step after the update of the last parameter group. After the other groups, store their settings."""
+    groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
+    stepped.append(_settings_of(optimizer, groups[len(stepped)]))
+    if len(stepped) < len(groups):
+        return
+    del STEPPED[optimizer]
+    settings = {name: of_groups([each[name] for each in stepped]) for name in stepped[0]}
     weak = ref(optimizer)
     WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()))
 
 
-def _weight_decay(optimizer: Any) -> Any:
-    """Return the weight decay of an optimizer, or one number for each different value. None: it is not L2 decay."""
+def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
+    """Return the settings with which an optimizer has just updated a parameter group."""
+    factors = {(getattr(each, "optimize_attr", None) or {}).get("learning_rate", 1.0) for each in group["params"]}
+    rates = [optimizer.get_lr() * factor for factor in sorted(factors or {1.0})]
+    return {
+        "lr": of_groups(rates),
+        "momentum": getattr(optimizer, "_momentum", None),
+        "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
+        "eps": getattr(optimizer, "_epsilon", None),
+        "weight_decay": _weight_decay(optimizer, group),
+    }
+
+
+def _weight_decay(optimizer: Any, group: Any) -> Any:
+    """Return the weight decay of a group, or a list with each different value. None: it is not L2 decay."""
     for name in ("_weight_decay", "_lamb_weight_decay"):  # of AdamW and of Lamb
         if hasattr(optimizer, name):
             return getattr(optimizer, name)
-    decays = {_l2_decay(optimizer, group, each) for group in _groups(optimizer) for each in group["params"]}
+    decays = {_l2_decay(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
@@ -216,5 +242,5 @@ def _is_cleared(optimizer: Any) -> bool:
 
 def _groups(optimizer: Any) -> list[Any]:
     """Return the parameter groups of an optimizer. Parameters without groups are one group."""
-    parameters = list(optimizer._parameter_list or [])
+    parameters = list(optimizer._param_groups or [])
     return parameters if parameters and isinstance(parameters[0], dict) else [{"params": parameters}]

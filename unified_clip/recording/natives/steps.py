@@ -139,8 +139,13 @@ def record_step(
 
 
 def of_groups(values: Sequence[Any]) -> Any:
-    """Return a setting of several parameter groups: one value if it is equal in all groups, else a list."""
-    return values[0] if all(value == values[0] for value in values) else list(values)
+    """Return a setting of several parameter groups: one value if it is equal in all groups, else a list.
+
+    A value that is a list adds its entries to the list of all groups.
+    """
+    if all(value == values[0] for value in values):
+        return values[0]
+    return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
 
 
 def plain(value: Any) -> Any:

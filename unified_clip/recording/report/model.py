@@ -22,6 +22,7 @@ from ..rounding import distance
 from ..runs import RecordedRun
 from . import agreement, sentences
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
+from .remedies import remedies
 
 Value = Annotated[Any, PlainSerializer(_json.plain, when_used="json")]
 """A value of a recording: a number, a text, a list of these, or null."""
@@ -173,7 +174,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
         losses=agreement.losses(comparison),
-        remedies=[advice for each in sentences.remedies(comparison).values() for advice in each],
+        remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=sentences.where_to_look(comparison),
         ruled_out=sentences.ruled_out(comparison),
         runs=list(map(_run, runs)),

@@ -13,6 +13,7 @@ from ..divergence import Divergence
 from ..optimizer_steps import STAGES
 from ..runs import RecordedCall, RecordedRun
 from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses
+from .remedies import remedies, step_of_other_eps
 
 FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
 RULED_OUT: dict[CauseKind, str] = {
@@ -59,25 +60,6 @@ COUNTS = {
 }
 """The words for the counted things, by stage, for stages whose divergences are between two counts."""
 
-REMEDIES: dict[CauseKind, str] = {
-    "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
-    "or a learning rate, do that on the other side too.",
-    "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
-    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
-    "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
-}
-"""The advice about a cause, by kind, for causes whose sentence has no advice. That of another eps is below."""
-
-EPS_REMEDIES = {
-    "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
-    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm, and "
-    "`clip_grad_norm_(parameters, c)` adds 1e-06.",
-    "each": "To have the same eps on both sides, keep the clip per tensor, and use functions of one family. PyTorch: "
-    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
-    "`clip_grad_norm_([p], c)` adds 1e-06.",
-}
-"""The advice about another eps, by the rule of the runs."""
-
 UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
 
 
@@ -117,33 +99,6 @@ def _with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequen
         yield from rest.pop(sentence.partition(":")[0].lower(), ())
     for advice in rest.values():
         yield from advice
-
-
-def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
-    """Return {kind of a cause: sentences of advice}. Leave out causes without advice."""
-    advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
-    if (step := _step_of_other_eps(comparison)) is not None:
-        advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
-    return advice
-
-
-def _step_of_other_eps(comparison: RecordingComparison) -> int | None:
-    """Return the first step at which another eps shows, or None if the eps is the same or unknown."""
-    causes = comparison.divergences.items()
-    steps = [divergence.step for divergence, found in causes if any(each.kind == "another eps" for each in found)]
-    if comparison.other_eps:
-        steps.append(comparison.other_eps[0].step)
-    return min(steps, default=None)
-
-
-def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
-    """Return the rules of the calls at a step: "each", "global" or both.
-
-    Several calls that clip one gradient each count as "each".
-    """
-    lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
-    is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
-    return {"each" if is_loop or line.rule == "each" else "global" for line in lines}
 
 
 def about(run: RecordedRun) -> str:
@@ -247,7 +202,7 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
     steps = [each for each in earlier if each.stage in STAGES]
     if steps:
         return f"This difference can follow from the one at step {steps[0].step}."
-    step = _step_of_other_eps(comparison)
+    step = step_of_other_eps(comparison)
     is_later = step is not None and step <= divergence.step
     return f"This difference can follow from the other eps at step {step}." if is_later else UNEXPLAINED
 
@@ -302,10 +257,36 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
         place = "the optimizers"
     same = "" if is_first else f" up to step {first.step - 1}"
     what = "weights" if first.stage == "weight" else "gradients"
-    return [
-        f"Clipping is the same{same}: rule, threshold, norm type and formula. The {what} differ before the clip of "
-        f"step {first.step}. Compare {place}."
-    ]
+    clips = f"Clipping is the same{same}: rule, threshold, norm type and formula"
+    if different := _other_clips(comparison, first.step):
+        clips = f"Clipping is not known to be the same: {', and '.join(different.values())}"
+    return [f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."]
+
+
+def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
+    """Return {what: phrase} for each property in which the clips up to a step differ, or may differ.
+
+    These properties are no divergences of their own: the calls of each step, the gradients of each call, and eps.
+    """
+    runs = (comparison.a, comparison.b)
+    clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
+    found = {}
+    if clips[0] != clips[1]:
+        numbers = (n for n in sorted({*clips[0], *clips[1]}) if clips[0].count(n) != clips[1].count(n))
+        number = next(numbers)
+        counts = " and ".join(count_calls(each.count(number)) for each in clips)
+        found["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
+    elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
+        counts = " and ".join(f"{run.name} has {count_calls(len(run.lines))}" for run in runs)
+        found["calls"] = f"{counts}. If both ran the same number of steps, they make another number of calls per step"
+    for pair in comparison.pairs:
+        if pair.a.step > step:
+            break
+        if (pair.a.eps or 0.0) != (pair.b.eps or 0.0):
+            found.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
+        if None not in (pair.a.count, pair.b.count) and pair.a.count != pair.b.count and not pair.names:
+            found.setdefault("count", f"the calls clip {pair.a.count} and {pair.b.count} gradients")
+    return found
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
@@ -341,7 +322,12 @@ def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
         found.add("gradient accumulation")
     if any("lr" not in each.settings for each in steps):
         found.add("another learning rate")
-    if clips[0] != clips[1]:
+    different = _other_clips(comparison, step)
+    if "eps" in different:
+        found.add("another eps")
+    if "calls" in different:
+        found |= {"another rule", "per tensor for global", "shifted step"}
+    if clips[0] != clips[1] or "calls" in different:
         found |= {"clipped twice", "several clips before a step"}
     elif not has_steps and not by_total_norm:
         found.add("clipped twice")

@@ -1,0 +1,159 @@
+"""`unified-clip compare`: one norm for each parameter group, and parameters that one run packs into one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip.recording import compare
+from unified_clip.recording.report import sentences
+
+Lines = list[dict[str, Any]]
+GROUPS = {"0": 3.0, "1": 4.0}, {"0": 12.0}
+SHAPES = {"0": [4, 2], "1": [2, 4]}, {"0": [16]}
+STEP = {"optimizer": "torch.optim.AdamW", "settings": {"lr": 0.1, "weight_decay": [0.1, 0.0]}, "backward_calls": 1}
+
+HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
+
+
+def line(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
+    """A global clip of gradients with these norms at 1."""
+    norms = {"a": 3.0, "b": 4.0, "c": 12.0} if norms is None else norms
+    total, eps, weights = math.hypot(*norms.values()), changes.get("eps", 0.0), changes.pop("weights", {})
+    found = {
+        "step": step, "call": "clip_by_global_norm", "framework": "numpy", "rule": "global", "threshold": 1.0,
+        "norm_type": 2.0, "eps": eps, "dtype": "float32", "norm": total, "coef": min(1.0, 1.0 / (total + eps)),
+        "clipped": total > 1, "nan": 0, "inf": 0, "seconds": 0.001,
+        "parameters": {n: {"norm": norm, "shape": [8], "weight": weights.get(n)} for n, norm in norms.items()},
+    }  # fmt: skip
+    return {**found, **changes}
+
+
+def mistakes(found: compare.RecordingComparison) -> list[str]:
+    return [each.kind for each in found.findings]
+
+
+def clip(step: int, norms: dict[str, float], shapes: dict[str, list[int]], **changes: Any) -> dict[str, Any]:
+    found = line(step, norms, weights=dict.fromkeys(norms, changes.pop("weight", 1.0)), count=len(norms), **changes)
+    parameters = {name: {**each, "shape": shapes[name]} for name, each in found["parameters"].items()}
+    return {**found, "parameters": parameters}
+
+
+def per_group(steps: int = 2, factor: float = 1.0, **changes: Any) -> Lines:
+    lines: Lines = []
+    for n in range(1, 2 * steps, 2):
+        for call, (norms, shapes) in enumerate(zip(GROUPS, SHAPES, strict=True)):
+            lines.append(clip(n + call, {name: factor * norm for name, norm in norms.items()}, shapes, **changes))
+        lines.append({"step": n + 1, **STEP})
+    return lines
+
+
+def by_total_norm(steps: int = 2, factor: float = 1.0, **changes: Any) -> Lines:
+    norms = {"0": 3.0 * factor, "1": 4.0 * factor, "2": 12.0 * factor}
+    shapes = {"0": [4, 2], "1": [2, 4], "2": [16]}
+    return [each for n in range(1, steps + 1) for each in (clip(n, norms, shapes, **changes), {"step": n, **STEP})]
+
+
+def without_norms(lines: Iterable[dict[str, Any]]) -> Lines:
+    return [{**each, "parameters": {}} if "call" in each else each for each in lines]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[..., compare.RecordingComparison]:
+    def compare_written(a: Lines, b: Lines, **options: Any) -> compare.RecordingComparison:
+        for name, lines in (("a.jsonl", a), ("b.jsonl", b)):
+            (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
+        return compare.compare(tmp_path / "a.jsonl", tmp_path / "b.jsonl", **options)
+
+    return compare_written
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+@pytest.mark.parametrize("norms", [True, False])
+def test_a_norm_for_each_group_is_named_also_if_the_gradients_differ(compared: Any, factor: float, norms: bool) -> None:
+    old, new = per_group(), by_total_norm(factor=factor, eps=1e-6)
+    if not norms:
+        old, new = without_norms(old), without_norms(new)
+    for a, b, rules in ((old, new, "per group and total norm"), (new, old, "total norm and per group")):
+        printed = sentences.lines(found := compared(a, b))
+        assert mistakes(found) == ["per group for global"]
+        assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
+        assert ("The gradients differ, too" in printed[3]) == (factor != 1.0)
+        assert 'GradientClipByGlobalNorm(c).clip_(group["params"])' in printed[4]
+        assert not any("Clipping is the same" in each or each.startswith("Ruled out") for each in printed)
+
+
+def test_other_initial_weights_are_named_beside_the_norm_of_each_group(compared: Any) -> None:
+    found = compared(per_group(), by_total_norm(factor=0.7, weight=2.0))
+    assert mistakes(found) == ["per group for global", "other initial weights"]
+    assert "the norms over all weights are 1.73205081 and 3.46410162" in str(found.findings[1])
+
+
+def test_the_clips_of_a_loop_are_per_tensor_also_if_the_gradients_differ(compared: Any) -> None:
+    norms = enumerate({"0": 3.0, "1": 4.0, "2": 12.0}.items(), start=1)
+    loop = [*(clip(n, {"0": norm}, {"0": [8]}) for n, (_, norm) in norms), {"step": 3, **STEP}]
+    (cause,) = compared(without_norms(loop), without_norms(by_total_norm(1, 0.7))).findings
+    assert cause.kind == "per tensor for global"
+    assert "clips single gradients by 3 norms" in cause.sentence
+
+
+def test_clipping_is_not_the_same_if_the_number_of_calls_or_eps_may_differ(compared: Any) -> None:
+    long = [line(n) for n in range(1, 9)]
+    short = [line(n, {"a": 3.3, "b": 5.0, "c": 11.0}, weights={}) for n in range(1, 5)]
+    for new, text in (
+        (short, "a.jsonl has 8 calls and b.jsonl has 4 calls. If both ran"),
+        ([{**each, "eps": 1e-6} for each in short], "the eps of the clips is 0 and 1e-06"),
+    ):
+        printed = sentences.lines(found := compared(long, new))
+        assert any("Clipping is not known to be the same" in each and text in each for each in printed)
+        assert not {"another rule", "per tensor for global", "clipped twice"} & {*sentences.ruled_out(found)}
+    assert "another rule" in sentences.ruled_out(compared(long[:4], short))
+
+
+def test_steps_that_the_script_sets_are_kept(compared: Any) -> None:
+    """The optimizer's line follows only the first clip of the step, but the script says that both are of step 1."""
+    lines = [line(1), {"step": 1, **STEP}, line(1, {"c": 1.0}, seconds=0.002), line(2), {"step": 2, **STEP}]
+    found = compared(lines, lines)
+    assert [pair.a.step for pair in found.pairs] == [1, 1, 2]
+
+
+# -- packed parameters
+
+PARTS = {"q": ([4, 4], 1.0), "k": ([4, 4], 2.0), "v": ([4, 4], 2.0), "out": ([4, 4], 4.0), "bias": ([4], 5.0)}
+PACKED = {"0": ([12, 4], 3.0), "1": ([4, 4], 4.0), "2": ([4], 5.0)}
+
+
+def network(parameters: dict[str, tuple[list[int], float]], **changes: Any) -> Lines:
+    norms = {name: norm for name, (_, norm) in parameters.items()}
+    found = clip(1, norms, {name: shape for name, (shape, _) in parameters.items()}, **changes)
+    for name, each in found["parameters"].items():
+        each["weight"] = parameters[name][1]
+    return [found]
+
+
+def test_a_packed_parameter_is_compared_with_its_parts(compared: Any) -> None:
+    found = compared(network(PARTS), network(PACKED))
+    assert found.first is None
+    assert found.pairs[0].names == {"q + k + v": "0", "out": "1", "bias": "2"}
+    other = network({**PACKED, "0": ([12, 4], 6.0)})
+    assert compared(network(PARTS), other).first.parameter == "q + k + v"
+
+
+def test_parameters_are_not_paired_by_a_shape_of_which_one_run_has_more(compared: Any) -> None:
+    """Without the elements of `bias`, `0` is no packed parameter of the first run."""
+    more = network({**PARTS, "rest": ([3], 1.0)})
+    names = compared(more, network(PACKED)).pairs[0].names
+    assert names == {"bias": "2"}
+
+
+def test_fewer_gradients_with_the_same_total_norm_are_not_left_out(compared: Any) -> None:
+    old, new = (without_norms(network(each)) for each in (PARTS, PACKED))
+    new[0]["norm"] = math.nextafter(new[0]["norm"], 0.0)
+    assert "left out" not in mistakes(compared(old, new))
+    new[0]["norm"] *= 0.9
+    assert "left out" in mistakes(compared(old, new))

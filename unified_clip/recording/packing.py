@@ -1,0 +1,89 @@
+"""Compare a parameter that one run stores as a whole with its parts in the other run, such as query, key and value."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..causes.scaling import combined_norm
+from .rounding import single
+from .runs import Parameter, RecordedCall
+
+JOINT = " + "
+"""The text between the names of parameters that are compared together."""
+
+
+def packed(
+    a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
+) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
+    """Join the parts of packed parameters of two calls. Return both calls, and the names of all paired parameters.
+
+    The parameters that `names` lacks are walked through in order. A parameter of one call is paired with the next
+    parameters of the other call that together have as many elements. If this does not pair all of them, or if the calls
+    have norms of single gradients, return the arguments unchanged.
+    """
+    rest_a = [name for name in a.parameters if name not in names]
+    rest_b = [name for name in b.parameters if name not in {*names.values()}]
+    if not (rest_a and rest_b) or any(call.rule not in ("global", "value") for call in (a, b)):
+        return a, b, names
+    sizes = [[_elements(call.parameters[n]) for n in rest] for call, rest in ((a, rest_a), (b, rest_b))]
+    blocks = list(_blocks(*sizes))
+    if not blocks or any(min(map(len, block)) != 1 for block in blocks):
+        return a, b, names
+    parts_a, parts_b = ([[rest[index] for index in block[side]] for block in blocks]
+                        for side, rest in enumerate((rest_a, rest_b)))  # fmt: skip
+    joined = {JOINT.join(left): JOINT.join(right) for left, right in zip(parts_a, parts_b, strict=True)}
+    return _joined(a, parts_a), _joined(b, parts_b), {**names, **joined}
+
+
+def elements(call: RecordedCall) -> float:
+    """Return the number of elements of all gradients of a call, or NaN if it is unknown."""
+    sizes = [_elements(each) for each in call.parameters.values()]
+    return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
+
+
+def _elements(parameter: Parameter) -> int | None:
+    lengths = [length for length in parameter.shape if length is not None]
+    return math.prod(lengths) if len(lengths) == len(parameter.shape) else None
+
+
+def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the smallest (positions in a, positions in b), in order, whose sizes add up to the same number.
+
+    Yield nothing if a size is unknown, or if both lists have different sums.
+    """
+    if None in (*a, *b) or sum(map(int, filter(None, a))) != sum(map(int, filter(None, b))):
+        return
+    ends = [list(itertools.accumulate(int(size or 0) for size in sizes)) for sizes in (a, b)]
+    starts = [0, 0]
+    for end in sorted({*ends[0]} & {*ends[1]}):
+        stops = [max(index for index, each in enumerate(side) if each == end) + 1 for side in ends]
+        yield list(range(starts[0], stops[0])), list(range(starts[1], stops[1]))
+        starts = stops
+
+
+def _joined(call: RecordedCall, parts: Sequence[Sequence[str]]) -> RecordedCall:
+    """Return a call in which the parameters of each list are one parameter, with their combined norms."""
+    first_of = {names[0]: names for names in parts if len(names) > 1}
+    inner = {name for names in first_of.values() for name in names[1:]}
+    if not first_of:
+        return call
+    parameters: dict[str, Parameter] = {}
+    for name, parameter in call.parameters.items():
+        if name in first_of:
+            parameters[JOINT.join(first_of[name])] = _sum(call, first_of[name])
+        elif name not in inner:
+            parameters[name] = parameter
+    return call.model_copy(update={"parameters": parameters})
+
+
+def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
+    parts = [call.parameters[name] for name in names]
+    weights = [part.weight for part in parts if part.weight is not None]
+    rounded = float if call.dtype == "float64" else single
+    return Parameter(
+        shape=(sum(_elements(part) or 0 for part in parts),),
+        norm=rounded(combined_norm([part.norm for part in parts], call.order)),
+        weight=rounded(combined_norm(weights, call.order)) if len(weights) == len(parts) else None,
+    )

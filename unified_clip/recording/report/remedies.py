@@ -1,0 +1,56 @@
+"""Advise how to correct the causes of a difference."""
+
+from __future__ import annotations
+
+from ...causes.observation import CauseKind
+from ..compare import RecordingComparison
+
+REMEDIES: dict[CauseKind, str] = {
+    "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
+    "or a learning rate, do that on the other side too.",
+    "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
+    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
+    "`clip_grad_norm_(model.parameters(), c)` by the total norm.",
+    "per group for global": "To have the same rule, clip both sides per group or both by the total norm. Paddle calls "
+    "the clip of an optimizer once for each parameter group. PyTorch: `for group in optimizer.param_groups: "
+    'unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, as Paddle does, and '
+    "`clip_grad_norm_(model.parameters(), c)` by the total norm. The order of the groups does not matter.",
+}
+"""The advice about a cause, by kind, for causes whose sentence has no advice. That of another eps is below."""
+
+EPS_REMEDIES = {
+    "global": "To have the same eps on both sides, use functions of one family. PyTorch: "
+    "`unified_clip.torch.GradientClipByGlobalNorm(c).clip_(parameters)` adds nothing to the total norm, and "
+    "`clip_grad_norm_(parameters, c)` adds 1e-06.",
+    "each": "To have the same eps on both sides, keep the clip per tensor, and use functions of one family. PyTorch: "
+    "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` adds nothing to each norm, and a loop of "
+    "`clip_grad_norm_([p], c)` adds 1e-06.",
+}
+"""The advice about another eps, by the rule of the runs."""
+
+
+def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
+    """Return {kind of a cause: sentences of advice}. Leave out causes without advice."""
+    advice = {each.kind: [REMEDIES[each.kind]] for each in comparison.findings if each.kind in REMEDIES}
+    if (step := step_of_other_eps(comparison)) is not None:
+        advice["another eps"] = [EPS_REMEDIES[rule] for rule in sorted(_rules_at(comparison, step), reverse=True)]
+    return advice
+
+
+def step_of_other_eps(comparison: RecordingComparison) -> int | None:
+    """Return the first step at which another eps shows, or None if the eps is the same or unknown."""
+    causes = comparison.divergences.items()
+    steps = [divergence.step for divergence, found in causes if any(each.kind == "another eps" for each in found)]
+    if comparison.other_eps:
+        steps.append(comparison.other_eps[0].step)
+    return min(steps, default=None)
+
+
+def _rules_at(comparison: RecordingComparison, step: int) -> set[str]:
+    """Return the rules of the calls at a step: "each", "global" or both.
+
+    Several calls that clip one gradient each count as "each".
+    """
+    lines = [pair.a for pair in comparison.pairs if pair.a.step == step]
+    is_loop = len(lines) > 1 and all(len(line.parameters) == 1 for line in lines)
+    return {"each" if is_loop or line.rule == "each" else "global" for line in lines}
