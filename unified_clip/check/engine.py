@@ -59,6 +59,7 @@ def check(
     found = _read(files, rules, root, advance)
     found.uses = list(_with_any_nonfinite(found.uses, wanted, rules, root))
     findings, notes = required.check(clip, rules.require, paths, files, found)
+    findings += required.each(clip, rules.each, files, found)
     judge = Judge(wanted, clip, found.uses)
     findings += off.not_understood(clip, rules.off, files, found)
     ignored: list[Finding] = []
@@ -282,7 +283,7 @@ def _unused(
             edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
             edit = edit if is_whole else f"If no other file needs the rule: {edit[0].lower()}{edit[1:]}"
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
-    for name in ("explicit", "nearest", "off", "nonfinite") if is_whole else ():
+    for name in ("each", "explicit", "nearest", "off", "nonfinite") if is_whole else ():
         for index, glob in enumerate(getattr(rules, name)):
             if not any(patterns.matches(glob, file, root) for file in files):
                 why = f"No checked file matches {glob!r}."

@@ -15,6 +15,7 @@ from .clip_use import ClipUse, Found, shown
 from .command_lines import SHELLS
 from .judge import without_clip
 from .model import Finding
+from .python import optimizers
 from .trainer_files import PYTHON
 
 SUFFIXES = (*KINDS, PYTHON, *SHELLS)
@@ -67,6 +68,25 @@ def check(
     be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
     note = f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."
     return findings, [note] if outside else []
+
+
+def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+    """Yield a finding for each Python file of `check.each` that builds an optimizer and has no clip.
+
+    A clip that has to be off does not count. clip: The file of the clip configuration. globs: The patterns.
+    files: The checked files. found: The clips in these files.
+    """
+    root = clip.resolve().parent
+    clipping = _files([use for use in found.uses if not use.unused and not use.must_be_off]) | found.files
+    for file in files:
+        glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
+        if not glob or file.suffix.lower() != PYTHON or os.path.realpath(file) in clipping:
+            continue
+        if (optimizer := optimizers.first(file)) is not None:
+            line, code = optimizer
+            why = f"The file builds an optimizer, {code}, and has no clip."
+            edit = "Clip in this file. If other code clips these gradients, narrow the pattern."
+            yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
 def _elsewhere(files: Sequence[Path], found: Found) -> str:

@@ -41,6 +41,10 @@ class CheckRules(ConfigModel):
         default=[],
         description=f'files of which at least one must have a clip, such as ["nlp/**", "vision/**"]: {GLOB}',
     )
+    each: list[Name] = Field(
+        default=[],
+        description=f"Python files of which each one that builds an optimizer must have a clip: {GLOB}",
+    )
     explicit: list[Name] = Field(
         default=[],
         description=f"files in which a trainer's default is no clip: they must set the clip key: {GLOB}",

@@ -75,3 +75,28 @@ def test_a_missing_clip_is_in_every_report(
     check({"a.py": BY_HAND}, WANTED)
     assert cli.main(["config", "check", "clip.toml", ".", "--format", format_]) == 1
     assert start in capsys.readouterr().out
+
+
+EACH = WANTED + '[check]\neach = ["research/*.py"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import optax\n\ntx = optax.adamw(1e-3)\n", 3),
+        ("import torch\n\nopt = torch.optim.AdamW(model.parameters())\n", 3),
+        ("from torch.optim import SGD\n\nopt = SGD(model.parameters())\n", 3),
+        ("import keras\n\nopt = keras.optimizers.Adam(1e-3)\n", 3),
+        ("import tensorflow as tf\n\nopt = tf.keras.optimizers.Adam(1e-3)\n", 3),
+        ("import paddle\n\nopt = paddle.optimizer.AdamW(parameters=m.parameters())\n", 3),
+        ("import torch\n\ns = torch.optim.lr_scheduler.StepLR(opt, 3)\n", 0),
+        ("import torch\n\ns = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 3)\n", 0),
+        ("import paddle\n\ns = paddle.optimizer.lr.StepDecay(0.1)\n", 0),
+        ("import optax\n\nloss = optax.softmax_cross_entropy(x, y)\n", 0),
+        ("import torch\n\nopt = torch.optim.AdamW(m.parameters())\n" + TORCH % "1.0", 0),
+    ],
+)
+def test_each_file_that_builds_an_optimizer_has_to_clip(check: Check, text: str, line: int) -> None:
+    files = {"research/a.py": text, "research/b.py": TORCH % "1.0", "other.py": "import optax\n\no = optax.sgd(1.0)\n"}
+    findings = check(files, EACH).findings
+    assert [(each.path, each.line, each.kind) for each in findings] == [("research/a.py", line, "missing")] * bool(line)
