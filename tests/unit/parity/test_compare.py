@@ -21,6 +21,7 @@ from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions, Framework
 from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.tensors import ulp
+from unified_clip.tensors.types import Sparse
 
 
 def outcome(norm: float | None, *gradients: Any, dtype: str = "float32") -> CallOutcome:
@@ -447,3 +448,18 @@ def test_an_error_is_known_by_the_function_that_raised_it() -> None:
     assert judged_as([raises], {("torch", "long tensor"): NativeDeviation("norm", "raises")})[0] == {
         "long tensor": "different"
     }
+
+
+def test_a_sum_of_rows_that_is_rounded_otherwise_is_no_changed_gradient() -> None:
+    def deviation(rows: list[int]) -> NativeDeviation | None:
+        sparse = Sparse(np.array(rows, np.int64), dense([[0.1], [0.2]]), (3, 1))
+        one = case([sparse], "clip_by_global_norm", clip_norm=10.0)
+        expected = oracle.expect(one)
+        off = [dense(each.values() * (1 + 2.0**-23)) for each in expected.gradients or [] if each]
+        return measure.measure(one, expected, CallOutcome(expected.norm, off, name="clip"))
+
+    repeated, single = deviation([1, 1]), deviation([0, 1])
+    assert repeated
+    assert single
+    assert (repeated.kind, repeated.differs) == ("", True)
+    assert single.kind == "touched"
