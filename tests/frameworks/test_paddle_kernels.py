@@ -1,7 +1,9 @@
-"""Paddle: with UNIFIED_CLIP_GRAPH=kernels, static programs call the kernels, with the bits of the host path."""
+"""Paddle: static programs call the kernels, with the bits of the host path."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +17,11 @@ from support.paddle_programs import program
 
 import unified_clip
 import unified_clip.paddle as uc
-from unified_clip._native import KERNELS
+from unified_clip import numpy
+from unified_clip._backends.paddle.operators import REGISTERED, SHORT
 
 pytestmark = [
-    pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels"),
+    pytest.mark.skipif(not REGISTERED, reason="no compiled kernels, or a Paddle whose programs cannot call them"),
     pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning"),  # Paddle's backward pass
 ]
 
@@ -26,14 +29,14 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "kernels")
+    monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
 
 def gradients(scale: float = 1.0) -> list[np.ndarray]:
+    """Return arrays, the last of which is long: the kernels and not Paddle multiply it."""
     random = np.random.default_rng(0)
-    return [
-        (random.standard_normal(shape) * scale).astype("float32") for shape in ((5, 7), (3,), (), (0, 4), (2, 1, 4))
-    ]
+    shapes = ((5, 7), (3,), (), (0, 4), (2, 1, 4), (2, SHORT))
+    return [(random.uniform(-3, 3, shape) * scale).astype("float32") for shape in shapes]
 
 
 @contextmanager
@@ -51,10 +54,11 @@ def values(arrays: Sequence[np.ndarray], dtype: str = "float32") -> tuple[list[A
     return [paddle.static.data(name, array.shape, "float32").astype(dtype) for name, array in fed.items()], fed
 
 
-def operators(block_or_program: Any = None) -> list[str]:
-    """Return the operators of unified_clip in the main program."""
-    ops = paddle.static.default_main_program().global_block().ops
-    return [op.name().removeprefix("py_op.unified_clip_") for op in ops if "unified_clip" in op.name()]
+def operators(program: Any = None) -> list[str]:
+    """Return the operators of unified_clip in a program, by default the main program."""
+    ops = (program or paddle.static.default_main_program()).global_block().ops
+    prefix = "custom_op.unified_clip_"
+    return [op.name().removeprefix(prefix) for op in ops if op.name().startswith(prefix)]
 
 
 def in_program(function: Callable[[list[Any]], list[Any]], arrays: list[np.ndarray], dtype: str) -> list[bytes]:
@@ -93,7 +97,7 @@ def test_a_program_has_the_bits_of_the_host_path(name: str, dtype: str, scale: f
 
 def test_lists_of_dtypes_have_the_bits_of_the_host_path() -> None:
     def clip(tensors: list[Any]) -> list[Any]:
-        dtypes = ("float32", "bfloat16", "float64", "float16", "float32")
+        dtypes = ("float32", "bfloat16", "float64", "float16", "float32", "bfloat16")
         mixed = [tensor.astype(dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
         clipped, norm = uc.clip_by_global_norm(mixed, 1.5)
         return [*clipped, norm]
@@ -149,7 +153,7 @@ def test_optimizers_of_a_program_train_as_in_dynamic_mode(clip: Any) -> None:
         x = paddle.static.data("x", [8, 4], "float32")
         loss = Net()(x)
         paddle.optimizer.SGD(0.5, grad_clip=clip).minimize(loss)
-        assert [name.split("_")[0] for name in operators()] == ["norm", "scale"]
+        assert len(operators()) == 1
         executor = paddle.static.Executor()
         executor.run(paddle.static.default_startup_program())
         found = [executor.run(feed={"x": batch(step)}, fetch_list=[loss])[0] for step in range(5)]
@@ -179,11 +183,12 @@ def test_a_result_shares_no_memory_with_an_unchanged_gradient() -> None:
     with static_mode(), program():
         given, fed = values(gradients())
         results = in_pairs(uc.GradientClipByNorm(1e9))(given)
-        paddle.assign(given[0] * 2.0, results[0])
-        afterwards = given[0] + (results[0] - results[0])
-        found = paddle.static.Executor().run(feed=fed, fetch_list=[afterwards, results[0]])
-    np.testing.assert_array_equal(found[0], fed["g0"])
-    np.testing.assert_array_equal(found[1], fed["g0"] * 2)
+        for index in (0, 5):  # a short and a long one
+            paddle.assign(given[index] * 2.0, results[index])
+            afterwards = given[index] + (results[index] - results[index])
+            found = paddle.static.Executor().run(feed=fed, fetch_list=[afterwards, results[index]])
+            np.testing.assert_array_equal(found[0], fed[f"g{index}"])
+            np.testing.assert_array_equal(found[1], fed[f"g{index}"] * 2)
 
 
 def test_programs_run_in_several_threads() -> None:
@@ -236,20 +241,221 @@ def test_operations_of_paddle_compute_on_request(variable: str, monkeypatch: pyt
         assert operators() == []
 
 
-def test_programs_can_be_saved_by_default_but_not_with_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+# -- memory
+
+
+def long_value(dtype: str = "float32") -> tuple[Any, np.ndarray, dict[str, np.ndarray]]:
+    """Return an intermediate value that the kernels multiply, its numbers, and what to feed."""
+    fed = np.random.default_rng(0).standard_normal((2, SHORT)).astype("float32")
+    return paddle.static.data("x", fed.shape, "float32").astype(dtype) * 2.0, fed * 2, {"x": fed}
+
+
+def numpy_clipped(array: np.ndarray, threshold: float) -> np.ndarray:
+    (clipped,), _ = numpy.clip_by_global_norm([array], threshold)
+    return clipped
+
+
+def run(fed: dict[str, np.ndarray], fetched: list[Any]) -> list[np.ndarray]:
+    return paddle.static.Executor().run(feed=fed, fetch_list=fetched)
+
+
+def test_a_gradient_that_is_read_after_the_clip_keeps_its_value() -> None:
+    for read_later in ("fetched", "used", "not read"):
+        with static_mode(), program():
+            value, array, fed = long_value()
+            clipped = uc.clip_by_global_norm([value], 1.0)[0][0]
+            assert operators() == ["norm_2", "scale_"]
+            other = {"fetched": value, "used": value - 1.0, "not read": clipped}[read_later]
+            results = run(fed, [clipped, other])
+        expected = numpy_clipped(array, 1.0)
+        np.testing.assert_array_equal(results[0], expected)
+        np.testing.assert_array_equal(
+            results[1], {"fetched": array, "used": array - 1, "not read": expected}[read_later]
+        )
+
+
+def test_a_gradient_that_is_clipped_twice_is_clipped_twice() -> None:
     with static_mode(), program():
-        uc.clip_by_global_norm(values(gradients())[0], 1.0)
-        with pytest.raises(ValueError, match="Unknown Attr"):
-            paddle.static.save(paddle.static.default_main_program(), str(tmp_path / "with"))
-    monkeypatch.delenv("UNIFIED_CLIP_GRAPH")
+        value, array, fed = long_value()
+        both = [uc.clip_by_global_norm([value], threshold)[0][0] for threshold in (1.0, 2.0)]
+        again = uc.clip_by_global_norm([both[1]], 0.5)[0][0]
+        results = run(fed, [*both, again])
+    twice = numpy_clipped(array, 2.0)
+    for result, expected in zip(results, (numpy_clipped(array, 1.0), twice, numpy_clipped(twice, 0.5)), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_equal_clips_of_one_gradient_are_not_merged_into_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """to_static eliminates common subexpressions. The copies of a gradient are such, but are written to."""
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "kernels")
+
+    def function(x: Any) -> tuple[Any, Any]:
+        value = x * 2.0
+        first, second = (uc.clip_by_global_norm([value], threshold)[0][0] for threshold in (1.0, 2.0))
+        return first, second
+
+    array = np.random.default_rng(0).standard_normal((2, SHORT)).astype("float32")
+    compiled = paddle.jit.to_static(function, full_graph=True)
+    for result, threshold in zip(compiled(paddle.to_tensor(array)), (1.0, 2.0), strict=True):
+        np.testing.assert_array_equal(result.numpy(), numpy_clipped(array * 2, threshold))
+    names = [op.name() for op in compiled.concrete_program.main_program.global_block().ops]
+    assert names.count("custom_op.unified_clip_scale_") == 2
+
+
+# -- saved programs
+
+ZEROS, ONES = (paddle.nn.initializer.Constant(value) for value in (0.0, 1.0))
+
+LOADS_A_PROGRAM = """
+import sys
+{imports}
+import numpy as np, paddle
+paddle.enable_static()
+executor = paddle.static.Executor()
+program, feeds, fetches = paddle.static.load_inference_model(sys.argv[1], executor)
+for _ in "ab":
+    results = executor.run(program, feed={{feeds[0]: np.load(sys.argv[1] + ".npy")}}, fetch_list=fetches)
+np.save(sys.argv[1] + ".result.npy", results[0])
+"""
+
+
+def load_elsewhere(path: Path, imports: str) -> subprocess.CompletedProcess[str]:
+    """Load a program in a new process, and run it twice."""
+    code = LOADS_A_PROGRAM.format(imports=imports)
+    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=300)
+
+
+def paddle_data() -> Any:
+    """Return the value that `long_value` feeds."""
+    ops = paddle.static.default_main_program().global_block().ops
+    return next(op.result(0) for op in ops if op.name() == "pd_op.data")
+
+
+def save_clip(path: Path) -> np.ndarray:
+    """Save a program that clips, and its input. Return its result."""
     with static_mode(), program():
-        uc.clip_by_global_norm(values(gradients())[0], 1.0)
-        assert operators() == []
-        paddle.static.save(paddle.static.default_main_program(), str(tmp_path / "without"))
-    assert (tmp_path / "without.json").is_file()
+        value, array, fed = long_value()
+        with paddle.no_grad():  # for an inference
+            value = value + paddle.static.create_parameter([1], "float32", default_initializer=ZEROS)
+            clipped = uc.clip_by_global_norm([value], 1.0)[0][0]
+        executor = paddle.static.Executor()
+        executor.run(paddle.static.default_startup_program())
+        paddle.static.save_inference_model(str(path), [paddle_data()], [clipped], executor)
+    np.save(f"{path}.npy", fed["x"])
+    return numpy_clipped(array, 1.0)
+
+
+def test_a_saved_program_runs_where_unified_clip_is_imported(tmp_path: Path) -> None:
+    expected = save_clip(tmp_path / "clip")
+    loaded = load_elsewhere(tmp_path / "clip", "import unified_clip.paddle")
+    assert loaded.returncode == 0, loaded.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "clip.result.npy"), expected)
+    loaded = load_elsewhere(tmp_path / "clip", "")
+    assert loaded.returncode != 0
+    assert "defs should equal op outputs" in loaded.stderr  # Paddle's words, which docs/paddle.md explains
+
+
+def test_a_program_saved_with_operations_needs_paddle_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+    expected = save_clip(tmp_path / "clip")
+    loaded = load_elsewhere(tmp_path / "clip", "sys.modules['unified_clip'] = None")
+    assert loaded.returncode == 0, loaded.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "clip.result.npy"), expected, rtol=1e-6)
+
+
+def test_passes_of_an_inference_engine_keep_the_results(tmp_path: Path) -> None:
+    """It merges equal expressions: the copies of a gradient are equal, but each is written to."""
+    with static_mode(), program(), paddle.no_grad():
+        value, array, fed = long_value()
+        weight = paddle.static.create_parameter([2, SHORT], "float32", default_initializer=ONES)
+        clipped = [uc.clip_by_global_norm([value], threshold)[0][0] for threshold in (1.0, 2.0)]
+        constrained = uc.clip_by_global_norm([weight], 1.0)[0][0] + value
+        executor = paddle.static.Executor()
+        executor.run(paddle.static.default_startup_program())
+        path = str(tmp_path / "clip")
+        paddle.static.save_inference_model(path, [paddle_data()], [*clipped, constrained], executor)
+    engine = paddle.inference.create_predictor(paddle.inference.Config(f"{path}.json", f"{path}.pdiparams"))
+    expected = [*(numpy_clipped(array, threshold) for threshold in (1.0, 2.0))]
+    expected.append(numpy_clipped(np.ones_like(array), 1.0) + array)
+    for _ in "ab":
+        engine.get_input_handle("x").copy_from_cpu(fed["x"])
+        engine.run()
+        results = [engine.get_output_handle(name).copy_to_cpu() for name in engine.get_output_names()]
+        for result, numbers in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(result, numbers)
+
+
+# -- processes
+
+CLIPS = """
+import os, numpy as np, paddle
+import unified_clip.paddle as uc
+paddle.enable_static()
+
+def run():
+    program = paddle.static.Program()
+    with paddle.static.program_guard(program, paddle.static.Program()):
+        x = paddle.static.data("x", [64, 4096], "float32")
+        norm = uc.clip_by_global_norm([x * 2.0], 1.0)[1]
+    return paddle.static.Executor().run(program, feed={"x": np.ones((64, 4096), "float32")}, fetch_list=[norm])[0]
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "assert run() == 1024",
+        "run()\nchild = os.fork()\nif not child: os._exit(run() != 1024)\nassert os.waitpid(child, 0)[1] == 0",
+    ],
+    ids=["exit", "fork"],
+)
+def test_a_process_that_ran_a_program_ends_and_forks(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", CLIPS + code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_of_an_operator_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with static_mode(), program():
+        value, _, fed = long_value()
+        wrong = paddle._C_ops._run_custom_op("unified_clip_scale", value, paddle.full([], 0.5, "float32"))
+        with pytest.raises(RuntimeError):
+            run(fed, wrong)
+    assert "unified_clip: unified_clip_scale takes one float64 coefficient" in capfd.readouterr().err
+
+
+# -- where the kernels compute
+
+
+def test_complex_gradients_have_the_bits_of_the_host_path() -> None:
+    random = np.random.default_rng(0)
+    arrays = [(random.standard_normal(shape) + 1j * random.standard_normal(shape)) for shape in ((2, SHORT), (3,), ())]
+    arrays = [array.astype("complex64") for array in arrays]
+    with static_mode(), program():
+        values = [paddle.static.data(f"g{index}", array.shape, "complex64") for index, array in enumerate(arrays)]
+        clipped, norm = uc.clip_by_global_norm(values, 1.5)
+        assert operators()[0] == "norm_2"
+        results = run({f"g{index}": array for index, array in enumerate(arrays)}, [*clipped, norm])
+    expected = uc.clip_by_global_norm([paddle.to_tensor(array) for array in arrays], 1.5)
+    for result, tensor in zip(results, [*expected[0], expected[1]], strict=True):
+        np.testing.assert_array_equal(result, tensor.numpy())
+
+
+def test_graphs_of_to_static_call_the_kernels_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, a model that paddle.jit.save saves needs no unified_clip."""
+
+    def function(x: Any) -> Any:
+        return uc.clip_by_norm(x, 1.0)
+
+    names = []
+    for setting in ("", "kernels"):
+        monkeypatch.setenv("UNIFIED_CLIP_GRAPH", setting)
+        compiled = paddle.jit.to_static(function, full_graph=True)
+        assert compiled(paddle.to_tensor([3.0, 4.0])).tolist() == pytest.approx([0.6, 0.8])
+        names.append(operators(compiled.concrete_program.main_program))
+    assert names == [[], ["norm_2"]]
 
 
 def test_native_available_is_what_programs_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unified_clip.native_available("paddle")
-    monkeypatch.delenv("UNIFIED_CLIP_GRAPH")
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     assert not unified_clip.native_available("paddle")

@@ -389,5 +389,5 @@ def _run_as_written() -> None:
 
 
 BACKEND = PaddleBackend()
-OPERATORS = operators.Operators(BACKEND, COLLECTOR)
+OPERATORS = operators.Operators()
 _run_as_written()

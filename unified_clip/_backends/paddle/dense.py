@@ -72,7 +72,7 @@ class Numbers:
         if eager and coef.ndim == 0 and is_on_cpu(self.wide) and not is_recorded(self.wide, coef):
             # Four times as fast. It would wait for coef on a device, and has no derivative by coef.
             return paddle.scale(self.wide, coef, bias=-0.0)  # adding 0.0 would change the sign of -0.0
-        return self._fit(coef) * self.wide
+        return self.wide * self._fit(coef)  # Paddle may then write the product to the memory of `wide`
 
     def powers(self, p: float, divisor: Scalar | None) -> Tensor:
         """Return |g / divisor|**p in float64, with derivative 0 where g is 0."""
@@ -181,6 +181,11 @@ def filled(value: float, dtype: Any, like: Tensor | None) -> Tensor:
     """Return a 0-d tensor with exactly this value, on the device of `like` if that is an eager tensor."""
     if value == 0 and math.copysign(1.0, value) < 0:  # static programs drop the sign of a constant 0
         return filled(-1.0, dtype, like) * filled(0.0, dtype, like)
+    if not math.isfinite(value) and not paddle.in_dynamic_mode():  # Paddle 3.3 cannot load a saved program with these
+        quotient = filled(0.0 if math.isnan(value) else math.copysign(1.0, value), dtype, like) / filled(
+            0.0, dtype, like
+        )
+        return quotient.abs() if math.isnan(value) else quotient  # 0 / 0 is a NaN with a sign
     return paddle.full([], value, dtype, device=like.place if isinstance(like, paddle.Tensor) else None)
 
 

@@ -1,46 +1,65 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-Only UNIFIED_CLIP_GRAPH=kernels enables them: they are Python functions, and Paddle cannot save a program with such
-operators.
+Paddle copies a gradient only if something else reads it: `assign` becomes an operation in place if nothing does, and
+the product is then written to the memory of the gradient. Paddle's `multiply` takes three times as long for long
+gradients.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+import math
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import paddle
-from paddle.base.dygraph.tracer import Tracer
 
-from ..._compute import collected, host
-from ..._core.backend import Backend
-from ..._core.exact import FORMATS
-from ..._core.path import Path
+from ..._compute import host, kernels, processor
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from .conditions import NAMES
-from .dense import Dense, is_on_cpu, is_recorded
+from .conditions import DTYPES, NAMES, in_to_static_mode
+from .dense import Dense, is_on_cpu, is_recorded, scaled
 
-CPU = paddle.CPUPlace()
-TRACER = Tracer()
+LIBRARY = "libphi_core.so"
+"""The library with Paddle's list of operators. The process has loaded it."""
+
+
+SHORT = 2**14
+"""For a gradient with fewer elements, one operation of Paddle takes less time than the three of `_scaled_in_place`."""
+
+IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
+
+
+def _register() -> bool:
+    """Register the operators. Return whether this Paddle supports them.
+
+    A program with these operators can be loaded only after this call, so it is made when the module is imported.
+    """
+    if KERNELS is None:
+        return False
+    codes = {int(DTYPES[name]): code for name, code in kernels.CODES.items()}
+    if not KERNELS.define_paddle_operators(codes, int(paddle.float64), processor.default_threads()):
+        return False
+    paddle.base.core.load_op_meta_info_and_register_op(LIBRARY)
+    return True
+
+
+REGISTERED = _register()
 
 
 def enabled() -> bool:
-    return KERNELS is not None and host.kernels_in_graphs(by_default=False)
+    """Return whether static programs call the kernels.
+
+    In graphs of to_static, only UNIFIED_CLIP_GRAPH=kernels enables them, so that paddle.jit.save by default saves
+    models that need no unified_clip.
+    """
+    return REGISTERED and host.kernels_in_graphs(by_default=not in_to_static_mode())
 
 
 class Operators:
-    """The `GraphKernels` of Paddle: operators over the tensors of a device path."""
-
-    def __init__(self, backend: Backend, collector: Any) -> None:
-        """Store the arguments. `collector`: as `collected.collector` returns it, for tensors without gaps in memory."""
-        self._backend, self._collector = backend, collector
+    """The `GraphKernels` of Paddle. `tensors`: the tensors of a device path."""
 
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators compute on these tensors: dense real values of a static program, without a
+        """Return whether the operators compute on these tensors: dense values of a static program, without a
         derivative.
         """
         return bool(
@@ -51,111 +70,43 @@ class Operators:
         )
 
     def norm(self, tensors: Sequence[Dense], p: float, *, per_tensor: bool) -> Scalar:
-        signature = Signature("norm", len(tensors), int(p), per_tensor)
-        return self._run(signature, [dense.tensor for dense in tensors])[0]
+        name = f"unified_clip_{'norms' if per_tensor else 'norm'}_{int(p)}"
+        return paddle._C_ops._run_custom_op(name, [dense.tensor for dense in tensors])[0]
 
     def scale(self, tensors: Sequence[Dense], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        signature = Signature("scale", len(tensors), 2, per_tensor)
-        return list(self._run(signature, [*(dense.tensor for dense in tensors), coef]))
+        if per_tensor:
+            coefs = paddle.unstack(coef)
+            pairs = zip(tensors, coefs, strict=True)
+            return [self.scale([dense], factor, per_tensor=False)[0] for dense, factor in pairs]
+        products = scaled([dense for dense in tensors if _by_paddle(dense)], coef)
+        return [next(products) if _by_paddle(dense) else _scaled_in_place(dense, coef) for dense in tensors]
 
     def ndim(self, scalar: Scalar) -> int:
         return len(scalar.shape)
 
-    def _run(self, signature: Signature, inputs: Sequence[Tensor]) -> Any:
-        describe, compute = self._functions(signature)
-        return paddle._C_ops._run_python_op(
-            *inputs,
-            name="_".join(map(str, ("unified_clip", *signature))),
-            input_names=[f"input_{index}" for index in range(len(inputs))],
-            output_names=[f"output_{index}" for index in range(1 if signature.kind == "norm" else signature.tensors)],
-            attrs={"infer_meta_fn_ptr": describe, "fn_ptr": compute},
-            inplace_map={},
-        )
 
-    @functools.cache  # noqa: B019  # Paddle keeps the addresses of the functions only, and `self` is as long-lived
-    def _functions(self, signature: Signature) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return (function that describes the results of an operator, function that computes them)."""
-        describe, compute = _describe_scale, self._scale
-        if signature.kind == "norm":
-            describe, compute = functools.partial(_describe_norm, signature), self._norm
-        return describe, functools.partial(compute, signature)
-
-    # Results have no memory of NumPy arrays. An executor that ends holds the GIL and waits for a thread that frees
-    # results, and freeing an array needs the GIL.
-
-    def _norm(self, signature: Signature, *tensors: Tensor) -> Tensor:
-        with eager_operations():
-            indices, path = self._path(signature, tensors)
-            with nullcontext() if path is None else path.scope():
-                n = 0.0 if path is None else path.norm(signature.p)
-            if not signature.is_per_tensor:
-                return paddle._C_ops.full([], n, paddle.float64, CPU)
-            norms = np.zeros(len(tensors))
-            norms[indices] = n
-            return paddle.Tensor(value=norms, place=CPU, zero_copy=False)
-
-    def _scale(self, signature: Signature, *inputs: Tensor) -> tuple[Tensor, ...]:
-        *results, coef = inputs
-        with eager_operations():
-            indices, path = self._path(signature, results)
-            factors = self._backend.host_view(coef)
-            factor = factors[indices] if signature.is_per_tensor else float(factors)
-            with nullcontext() if path is None else path.scope():
-                products = [] if path is None else path.scale(factor)
-            for index, product in zip(indices, products, strict=True):
-                results[index] = product
-            # Paddle may write to results, so they share no memory with unchanged tensors.
-            return tuple(new.clone() if new is old else new for new, old in zip(results, inputs[:-1], strict=True))
-
-    def _path(self, signature: Signature, tensors: Sequence[Tensor]) -> tuple[Sequence[int], Path | None]:
-        """Return (indices of the tensors that have elements, path over them). The path is None if no tensor has
-        elements.
-        """
-        indices: Sequence[int] = range(len(tensors))
-        tensor_list = self._collector.of_tensors(list(tensors), False, False)
-        if tensor_list is None:
-            indices = [index for index in indices if 0 not in tensors[index].shape]
-            tensor_list = self._collector.of_tensors([tensors[index] for index in indices], False, False)
-        if tensor_list is None:
-            raise RuntimeError(
-                "a program that was built for the CPU, with the kernels of unified_clip, runs on another device. Unset "
-                "UNIFIED_CLIP_GRAPH, or call paddle.set_device before the program is built"
-            )
-        path = collected.path_over(self._backend, tensor_list)
-        return indices, path.per_tensor() if path is not None and signature.is_per_tensor else path
-
-
-@contextmanager
-def eager_operations() -> Iterator[None]:
-    """Let this thread compute with eager tensors inside the `with` block.
-
-    Paddle's own guards would also enter dynamic mode, in which a thread that starts meanwhile would stay.
+def _by_paddle(dense: Dense) -> bool:
+    """Return whether Paddle multiplies: short tensors, those that always keep their values, and dtypes that `flatten_`
+    does not support on a CPU.
     """
-    previous = paddle.base.framework._dygraph_tracer()
-    paddle.base.core._switch_tracer(TRACER)
-    try:
-        yield
-    finally:
-        paddle.base.core._switch_tracer(previous)
+    value = dense.tensor
+    if dense.dtype not in IN_PLACE:
+        return True
+    is_short = min(value.shape, default=1) >= 0 and math.prod(value.shape) < SHORT  # a negative length is unknown
+    return bool((is_short or value.persistable) and dense.dtype != paddle.bfloat16)
 
 
-class Signature(NamedTuple):
-    """What identifies an operator. Paddle registers each operator under a name, with a fixed number of inputs."""
+def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
+    """Return the product, in the memory of the tensor if nothing else reads the tensor.
 
-    kind: str
-    tensors: int
-    p: int
-    is_per_tensor: bool
+    `flatten_` flattens nothing, except that a 0-d tensor gets an axis, without which Paddle would end the process.
+    Since `flatten_` works in place, Paddle does not merge the copy with an equal one.
+    """
+    copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
+    product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]
+    return product if dense.tensor.shape else product.reshape([])
 
 
 def _is_supported(value: Any) -> bool:
     is_dense = isinstance(value, paddle.pir.Value) and value.is_dense_tensor_type()
-    return is_dense and is_on_cpu(value) and not is_recorded(value) and NAMES.get(value.dtype) in FORMATS
-
-
-def _describe_norm(signature: Signature, *tensors: Any) -> Any:
-    return paddle.static.MetaTensor(shape=[signature.tensors] if signature.is_per_tensor else [], dtype=paddle.float64)
-
-
-def _describe_scale(*inputs: Any) -> Any:
-    return tuple(paddle.static.MetaTensor(shape=tensor.shape, dtype=tensor.dtype) for tensor in inputs[:-1])
+    return is_dense and is_on_cpu(value) and not is_recorded(value) and NAMES.get(value.dtype) in kernels.CODES

@@ -1,0 +1,217 @@
+// Norms and products as operators of Paddle's programs, by its C++ interface for custom operators. No Python here, and no
+// header of Paddle: the process has loaded its library, so the functions are found by their mangled names, which contain
+// the types of their parameters. Objects of Paddle's classes are only passed on, never read: their layout does not matter.
+// Declarations are as in op_meta_info.h and tensor.h of paddle/phi/api, and in paddle/phi/core/dense_tensor.h.
+#pragma once
+
+#if defined(__linux__)
+#include <dlfcn.h>
+#endif
+
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "elementwise.hpp"
+#include "norm.hpp"
+
+namespace clip::paddle {
+
+struct Operators;  // of the process, by their names
+struct Builder;    // of an operator
+struct Context;    // of one call of an operator
+struct Tensor;
+struct Memory;  // of a dense tensor
+struct Place;
+struct Attribute;
+enum class Dtype : int {};
+
+using Shape = std::vector<std::int64_t>;
+using Dtypes = std::vector<Dtype>;
+using Names = std::vector<std::string>;
+using InPlace = std::unordered_map<std::string, std::string>;  // from inputs to the outputs that take their memory
+using Range = std::pair<std::size_t, std::size_t>;
+using Kernel = void (*)(Context*);
+using InferShape = std::vector<Shape> (*)(const std::vector<Shape>&, const std::vector<std::vector<Shape>>&,
+                                          const std::vector<Attribute>&);
+using InferDtype = Dtypes (*)(const Dtypes&, const std::vector<Dtypes>&, const std::vector<Attribute>&);
+
+#define CLIP_STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+
+// Paddle's functions. A member function takes its object first.
+struct Api {
+    Operators& (*operators)();
+    const std::unordered_map<std::string, std::vector<Attribute>>& (*operators_by_name)(const Operators&);
+    void (*new_operator)(Builder*, std::string&&, std::size_t);
+    Builder& (*set_inputs)(Builder*, Names&&);
+    Builder& (*set_outputs)(Builder*, Names&&);
+    Builder& (*set_in_place)(Builder*, InPlace&&);
+    Builder& (*set_kernel)(Builder*, Kernel);
+    Builder& (*set_infer_shape)(Builder*, InferShape);
+    Builder& (*set_infer_dtype)(Builder*, InferDtype);
+
+    const Range& (*input_range)(const Context*, std::size_t);
+    Tensor& (*input)(Context*, std::size_t);
+    Tensor* (*output)(Context*, std::size_t);
+
+    const void* (*data)(const Tensor&);
+    std::int64_t (*count)(const Tensor&);
+    Dtype (*dtype)(const Tensor&);
+    bool (*is_cpu)(const Tensor&);
+    bool (*is_contiguous)(const Tensor&);
+    const Place& (*place)(const Tensor&);
+    const std::shared_ptr<Memory>& (*memory)(const Tensor&);
+    double* (*allocate)(Memory*, const Place&, std::size_t);
+
+    // Return whether the process has all functions.
+    bool load() {
+        return load(operators, "_ZN6paddle13OpMetaInfoMap8InstanceEv") &&
+               load(operators_by_name, "_ZNK6paddle13OpMetaInfoMap6GetMapB5cxx11Ev") &&
+               load(new_operator, "_ZN6paddle17OpMetaInfoBuilderC1EO" CLIP_STRING "m") &&
+               load(set_inputs, "_ZN6paddle17OpMetaInfoBuilder6InputsEOSt6vectorI" CLIP_STRING "SaIS7_EE") &&
+               load(set_outputs, "_ZN6paddle17OpMetaInfoBuilder7OutputsEOSt6vectorI" CLIP_STRING "SaIS7_EE") &&
+               load(set_in_place,
+                    "_ZN6paddle17OpMetaInfoBuilder13SetInplaceMapEOSt13unordered_mapI" CLIP_STRING
+                    "S7_St4hashIS7_ESt8equal_toIS7_ESaISt4pairIKS7_S7_EEE") &&
+               load(set_kernel, "_ZN6paddle17OpMetaInfoBuilder11SetKernelFnEPFvPNS_21CustomOpKernelContextEE") &&
+               load(set_infer_shape,
+                    "_ZN6paddle17OpMetaInfoBuilder15SetInferShapeFnEPFSt6vectorIS1_IlSaIlEESaIS3_EERKS5_RKS1_IS5_SaIS5_"
+                    "EERKS1_INS_3anyESaISC_EEE") &&
+               load(set_infer_dtype,
+                    "_ZN6paddle17OpMetaInfoBuilder15SetInferDtypeFnEPFSt6vectorIN3phi8DataTypeESaIS3_EERKS5_RKS1_IS5_"
+                    "SaIS5_EERKS1_INS_3anyESaISC_EEE") &&
+               load(input_range, "_ZNK6paddle21CustomOpKernelContext12InputRangeAtEm") &&
+               load(input, "_ZN6paddle21CustomOpKernelContext14MutableInputAtEm") &&
+               load(output, "_ZN6paddle21CustomOpKernelContext15MutableOutputAtEm") &&
+               load(data, "_ZNK6paddle6Tensor4dataEv") && load(count, "_ZNK6paddle6Tensor5numelEv") &&
+               load(dtype, "_ZNK6paddle6Tensor5dtypeEv") && load(is_cpu, "_ZNK6paddle6Tensor6is_cpuEv") &&
+               load(is_contiguous, "_ZNK6paddle6Tensor13is_contiguousEv") &&
+               load(place, "_ZNK6paddle6Tensor5placeEv") && load(memory, "_ZNK6paddle6Tensor4implEv") &&
+               load(allocate, "_ZN3phi11DenseTensor12mutable_dataIdEEPT_RKNS_5PlaceEm");
+    }
+
+   private:
+    template <class Function>
+    static bool load(Function& function, const char* name) {
+#if defined(__linux__) && defined(__GLIBCXX__) && _GLIBCXX_USE_CXX11_ABI
+        if (void* handle = dlopen("libphi_core.so", RTLD_NOLOAD | RTLD_NOW))
+            function = reinterpret_cast<Function>(dlsym(handle, name));
+#else
+        (void)name;
+#endif
+        return function;
+    }
+};
+
+#undef CLIP_STRING
+
+inline Api api{};
+
+// What the operators get from Python.
+struct Settings {
+    std::unordered_map<int, char> codes;  // from Paddle's dtypes to those of the kernels. A complex number is two real ones
+    int float64 = 0;                      // Paddle's dtype
+    std::size_t threads = 1;
+};
+
+inline Settings settings;
+
+inline Span span(const Tensor& tensor) {
+    const auto code = settings.codes.find(static_cast<int>(api.dtype(tensor)));
+    if (code == settings.codes.end())
+        throw std::invalid_argument("unified_clip's operators take floating-point and complex tensors");
+    const char real = code->second == 'F' ? 'f' : code->second == 'D' ? 'd' : code->second;
+    const auto count = static_cast<std::size_t>(api.count(tensor)) * (real == code->second ? 1 : 2);
+    if (count == 0) return {nullptr, 0, find_kernels(real)};
+    if (!api.is_cpu(tensor))
+        throw std::invalid_argument(
+            "a program that was built for the CPU, with the kernels of unified_clip, runs on another device. Call "
+            "paddle.set_device before you build the program, or set UNIFIED_CLIP_GRAPH=framework");
+    if (!api.is_contiguous(tensor)) throw std::invalid_argument("unified_clip's operators take contiguous tensors");
+    return {static_cast<char*>(const_cast<void*>(api.data(tensor))), count, find_kernels(real)};
+}
+
+// The list of tensors is the first input, and the norm, or a vector of norms, the first output.
+template <int P, bool PER_TENSOR>
+void compute_norm(Context* context) {
+    const auto [begin, end] = api.input_range(context, 0);
+    Spans spans;
+    spans.reserve(end - begin);
+    for (std::size_t i = begin; i < end; ++i) spans.push_back(span(api.input(context, i)));
+    Memory* const norm = api.memory(*api.output(context, 0)).get();
+    write_norms(spans, 1, P, PER_TENSOR, settings.threads, api.allocate(norm, api.place(api.input(context, begin)), 0));
+}
+
+template <bool PER_TENSOR>
+std::vector<Shape> norm_shape(const std::vector<Shape>&, const std::vector<std::vector<Shape>>& lists,
+                              const std::vector<Attribute>&) {
+    return {PER_TENSOR ? Shape{static_cast<std::int64_t>(lists[0].size())} : Shape{}};
+}
+
+inline Dtypes norm_dtype(const Dtypes&, const std::vector<Dtypes>&, const std::vector<Attribute>&) {
+    return {static_cast<Dtype>(settings.float64)};
+}
+
+// Multiply the first input by the second, a float64, in place. By 1, no bit changes, not even of a NaN.
+inline void multiply(Context* context) {
+    const Span gradient = span(api.input(context, 0));
+    const Tensor& coef = api.input(context, 1);
+    if (static_cast<int>(api.dtype(coef)) != settings.float64 || api.count(coef) != 1 || !api.is_cpu(coef))
+        throw std::invalid_argument("unified_clip_scale takes one float64 coefficient in CPU memory");
+    const double factor = *static_cast<const double*>(api.data(coef));
+    if (factor != 1) scale({gradient}, {gradient}, {factor}, settings.threads);
+}
+
+// A kernel that also prints its errors: Paddle's executor raises "std::exception" in their place.
+template <void (*COMPUTE)(Context*)>
+void reported(Context* context) {
+    try {
+        COMPUTE(context);
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "unified_clip: %s\n", error.what());
+        throw;
+    }
+}
+
+// Describe an operator to Paddle, unless another copy of unified_clip has: Paddle would end the process. Return nullptr
+// then.
+inline Builder* define(const char* name, Names inputs, Names outputs, Kernel kernel) {
+    if (api.operators_by_name(api.operators()).count(name)) return nullptr;
+    auto* builder = reinterpret_cast<Builder*>(new std::max_align_t[64]());  // never freed. Paddle's builder has 48 bytes
+    api.new_operator(builder, name, 0);
+    api.set_inputs(builder, std::move(inputs));
+    api.set_outputs(builder, std::move(outputs));
+    api.set_kernel(builder, kernel);
+    return builder;
+}
+
+template <int P, bool PER_TENSOR>
+void define_norm(const char* name) {
+    if (Builder* builder = define(name, {"X@VECTOR"}, {"Norm"}, &reported<&compute_norm<P, PER_TENSOR>>)) {
+        api.set_infer_shape(builder, &norm_shape<PER_TENSOR>);
+        api.set_infer_dtype(builder, &norm_dtype);
+    }
+}
+
+// Describe the operators to Paddle, once per process. Return false if this Paddle does not have the functions for it.
+inline bool define_operators(Settings given) {
+    static const bool defined = [&] {
+        if (!api.load()) return false;
+        settings = std::move(given);
+        define_norm<1, false>("unified_clip_norm_1");
+        define_norm<2, false>("unified_clip_norm_2");
+        define_norm<1, true>("unified_clip_norms_1");
+        define_norm<2, true>("unified_clip_norms_2");
+        if (Builder* builder = define("unified_clip_scale", {"X", "Coef"}, {"Out"}, &reported<&multiply>))
+            api.set_in_place(builder, {{"X", "Out"}});
+        return true;
+    }();
+    return defined;
+}
+
+}  // namespace clip::paddle
