@@ -54,6 +54,7 @@ def test_static_programs_compute_what_the_device_path_does(
     dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = on_the_device_path(dtype, monkeypatch)
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # test_paddle_kernels.py is about the kernels
     paddle.enable_static()
     try:
         with program():
@@ -274,7 +275,8 @@ def test_norms_of_pieces_have_the_same_derivatives() -> None:
 
 
 @pytest.mark.usefixtures("static")
-def test_a_norm_of_long_gradients_needs_no_copy_of_them() -> None:
+def test_a_norm_of_long_gradients_needs_no_copy_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     with program():
         clip = uc.GradientClipByGlobalNorm(1.0)
         shapes = [[3000, 1000]] * 2 + [[dense.SHORT]] * 40

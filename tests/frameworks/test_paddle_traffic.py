@@ -50,6 +50,7 @@ def test_the_page_has_the_bytes_of_operations(name: str, kit: Kit, monkeypatch: 
     """Operations do not know the coefficient, so they do the same whether it is 1 or not."""
     if not kit.exact:
         pytest.skip("once is enough")
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     clip, dtypes = CLIPS[name]
     paddle.enable_static()
     try:
