@@ -405,7 +405,7 @@ def run():
     "code",
     [
         "assert run() == 1024",
-        "run()\nchild = os.fork()\nif not child: os._exit(run() != 1024)\nassert os.waitpid(child, 0)[1] == 0",
+        "run()\nchild = os.fork()\nif not child: os._exit(int(run() != 1024))\nassert os.waitpid(child, 0)[1] == 0",
     ],
     ids=["exit", "fork"],
 )
