@@ -203,6 +203,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
             assert f"{problem}. Write a function that calls yours" in error
             assert advice in error
             assert ("Or name yours for clip_by_global_norm" in error) == (one is norm)
+            assert ("To compare the norm, too, write the adapter of docs/own" in error) == (one is norm)
     for one in (global_, norm, value):
         error = called(tmp_path, only, one)["unreadable"]
         assert f'if it returns gradients only, write {one.call_name} = "gradients" under' in error

@@ -140,6 +140,9 @@ class UserFunction(NamedTuple):
         )
         if name == "clip_grad_norm_":
             remedy += ". Or name yours for clip_by_global_norm, whose rule has no eps"
+            remedy += (
+                ". To compare the norm, too, write the adapter of docs/own-functions.md#functions-that-return-no-norm"
+            )
         return UserFunctionError(
             f"{self.text} returned (clipped gradients, norm), which {name} cannot return. {remedy}"
         )
