@@ -14,11 +14,12 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import ignoring, off, patterns, required, trainer_files, unread
+from . import patterns, trainer_files
 from .clip_use import ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
 from .python import source_files
+from .rules import ignoring, off, required, unread
 from .trainer_files import PYTHON
 
 MAX_BYTES = 1 << 20

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..port.source_files import SKIPPED as INSTALLED
-from .clip_use import shown
+from ...port.source_files import SKIPPED as INSTALLED
+from ..clip_use import shown
+from ..trainer_files import names_clip
 from .required import SUFFIXES
-from .trainer_files import names_clip
 
 KINDS = (".ipynb", ".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 """The suffixes of files that may contain clips, and are not read."""

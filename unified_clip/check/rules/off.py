@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import patterns
-from .clip_use import ClipUse, Found, shown
-from .judge import without_clip
-from .model import Finding
-from .trainer_files import PYTHON
+from .. import patterns
+from ..clip_use import ClipUse, Found, shown
+from ..judge import without_clip
+from ..model import Finding
+from ..trainer_files import PYTHON
 
 NOT_UNDERSTOOD = (
     "check.off requires that this trainer's own clip is off, but the file shows no trainer with a clip. So the effect "

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..config.documents import KINDS
-from ..errors import ConfigError
-from ..port.source_files import files_below
-from . import patterns, trainer_files
-from .clip_use import ClipUse, Found, shown
-from .command_lines import SHELLS
-from .judge import without_clip
-from .model import Finding
-from .python import optimizers
-from .trainer_files import PYTHON
+from ...config.documents import KINDS
+from ...errors import ConfigError
+from ...port.source_files import files_below
+from .. import patterns, trainer_files
+from ..clip_use import ClipUse, Found, shown
+from ..command_lines import SHELLS
+from ..judge import without_clip
+from ..model import Finding
+from ..python import optimizers
+from ..trainer_files import PYTHON
 
 SUFFIXES = (*KINDS, PYTHON, *SHELLS)
 

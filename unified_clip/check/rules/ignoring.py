@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config.check_rules import Ignore
-from ..config.clip_config import ClipConfig
-from ..config.families import family_difference
-from ..config.schema import is_off
-from . import patterns
-from .clip_use import ClipUse, shown
+from ...config.check_rules import Ignore
+from ...config.clip_config import ClipConfig
+from ...config.families import family_difference
+from ...config.schema import is_off
+from .. import patterns
+from ..clip_use import ClipUse, shown
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is approved, too, "

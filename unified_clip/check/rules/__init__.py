@@ -1,0 +1,1 @@
+"""Apply the lists of files in the table `check`: required clips, clips that are off, and ignored findings."""
