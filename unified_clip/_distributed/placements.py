@@ -106,7 +106,7 @@ class DistributedGradients(LocalShards):
         """
 
     def layout_key(self, tensor: Any) -> Hashable:
-        """Return a key that is equal only for tensors with the same mesh and placements; None if it takes too long."""
+        """Return a key that is equal only for tensors with the same mesh and placements. None: it takes too long."""
         return None
 
     @abstractmethod
