@@ -78,6 +78,7 @@ def compare(
     max_ulp: float = 0,
     labels: Sequence[str | None] = (None, None),
     advance: Advance = unseen,
+    rate: float = 0.0,
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
@@ -88,6 +89,8 @@ def compare(
         max_ulp: Numbers that differ by up to this many units in the last place are the same.
         labels: The name of each run in sentences. None: the name of the run's file.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
+        rate: The learning rate of steps without a recorded learning rate. Weights may differ by it if their gradients
+            are only rounding noise.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
@@ -116,7 +119,7 @@ def compare(
     for run in (left, right):
         check_clipped(run)
     left, right = merge_loops(*number_calls(left, right))
-    pairs = pair_calls(left, right, names or {})
+    pairs = pair_calls(left, right, names or {}, rate)
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ..causes.observation import Cause, CauseKind
 from ..causes.scaling import combined_norm
+from .packing import JoinedParameter
 from .pairing import CallPair
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
 from .runs import RecordedCall, RecordedRun
@@ -42,8 +43,11 @@ class Divergence:
 
     ulps_at_its_size: float | None = None
     """The difference in ULP of a larger number, because rounding that number may have caused the difference. The number
-    is the total norm for a gradient, and the largest norm so far for a weight. For a coefficient, this is `ulps`. None
-    if the stage is not a number."""
+    is the total norm for a gradient, and the largest norm so far for a weight. For a coefficient, this is `ulps`.
+    For a weight whose gradients are rounding noise, this is 0. None if the stage is not a number."""
+
+    is_noise: bool = False
+    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `_noise_elements`."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,30 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
     In each list, a divergence comes before its consequences.
 
-    max_ulp: Numbers that differ by up to this many ULP agree.
+    max_ulp: Numbers that differ by up to this many ULP agree. From ROUNDING on, so does rounding noise.
     """
-    weights: dict[str | None, float] = {}
+    for differences in _all_divergences(pairs, max_ulp):
+        yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
+
+
+def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
+    """Return the parameters that differ by more than `max_ulp`, and whose gradients are rounding noise."""
+    found = (each for differences in _all_divergences(pairs, max_ulp) for each in differences if each.is_noise)
+    return list(dict.fromkeys(str(each.parameter) for each in found))
+
+
+def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
+    weights: dict[tuple[int, str | None], float] = {}
+    moved: dict[tuple[int, str | None], float] = {}
+    step = number = 0
     for pair in pairs:
+        step, number = pair.a.step, number + 1 if pair.a.step == step else 0
+
+        def key(name: str | None, number: int = number) -> tuple[int, str | None]:
+            return (number if name is not None and name.isdecimal() else 0, name)  # each call has a position "0"
+
         for name, a, b in numbers(pair, "weight"):
-            weights[name] = max(weights.get(name, 0.0), a, b)
+            weights[key(name)] = max(weights.get(key(name), 0.0), a, b)
         differences = list(_settings(pair))
         total = max(map(total_norm, (pair.a, pair.b)))
         for stage in NUMBERS:
@@ -125,9 +147,42 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
             for name, a, b in numbers(pair, stage):
                 ulps, relative = distance(a, b)
                 if ulps > max_ulp:
-                    scale = {"weight": weights.get(name, 0.0), "coefficient": 0.0}.get(stage, total)
-                    differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, ulps_at(scale, a, b)))
+                    scale = {"weight": weights.get(key(name), 0.0), "coefficient": 0.0}.get(stage, total)
+                    size = ulps_at(scale, a, b)
+                    is_noise = stage == "gradient" and _is_noise(pair, name)
+                    if stage == "weight" and size > ROUNDING and abs(a - b) <= moved.get(key(name), 0.0):
+                        size, is_noise = 0.0, True
+                    differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, size, is_noise))
+        for name in pair.names if pair.rate else ():
+            if elements := _noise_elements(pair, name):
+                moved[key(name)] = moved.get(key(name), 0.0) + 2 * pair.rate * math.sqrt(elements)
         yield differences
+
+
+def _noise_elements(pair: CallPair, name: str) -> int:
+    """Return the number of elements of a parameter, or of parts of it, whose gradients are only rounding noise.
+
+    Such a gradient has a true value of 0, as that of the bias of attention keys. What is recorded is at most ROUNDING
+    ULP of the total norm. Adam divides it by its own size, and so moves each element by up to the learning rate.
+    """
+    for line, parameter in ((pair.a, pair.a.parameters[name]), (pair.b, pair.b.parameters[pair.names[name]])):
+        if isinstance(parameter, JoinedParameter):
+            return sum(each.elements or 0 for each in parameter.parts if each.norm <= _noise_floor(line))
+    return (pair.a.parameters[name].elements or 0) if _is_noise(pair, name) else 0
+
+
+def _is_noise(pair: CallPair, name: str | None) -> bool:
+    """Return whether the gradients of both runs are at most ROUNDING ULP of the total norm, and not both 0."""
+    if name is None or name not in pair.names:
+        return False
+    norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
+    return max(norms) > 0 and all(
+        norm <= _noise_floor(line) for norm, line in zip(norms, (pair.a, pair.b), strict=True)
+    )
+
+
+def _noise_floor(line: RecordedCall) -> float:
+    return ROUNDING * (2.0**-53 if line.dtype == "float64" else 2.0**-24) * total_norm(line)
 
 
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:

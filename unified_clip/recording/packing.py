@@ -10,6 +10,13 @@ from ..causes.scaling import combined_norm
 from .rounding import single
 from .runs import Parameter, RecordedCall
 
+
+class JoinedParameter(Parameter):
+    """The parts of a packed parameter, with their combined norms."""
+
+    parts: tuple[Parameter, ...]
+
+
 JOINT = " + "
 """The text between the names of parameters that are compared together."""
 
@@ -27,7 +34,7 @@ def packed(
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
     if not (rest_a and rest_b) or any(call.rule not in ("global", "value") for call in (a, b)):
         return a, b, names
-    sizes = [[_elements(call.parameters[n]) for n in rest] for call, rest in ((a, rest_a), (b, rest_b))]
+    sizes = [[call.parameters[n].elements for n in rest] for call, rest in ((a, rest_a), (b, rest_b))]
     blocks = list(_blocks(*sizes))
     if not blocks or any(min(map(len, block)) != 1 for block in blocks):
         return a, b, names
@@ -39,13 +46,8 @@ def packed(
 
 def elements(call: RecordedCall) -> float:
     """Return the number of elements of all gradients of a call, or NaN if it is unknown."""
-    sizes = [_elements(each) for each in call.parameters.values()]
+    sizes = [each.elements for each in call.parameters.values()]
     return math.nan if None in sizes or not sizes else float(sum(size or 0 for size in sizes))
-
-
-def _elements(parameter: Parameter) -> int | None:
-    lengths = [length for length in parameter.shape if length is not None]
-    return math.prod(lengths) if len(lengths) == len(parameter.shape) else None
 
 
 def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
@@ -82,8 +84,9 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
     parts = [call.parameters[name] for name in names]
     weights = [part.weight for part in parts if part.weight is not None]
     rounded = float if call.dtype == "float64" else single
-    return Parameter(
-        shape=(sum(_elements(part) or 0 for part in parts),),
+    return JoinedParameter(
+        shape=(sum(part.elements or 0 for part in parts),),
         norm=rounded(combined_norm([part.norm for part in parts], call.order)),
         weight=rounded(combined_norm(weights, call.order)) if len(weights) == len(parts) else None,
+        parts=tuple(parts),
     )

@@ -33,18 +33,39 @@ class CallPair:
     names: Names
     """The parameters that both calls have: by name in `a`, the name in `b`."""
 
+    rate: float = 0.0
+    """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
-def pair_calls(a: RecordedRun, b: RecordedRun, names: Names) -> list[CallPair]:
+
+def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float = 0.0) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
 
     names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
+    rate: The learning rate of steps without a recorded learning rate.
 
     RunError: `names` has a name that is in neither run.
     """
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
-    return [CallPair(*packed(*both, _match_unambiguous(*both, names))) for both in of_one_step]
+    rates = _rates(a, b)
+    return [
+        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate))
+        for both in of_one_step
+    ]
+
+
+ADAPTIVE = ("adam", "adagrad", "adadelta", "rmsprop", "lamb")
+"""Parts of the names of optimizers whose step does not depend on the size of the gradient."""
+
+
+def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
+    """Return {step: greatest learning rate of both runs}. The learning rate of an optimizer not in ADAPTIVE is 0."""
+    rates: dict[int, float] = {}
+    for step in (*a.optimizer_steps, *b.optimizer_steps):
+        rate = step.settings.get("lr", 0.0) if any(kind in step.optimizer.lower() for kind in ADAPTIVE) else 0.0
+        rates[step.step] = max(rates.get(step.step, 0.0), *(rate if isinstance(rate, tuple) else (rate,)))
+    return rates
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -48,6 +49,12 @@ class Parameter(Table):
 
     arrangement: tuple[Real, Real] | None = None
     """Fingerprints of the weight at its first call: see `arrangement.arrangement`."""
+
+    @property
+    def elements(self) -> int | None:
+        """The number of elements, or None if it is unknown."""
+        lengths = [length for length in self.shape if length is not None]
+        return math.prod(lengths) if len(lengths) == len(self.shape) else None
 
 
 NORMS_OF: dict[str | None, type] = {"global": float, "each": list, "slices": list}

@@ -19,7 +19,7 @@ from ..tensors.types import Stage
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
-from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance
+from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance, without_noise
 
 MOST_LISTED = 4
 """An error lists at most this many names."""
@@ -50,6 +50,9 @@ class StepComparison:
     clips_alike: bool
     """Whether both steps clip by the same rules, norm types and thresholds, in the same number of calls. A threshold
     that is unknown on one side counts as the same."""
+
+    noise: Collection[str] = ()
+    """The parameters that were not compared: their gradients are only rounding noise (see `StepPairing.noise`)."""
 
     losses: tuple[float | None, float | None] = (None, None)
     """The losses that the old and the new training step yield. None for a training step that yields no loss."""
@@ -139,8 +142,13 @@ def compare_steps(
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    clips = compare(recordings[0].path, recordings[1].path, names=recorded, max_ulp=max_ulp, labels=labels)
-    rows = [_compare_step(step, clips, pairing, recordings) for step in range(1, steps + 1)]
+    clips = compare(
+        recordings[0].path, recordings[1].path, names=recorded, max_ulp=max_ulp, labels=labels, rate=math.inf
+    )
+    rows: list[StepComparison] = []
+    for step in range(1, steps + 1):
+        known = rows[-1].noise if rows else ()
+        rows.append(_compare_step(step, clips, pairing, recordings, known))
     unclipped = [recording.run for recording in recordings if recording.unclipped]
     finding, rounding = None, all(cause.kind.startswith("rounding") for cause in clips.findings)
     if rounding:
@@ -257,7 +265,11 @@ def _listing(names: Collection[str]) -> str:
 
 
 def _compare_step(
-    step: int, clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
+    step: int,
+    clips: RecordingComparison,
+    pairing: StepPairing,
+    recordings: Sequence[NormalizedRecording],
+    known_noise: Collection[str],
 ) -> StepComparison:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
@@ -267,10 +279,12 @@ def _compare_step(
     )
     if any(True for pair in pairs for _ in divergence.unexplained(pair)):
         coefficient = Distance(math.inf, math.inf)
-    tensors, update = max_distance(pairing.gradients(step, recordings)), max_distance(pairing.updates(step))
+    noise = pairing.noise(step, recordings, known_noise)
+    tensors = max_distance(pair for pair in pairing.gradients(step, recordings) if pair.name not in noise)
+    update = max_distance(without_noise(list(pairing.updates(step)), noise))
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     losses = (_loss(clips.a, step), _loss(clips.b, step))
-    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike, losses)
+    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike, noise, losses)
 
 
 def _loss(run: RecordedRun, step: int) -> float | None:

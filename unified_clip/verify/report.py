@@ -13,6 +13,7 @@ from .._display import cell
 from ..recording.report import model
 from ..recording.report.agreement import losses
 from ..recording.report.sentences import UNEXPLAINED, describe
+from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import StepComparison, Verification
 from .step_pairing import MaxDistance
@@ -79,7 +80,7 @@ def sentences(result: Verification) -> list[str]:
     ]
     if result.resynced:
         lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
-    lines += [*_without_clip(result), *_stages(result), *losses(result.clips)]
+    lines += [*_without_clip(result), *_stages(result), *_noise(result), *losses(result.clips)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
@@ -96,6 +97,19 @@ def _without_clip(result: Verification) -> list[str]:
     return [
         f"No side recorded a clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
         "and updates were compared there."
+    ]
+
+
+def _noise(result: Verification) -> list[str]:
+    """Return a list with a sentence about the parameters whose gradients are only rounding noise, or []."""
+    names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.noise)))
+    if not names:
+        return []
+    listed = ", ".join(map(repr, names[:FIRST_ROWS])) + (", ..." if len(names) > FIRST_ROWS else "")
+    return [
+        f"Not compared: the gradients and updates of {listed}, at steps at which these gradients are only rounding "
+        f"noise, at most {ROUNDING} ULP of the total norm. Their true value may be 0, as for the bias of attention "
+        "keys."
     ]
 
 
@@ -218,6 +232,7 @@ def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
         "differs": row.differing(max_ulp),
         "old": [line.model_dump(include=keys) for line in row.old],
         "new": [line.model_dump(include=keys) for line in row.new],
+        "noise": sorted(row.noise),
         "loss": dict(zip(("old", "new"), row.losses, strict=True)),
         **{stage: distance and distance._asdict() for stage, distance in row.distances().items()},
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ..recording.pairing import Names
-from ..recording.rounding import Distance
+from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
@@ -84,6 +84,23 @@ class StepPairing:
         if all(yielded):
             self._add_zeros(sides)
         return self._pair(sides, sides)
+
+    def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
+        """Return the parameters whose clipped gradients are only rounding noise in both training steps.
+
+        Their norms are at most ROUNDING ULP of the total norm, and not both 0. The true gradient is then likely 0.
+        Leave out gradients that differ by at most ROUNDING ULP, unless they are in `known`: noise of earlier steps.
+        """
+        pairs = list(self.gradients(step, recordings))
+        norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
+        totals = [math.hypot(*side) for side in zip(*norms, strict=True)] if norms else []
+        found = set()
+        for pair, own in zip(pairs, norms, strict=True):
+            ulps = [2.0 ** -FORMATS[dtype].precision if dtype in FORMATS else 0.0 for dtype in self.dtypes[pair.name]]
+            is_small = all(norm <= ROUNDING * ulp * total for norm, ulp, total in zip(own, ulps, totals, strict=True))
+            if is_small and any(own) and (pair.name in known or _distance(pair).ulps > ROUNDING):
+                found.add(pair.name)
+        return found
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
         """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
@@ -191,8 +208,24 @@ def _close(old: Float64s, new: Float64s) -> bool:
 
 def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
     """Return the largest distance of these pairs. Return None if there are no pairs."""
-    distances = (MaxDistance(*tensor_distance(*pair[1:]), pair.name) for pair in pairs)
-    return max(distances, key=lambda distance: distance[:2], default=None)
+    return max(map(_distance, pairs), key=lambda distance: distance[:2], default=None)
+
+
+def _distance(pair: TensorPair) -> MaxDistance:
+    return MaxDistance(*tensor_distance(*pair[1:]), pair.name)
+
+
+def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
+    """Yield the updates, except those that follow from gradients that are only rounding noise.
+
+    Adam divides a gradient by its own size, so noise moves a weight as far as a gradient does. An update of more than
+    twice the largest update of the other parameters is yielded.
+
+    noise: The parameters whose gradients are only rounding noise.
+    """
+    sizes = {pair.name: max(map(_greatest, (pair.old, pair.new))) for pair in updates}
+    most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
+    yield from (pair for pair in updates if pair.name not in noise or sizes[pair.name] > 2 * most)
 
 
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:

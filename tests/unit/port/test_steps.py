@@ -22,10 +22,13 @@ def test_the_clip_comes_before_each_step() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ((("optimizer.step()", "run(optimizer)")), "Line 8 passes optimizer to code that may call its step()"),
+        (
+            (("optimizer.step()", "run(optimizer)")),
+            "Line 8 passes or returns optimizer to code that may call its step()",
+        ),
         (
             (("        optimizer.step()\n", "    return optimizer\n")),
-            "passes optimizer to code that may call its step()",
+            "passes or returns optimizer to code that may call its step()",
         ),
         ((("        optimizer.step()", "        pass")), "This file does not call optimizer.step()"),
         ((("optimizer.step()", "x = [optimizer.step() for _ in y]")), "step in line 8 shares a line or an expression"),

@@ -157,3 +157,50 @@ def test_fewer_gradients_with_the_same_total_norm_are_not_left_out(compared: Any
     assert "left out" not in mistakes(compared(old, new))
     new[0]["norm"] *= 0.9
     assert "left out" in mistakes(compared(old, new))
+
+
+# -- gradients whose true value is 0
+
+
+def with_noise(gradient: float, weight: float, optimizer: str) -> Lines:
+    lines: Lines = []
+    for step in (1, 2, 3):
+        norms, weights = {"w": 3.0, "k": gradient}, {"w": 2.0, "k": weight * (step > 1)}
+        lines += [line(step, norms, weights=weights), {**STEP, "step": step, "optimizer": optimizer}]
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("noise", "moved", "optimizer", "is_rounding"),
+    [
+        (1e-9, 0.5, "torch.optim.AdamW", True), (1e-9, 0.6, "torch.optim.AdamW", False),
+        (1e-9, 0.5, "torch.optim.SGD", False), (1e-4, 0.5, "torch.optim.AdamW", False),
+    ],
+)  # fmt: skip
+def test_adam_moves_weights_by_noise_of_gradients(
+    compared: Any, noise: float, moved: float, optimizer: str, is_rounding: bool
+) -> None:
+    """Twice the learning rate of 0.1 times the root of 8 elements is 0.566."""
+    runs = with_noise(noise, 0.1, optimizer), with_noise(noise, 0.1 + moved, optimizer)
+    assert mistakes(compared(*runs)) == ["rounding" if is_rounding else "another optimizer"]
+    found = compared(*runs, max_ulp=64)
+    assert (found.first is None) == is_rounding
+    is_noted = any("Not compared: differences of 'k'" in each for each in sentences.lines(found))
+    assert is_noted == (is_rounding or moved == 0.6)  # from step 3 on, noise may have moved the weight by 0.6
+
+
+def test_a_gradient_of_noise_does_not_prevent_the_same(compared: Any) -> None:
+    for noise, is_same in ((2e-9, True), (2e-5, False)):
+        found = compared([line(1, {"w": 3.0, "k": 1e-9})], [line(1, {"w": 3.0, "k": noise})], max_ulp=64)
+        assert (found.first is None) == is_same
+        assert any("Not compared" in each for each in sentences.lines(found)) == is_same
+    assert compared(*([line(1, {"w": 3.0, "k": each})] for each in (1e-9, 2e-9))).first.is_noise
+
+
+def test_positions_of_two_calls_are_not_one_weight(compared: Any) -> None:
+    """The second call has a much larger weight at the position 0, which is not the scale of the first one."""
+    old, new = ([clip(step, {"0": 1.0}, {"0": [8]}, weight=weight) for step, weight in enumerate((1e6, small), 1)]
+                for small in (1.0, 1.001))  # fmt: skip
+    steps = [{"step": 2, **STEP}]
+    found = compared([*old, *steps], [*new, *steps])
+    assert found.first.ulps_at_its_size > 64

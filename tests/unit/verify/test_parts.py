@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -165,6 +165,35 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 
 
 # -- distances
+
+
+@pytest.mark.parametrize(
+    ("gradients", "known", "expected"),
+    [
+        ((1e-9, -1e-9), (), {"k"}), ((1e-9, 0.0), (), {"k"}), ((1e-4, -1e-4), (), set()), ((1e-9, 1.0), (), set()),
+        ((0.0, 0.0), ("k",), set()), ((1e-9, 1e-9), (), set()), ((1e-9, 1e-9), ("k",), {"k"}),
+    ],
+)  # fmt: skip
+def test_a_gradient_far_below_the_total_norm_is_noise(
+    tmp_path: Path, gradients: tuple[float, float], known: Sequence[str], expected: set[str]
+) -> None:
+    recordings = []
+    for gradient in gradients:
+        values = {"w": dense(3.0), "k": dense(gradient)}
+        run = ScriptRun(SCRIPT, [StepOutput({"w": dense(1.0), "k": dense(0.0)}, values, None)], tmp_path, yields=True)
+        recordings.append(normalize.NormalizedRecording(run, tmp_path))
+    pairing = step_pairing.StepPairing(recordings[0].run, recordings[1].run, {}, 1, {})
+    assert pairing.noise(1, recordings, known) == expected
+
+
+def test_updates_by_noise_are_not_compared_up_to_twice_the_other_updates() -> None:
+    one = np.ones(1)
+    pairs = [
+        step_pairing.TensorPair(name, size * one, -size * one, 1.0, 1.0) for name, size in (("w", 1.0), ("k", 2.0))
+    ]
+    assert [pair.name for pair in step_pairing.without_noise(pairs, {"k"})] == ["w"]
+    large = pairs[1]._replace(old=3 * one)
+    assert [pair.name for pair in step_pairing.without_noise([pairs[0], large], {"k"})] == ["w", "k"]
 
 
 def test_nan_in_both_tensors_is_the_same() -> None:

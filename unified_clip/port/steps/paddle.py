@@ -350,7 +350,7 @@ class PaddleOptimizers:
             case cst.Call(func=cst.Attribute(value=scaler, attr=cst.Name(value="step" | "unscale_" as name))) as call:
                 if isinstance(parent, cst.Arg) and "scaler" in self._module.code(scaler).lower():
                     return self._at(call, "scaler", line) if name == "step" else None
-        raise UnsureError(f"Line {line} passes {binding.text} to code that may call its step(). {BY_HAND}")
+        raise UnsureError(f"Line {line} passes or returns {binding.text} to code that may call its step(). {BY_HAND}")
 
     def _method(self, method: cst.Attribute, binding: Binding, line: int) -> OptimizerStep | None:
         name, call = method.attr.value, self._module.parents[method]

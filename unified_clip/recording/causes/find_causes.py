@@ -343,6 +343,13 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
     if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
+    if point.first.is_noise:
+        return Cause(
+            "rounding",
+            f"the gradient of {point.first.parameter!r}, or of a part of it, is rounding noise: its norm is at most "
+            f"{ROUNDING} ULP of the total norm. The true gradient may be 0, as for the bias of attention keys. Adam "
+            "divides noise by its own size, so such weights move by the learning rate",
+        )
     if at_its_size < ulps > ROUNDING:
         sentence = (
             f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "

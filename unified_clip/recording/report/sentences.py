@@ -9,8 +9,9 @@ from typing import NamedTuple
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..compare import RecordingComparison
-from ..divergence import Divergence
+from ..divergence import Divergence, noise
 from ..optimizer_steps import STAGES
+from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses
 from .remedies import remedies, step_of_other_eps
@@ -173,9 +174,10 @@ def notes(comparison: RecordingComparison) -> list[str]:
     """
     if comparison.first is None:
         same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
-        unknown = [*_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
+        unknown = [*_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *unknown]
-    sentences = [*_unreported_eps(comparison), *agreements(comparison), *_unknown_coefficients(comparison)]
+    notes = [*_noise(comparison), *_unknown_coefficients(comparison)]
+    sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
@@ -339,6 +341,18 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
     where = f"{count} of {count_calls(len(pairs))}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
+
+
+def _noise(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] about the parameters whose gradients are rounding noise if `max_ulp` hides them, else []."""
+    names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
+    if not names:
+        return []
+    listed = ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
+    return [
+        f"Not compared: differences of {listed}. These gradients, or parts of them, are rounding noise of at most "
+        f"{ROUNDING} ULP of the total norm, and Adam moves their weights by the learning rate."
+    ]
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
