@@ -200,7 +200,7 @@ def test_a_gradient_of_noise_does_not_prevent_the_same(compared: Any) -> None:
 def test_positions_of_two_calls_are_not_one_weight(compared: Any) -> None:
     """The second call has a much larger weight at the position 0, which is not the scale of the first one."""
     old, new = ([clip(step, {"0": 1.0}, {"0": [8]}, weight=weight) for step, weight in enumerate((1e6, small), 1)]
-                for small in (1.0, 1.001))  # fmt: skip
+                for small in (1.0, 1.0009765625))  # fmt: skip
     steps = [{"step": 2, **STEP}]
     found = compared([*old, *steps], [*new, *steps])
     assert found.first.ulps_at_its_size > 64
