@@ -271,7 +271,7 @@ class ClipEvent:
 
     @staticmethod
     def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
-        from .arrangement import arrangement  # imports NumPy, which `import unified_clip` does not need
+        from ..tensors.arrangement import arrangement  # imports NumPy, which `import unified_clip` does not need
 
         if (fingerprints := arrangement(backend.to_numpy(weight), backend.dtype(weight))) is not None:
             fields["arrangement"] = fingerprints

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
-from ..arrangement import order_of
+from ...tensors.arrangement import order_of
 from ..divergence import DivergencePoint, numbers
 from ..epsilon import BEFORE, place_of
 from ..pairing import CallPair

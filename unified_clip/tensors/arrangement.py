@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from .._core.validation import COMPLEX
-from ..tensors.arithmetic import Float64s
-from ..tensors.types import Dense
+from .arithmetic import Float64s
+from .types import Dense
 
 Arrangement = Sequence[float]
 """Two fingerprints: of the weight, and of its transpose."""
