@@ -322,7 +322,7 @@ np.save(sys.argv[1] + ".result.npy", results[0])
 def load_elsewhere(path: Path, imports: str) -> subprocess.CompletedProcess[str]:
     """Load a program in a new process, and run it twice."""
     code = LOADS_A_PROGRAM.format(imports=imports)
-    return subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-P", "-c", code, str(path)], capture_output=True, text=True, timeout=300)
 
 
 def paddle_data() -> Any:
@@ -410,7 +410,7 @@ def run():
     ids=["exit", "fork"],
 )
 def test_a_process_that_ran_a_program_ends_and_forks(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", CLIPS + code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-P", "-c", CLIPS + code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

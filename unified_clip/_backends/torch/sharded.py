@@ -27,13 +27,8 @@ from .terms import Bucket
 
 def is_dtensor(value: Any) -> bool:
     """Return whether a value is a DTensor, without importing PyTorch's module."""
-    return _is_dtensor_type(type(value))  # type: ignore[arg-type]  # a class is hashable
-
-
-@functools.lru_cache(maxsize=256)
-def _is_dtensor_type(kind: type) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # without it, no class is derived from DTensor
-    return module is not None and issubclass(kind, module.DTensor)
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
 
 
 def full_tensor(value: Any) -> Any:

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from unified_clip.recording import arrangement
+from unified_clip.tensors import arrangement
 
 
 @pytest.mark.parametrize("shape", [(5,), (0,), (1, 1), (3, 7), (0, 4), (4, 0), (300, 40)])
