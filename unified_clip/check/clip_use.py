@@ -16,6 +16,12 @@ OWN = "unified_clip"
 THRESHOLD = "__threshold__"
 """Stands for the threshold in `ClipUse.call`."""
 
+ONE_PER_GROUP = (
+    "Paddle clips each group of parameters of an optimizer by a norm of its own. To clip by one norm, pass one list of "
+    "parameters, as with apply_decay_param_fun= of AdamW. Or ignore the clip with a reason in [[check.ignore]]."
+)
+"""Why the effect of a clip of Paddle is unknown. Paddle would also call a clip of unified_clip once for each group."""
+
 
 @dataclass(frozen=True)
 class ClipUse:

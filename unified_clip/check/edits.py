@@ -12,7 +12,7 @@ from ..config.clip_config import ClipConfig
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
-from .clip_use import THRESHOLD, ClipUse, shown
+from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .file_edits import file_edit
 from .model import Difference
 
@@ -151,7 +151,7 @@ class Edits:
             return UNUSED
         if use.engine in engines.UNREACHABLE:
             return ONLY_OWN.format(engine=use.engine)
-        if not use.package and use.config is None:
+        if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return "Do what the reason advises, or ignore the file with a reason in [[check.ignore]]."
         if use.package not in ATTACH:
             return f"Change the clip to match {self._file.name}, or ignore it with a reason in [[check.ignore]]."

@@ -11,6 +11,7 @@ OPTAX = "import optax\n\nclip = optax.clip_by_global_norm(1.0)\ntx = {}\n"
 PADDLE = (
     "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\nopt = paddle.optimizer.SGD(0.1, grad_clip=clip)\n"
 )
+GROUPS = "[{'params': a}, {'params': b}]"
 SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
 
 
@@ -48,6 +49,9 @@ def test_a_clip_that_is_set_indirectly_is_found(check: Check, text: str, places:
     [
         (PADDLE, []),
         (PADDLE + "attr = paddle.ParamAttr(need_clip=False)\n", [5]),
+        (PADDLE.replace("0.1,", f"0.1, parameters={GROUPS},"), [3]),
+        (PADDLE.replace("opt =", f"g = {GROUPS}\nopt =").replace("0.1,", "0.1, parameters=g,"), [3]),
+        (PADDLE.replace("0.1,", "0.1, parameters=model.parameters(),"), []),
         (PADDLE + "attr = paddle.ParamAttr(need_clip=True)\n", []),
         ("def freeze(model):\n    for p in model.parameters():\n        p.need_clip = False\n", [3]),
         ("def freeze(model):\n    for p in model.parameters():\n        setattr(p, 'need_clip', False)\n", [3]),
@@ -56,7 +60,9 @@ def test_a_clip_that_is_set_indirectly_is_found(check: Check, text: str, places:
         (PADDLE.replace("(1.0)", '(1.0, group_name="default_group")'), []),
     ],
 )
-def test_parameters_that_paddle_excludes_are_unknown(check: Check, text: str, lines: list[int]) -> None:
+def test_parameters_that_paddle_excludes_or_clips_by_group_are_unknown(
+    check: Check, text: str, lines: list[int]
+) -> None:
     findings = check({"a.py": text, "b.py": TORCH % "1.0"}, NEAREST).findings
     assert [(each.line, each.kind) for each in findings] == [(line, "unknown") for line in lines]
 

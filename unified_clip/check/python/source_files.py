@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from ..._static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
-from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle
+from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...errors import ConfigError
 from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters, settings
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
-from ..clip_use import ClipUse
+from ..clip_use import ONE_PER_GROUP, ClipUse
 from ..trainer_files import names_clip
 from . import (
     call_site,
@@ -61,7 +61,6 @@ RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
     "ignore the clip with a reason in [[check.ignore]]."
 )
-
 
 RUN_TIME_PATH = (
     "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
@@ -177,10 +176,17 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
-    """Raise ConfigError if a call of a Paddle class has an argument that `unified-clip config import` rejects."""
+    """Check a call of a Paddle class that clips. Other calls are not checked.
+
+    ConfigError: the call has an argument that `unified-clip config import` rejects, or the file passes several groups
+        of parameters, for which a global norm is one for each group.
+    """
     last = name.rpartition(".")[2]
-    if name.startswith("paddle.") and last in ARGUMENTS:
-        Paddle().settings_of(last, source.arguments(call, ARGUMENTS[last]))
+    if not name.startswith("paddle.") or last not in ARGUMENTS:
+        return
+    Paddle().settings_of(last, source.arguments(call, ARGUMENTS[last]))
+    if last.endswith("GlobalNorm") and has_groups(source):
+        raise ConfigError(ONE_PER_GROUP)
 
 
 def _is_set_outside(site: ClipSite, call: ast.Call | None) -> bool:

@@ -120,7 +120,7 @@ class Paddle(PythonFormat):
             return Imported({"rule": "none"}, ["The file does not clip by Paddle."])
         name, call = clip
         notes += source.conditions(call)
-        if any(_has_groups(keyword.value) for keyword in _keywords(source, "parameters")):
+        if has_groups(source):
             notes.append(PER_GROUP)
         return Imported(self.settings_of(name, source.arguments(call, ARGUMENTS[name])), notes)
 
@@ -212,8 +212,18 @@ def _check_groups(source: Source) -> None:
             )
 
 
-def _has_groups(parameters: ast.expr) -> bool:
-    return isinstance(parameters, ast.List) and sum(isinstance(entry, ast.Dict) for entry in parameters.elts) > 1
+def has_groups(source: Source) -> bool:
+    """Return whether a call passes several groups of parameters, as in `parameters=[{"params": ...}, ...]`.
+
+    A variable counts if the file assigns such a list to it.
+    """
+    passed = [keyword.value for keyword in _keywords(source, "parameters")]
+    names = [value.id for value in passed if isinstance(value, ast.Name)]
+    lists = [*passed, *(value for name in names for value in source.bound.get(name, []))]
+    dicts = [
+        [entry for entry in each.elts if isinstance(entry, ast.Dict)] for each in lists if isinstance(each, ast.List)
+    ]
+    return any(len(groups) > 1 for groups in dicts)
 
 
 def _check_set_gradient_clip(source: Source, call: ast.Call, version: Version | None) -> list[str]:
