@@ -47,19 +47,31 @@ def of_norms(wide: bool) -> dict[str, Variant]:
             for p in table.ORDERS.values()
             for name, (kind, error) in sums.items()
         },
-        **{f"decide, order {p}": ("decide", {**STATES, "norms": "*fp64"}, {"order": p, "wide": wide}) for p in (1, 2)},
-        **({} if wide else of_ranks()),
+        **{
+            f"decide, order {p}{' over ranks' if over_ranks else ''}": (
+                "decide",
+                {**STATES, "norms": "*fp64"},
+                {"order": p, "wide": wide, "over_ranks": over_ranks},
+            )
+            for p in (1, 2)
+            for over_ranks in (False, True)
+        },
+        **of_ranks(wide),
     }
 
 
-def of_ranks() -> dict[str, Variant]:
-    """The kernels of norms over several ranks, which are float32."""
-    constants = {"error": table.ERROR, "flags": FLAGS, "tags": TAGS, "tag": TAG, "pieces": PIECES}
+def of_ranks(wide: bool) -> dict[str, Variant]:
+    """The kernels of norms over several ranks, of float64 or of float32."""
+    error = table.WIDE_ERROR if wide else table.ERROR
+    constants = {"error": error, "wide": wide, "flags": FLAGS, "tags": TAGS, "tag": TAG, "pieces": PIECES}
     words = {"words": "*i64", "norms": "*fp64", **STATES, "ranks": "i32"}
-    packed = {"sums": "*fp64", "chunks": "i32", "words": "*i64"}
+    packed_largest = {"sums": "*fp64", "chunks": "i32"}
+    packed = {**packed_largest, "words": "*i64"}
     return {
-        "pack_sums": ("pack_sums", packed, {"width": table.SUM_LANES}),
-        **{f"round_words, order {p}": ("round_words", words, {"order": p, **constants}) for p in (1, 2)},
+        "pack_sums": ("pack_sums", packed, {"width": table.SUM_LANES, "wide": wide}),
+        "pack_largest": ("pack_largest", {**packed_largest, **STATES}, {"width": table.SUM_LANES}),
+        "round_largest": ("round_largest", {**STATES, "norms": "*fp64"}, {}),
+        **{f"round_words, order {p}": ("round_words", words, {"order": p, **constants}) for p in table.ORDERS.values()},
     }
 
 
