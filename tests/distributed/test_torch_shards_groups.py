@@ -13,7 +13,7 @@ from support.processes.worlds import World
 Worlds = Callable[[int], World]
 
 NUMEL = {"sharded": 8, "copied": 4, "terms": 4, "plain": 4}
-"""The number of elements of a gradient on two ranks, each of which has 4 of 1."""
+"""The number of elements of a gradient. Each of two ranks has 4 elements, which are 1."""
 
 
 @pytest.mark.parametrize("second", NUMEL)

@@ -300,7 +300,7 @@ def test_a_mesh_of_several_dimensions_may_be_passed(collectives: list[Any]) -> N
     given = parameters(mesh, Replicate(), Shard(0), Shard(1))
     keywords: list[dict[str, Any]] = [{}, {"process_group": mesh["shard", "tp"]}, {"process_group": mesh["tp"]}]
     norms = [uc.clip_grad_norm_(given, math.inf, **each).item() for each in keywords[:2]]
-    assert norms == [np.sqrt(np.float32(6 * 4 * 4))] * 2, "6 parameters, of which 4 ranks have 4 elements"
+    assert norms == [np.sqrt(np.float32(6 * 4 * 4))] * 2, "6 parameters with 4 elements on each of 4 ranks"
     assert collectives == [mesh.get_group("shard"), mesh.get_group("tp")] * 2
     keys = [shards_of(given, **each).group().key for each in keywords]
     assert keys[0] is keys[1] is not keys[2]

@@ -33,7 +33,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gradients(scale: float = 1.0) -> list[np.ndarray]:
-    """Return arrays, the last of which is long: the kernels and not Paddle multiply it."""
+    """Return arrays. The last one is so long that the kernels multiply it, not Paddle."""
     random = np.random.default_rng(0)
     shapes = ((5, 7), (3,), (), (0, 4), (2, 1, 4), (2, SHORT))
     return [(random.uniform(-3, 3, shape) * scale).astype("float32") for shape in shapes]

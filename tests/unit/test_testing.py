@@ -29,7 +29,7 @@ def f32(*values: float) -> np.ndarray[Any, Any]:
     return np.array(values, np.float32)
 
 
-def told(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
+def failures(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
     """The lines of the message about two containers."""
     with pytest.raises(AssertionError) as error:
         assert_gradients_equal(a, b, max_ulp, rtol=rtol)
@@ -44,7 +44,7 @@ def told(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
 def test_every_gradient_that_differs_is_told_with_its_first_and_its_greatest_difference() -> None:
     a = {"weight": f32(1, 2, 3, 4).reshape(2, 2), "bias": f32(1), "same": f32(5)}
     b = {"weight": f32(1, 2.0000002, 3.000001, 4).reshape(2, 2), "bias": f32(-1), "same": f32(5)}
-    assert told(a, b) == [
+    assert failures(a, b) == [
         "weight: 2 of 4 elements differ",
         "  first at [0, 1]: a is 2.0 (0x1p+1), b is 2.0000002 (0x1.000002p+1), 1 ulp apart",
         "  greatest at [1, 0]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
@@ -56,7 +56,7 @@ def test_every_gradient_that_differs_is_told_with_its_first_and_its_greatest_dif
 def test_only_what_is_further_apart_than_max_ulp_counts() -> None:
     a, b = [f32(1, 2, 3)], [f32(1, 2.0000002, 3.000001)]
     assert_gradients_equal(a, b, max_ulp=4)
-    assert told(a, b, 3) == [
+    assert failures(a, b, 3) == [
         "gradient 0: 1 of 3 elements differ by more than 3 ulp",
         "  first at [2]: a is 3.0 (0x1.8p+1), b is 3.000001 (0x1.800008p+1), 4 ulp apart",
     ]
@@ -69,11 +69,13 @@ def test_differences_are_measured_relative_to_the_largest_element_of_their_gradi
     """Sums that cancel are many ULP apart, and yet the same up to rounding."""
     a, b = [f32(1, 1e-6), f32(0)], [f32(1.000001, 1.5e-6), f32(0)]
     assert_gradients_equal(a, b, rtol=1e-5)
-    assert told(a, b, rtol=5e-7)[0] == "gradient 0: 1 of 2 elements differ by more than 5e-07 of the largest element"
-    assert told(a, b, 3, rtol=1e-8)[0].endswith("differ by more than 3 ulp and 1e-08 of the largest element")
-    assert told([f32(1e-9)], [f32(0)], rtol=0.1)
-    assert told([f32(1, math.nan)], [f32(1, 1)], rtol=0.1)
-    assert told([f32(math.inf, 1)], [f32(1, 1)], rtol=0.1)
+    assert (
+        failures(a, b, rtol=5e-7)[0] == "gradient 0: 1 of 2 elements differ by more than 5e-07 of the largest element"
+    )
+    assert failures(a, b, 3, rtol=1e-8)[0].endswith("differ by more than 3 ulp and 1e-08 of the largest element")
+    assert failures([f32(1e-9)], [f32(0)], rtol=0.1)
+    assert failures([f32(1, math.nan)], [f32(1, 1)], rtol=0.1)
+    assert failures([f32(math.inf, 1)], [f32(1, 1)], rtol=0.1)
     for wrong in (-1, math.nan, 0.2):
         with pytest.raises(ValueError, match=r"Pass a number from 0 to 0\.1"):
             assert_gradients_equal(a, b, rtol=wrong)
@@ -105,13 +107,13 @@ def test_containers_without_any_gradient_are_refused(a: Any, b: Any) -> None:
 def test_nan_equals_nan_and_nothing_else_and_the_zeros_are_1_ulp_apart() -> None:
     other_nan = np.array([0x7FC00001], np.uint32).view(np.float32)
     assert_gradients_equal([f32(math.nan)], [other_nan])
-    assert told([f32(math.nan)], [f32(1)], 1e300)[1].endswith("a is nan, b is 1.0 (0x1p+0), a NaN beside a number")
-    assert told([f32(0.0)], [f32(-0.0)])[1].endswith("a is 0.0 (0x0p+0), b is -0.0 (-0x0p+0), 1 ulp apart")
+    assert failures([f32(math.nan)], [f32(1)], 1e300)[1].endswith("a is nan, b is 1.0 (0x1p+0), a NaN beside a number")
+    assert failures([f32(0.0)], [f32(-0.0)])[1].endswith("a is 0.0 (0x0p+0), b is -0.0 (-0x0p+0), 1 ulp apart")
     assert_gradients_equal([f32(0.0)], [f32(-0.0)], max_ulp=1)
 
 
 def test_other_dtypes_shapes_and_missing_gradients_are_told() -> None:
-    assert told([f32(1), f32(1), f32(1)], [f32(1).astype(np.float64), f32(1, 1), None]) == [
+    assert failures([f32(1), f32(1), f32(1)], [f32(1).astype(np.float64), f32(1, 1), None]) == [
         "gradient 0: a is float32[1], b is float64[1]",
         "gradient 1: a is float32[1], b is float32[2]",
         "gradient 2: a is float32[1], b is None",
@@ -119,14 +121,14 @@ def test_other_dtypes_shapes_and_missing_gradients_are_told() -> None:
 
 
 def test_containers_of_other_names_or_lengths_are_told() -> None:
-    assert told([f32(1)], [f32(1), None]) == ["a has 1 gradients, b has 2; only b has: gradient 1"]
-    assert told({"w": f32(1)}, [f32(1)]) == ["a has 1 gradients, b has 1; only a has: w; only b has: gradient 0"]
+    assert failures([f32(1)], [f32(1), None]) == ["a has 1 gradients, b has 2; only b has: gradient 1"]
+    assert failures({"w": f32(1)}, [f32(1)]) == ["a has 1 gradients, b has 1; only a has: w; only b has: gradient 0"]
     many = {f"w{index}": f32(1) for index in range(9)}
-    assert told(many, {}) == ["a has 9 gradients, b has 0; only a has: w0, w1, w2, w3, w4, ..."]
+    assert failures(many, {}) == ["a has 9 gradients, b has 0; only a has: w0, w1, w2, w3, w4, ..."]
 
 
 def test_of_many_gradients_that_differ_the_first_are_told_and_the_others_counted() -> None:
-    lines = told([f32(1)] * 9, [f32(2)] * 9)
+    lines = failures([f32(1)] * 9, [f32(2)] * 9)
     assert lines[-1] == "and 4 more gradients differ"
     assert len(lines) == 2 * 5 + 1
 
@@ -134,19 +136,19 @@ def test_of_many_gradients_that_differ_the_first_are_told_and_the_others_counted
 def test_gradients_of_one_name_are_told_apart() -> None:
     pairs = [("w", f32(1)), ("w (2)", f32(2)), ("w", f32(3))]
     changed = [("w", f32(1)), ("w (2)", f32(2)), ("w", f32(4))]
-    assert told(pairs, changed)[0] == "w (3) differs"
+    assert failures(pairs, changed)[0] == "w (3) differs"
 
 
 def test_complex_numbers_differ_in_one_of_their_parts() -> None:
     a, b = np.array([[1 + 2j]], np.complex64), np.array([[1 + 4j]], np.complex64)
-    assert told([a], [b]) == [
+    assert failures([a], [b]) == [
         "gradient 0: 1 of 2 parts differ",
         "  first at [0, 0], the imaginary part: a is 2.0 (0x1p+1), b is 4.0 (0x1p+2), 8388608 ulp apart",
     ]
 
 
 def test_integers_are_as_far_apart_as_their_difference() -> None:
-    assert told([np.array(-3)], [np.array(2)])[1] == "  first at []: a is -3, b is 2, 5 ulp apart"
+    assert failures([np.array(-3)], [np.array(2)])[1] == "  first at []: a is -3, b is 2, 5 ulp apart"
 
 
 def test_memory_in_another_order_changes_nothing() -> None:

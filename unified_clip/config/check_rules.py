@@ -43,7 +43,7 @@ class CheckRules(ConfigModel):
     )
     each: list[Name] = Field(
         default=[],
-        description=f"Python files of which each one that builds an optimizer must have a clip: {GLOB}",
+        description=f"Python files that must have a clip if they build an optimizer: {GLOB}",
     )
     explicit: list[Name] = Field(
         default=[],

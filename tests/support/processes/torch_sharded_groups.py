@@ -1,4 +1,4 @@
-"""What processes of a `World` run: clips by configurations with groups, of which each has its own norm."""
+"""Clips that the processes of a `World` run, by configurations with groups. Each group has its own norm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Grouped(NamedTuple):
 def clipped(kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False) -> Grouped:
     """Clip gradients of ones by a configuration with one group for each, of the threshold 1.
 
-    kinds: The layout of each gradient. drifts: The kind of which rank 1 has another copy.
+    kinds: The layout of each gradient. drifts: Rank 1 has another copy of the gradients of this kind.
     """
     named, rank = [], dist.get_rank()
     for number, kind in enumerate(kinds):
