@@ -41,7 +41,7 @@ def failures(a: Any, b: Any, max_ulp: float = 0, rtol: float = 0) -> list[str]:
 # -- two containers
 
 
-def test_every_gradient_that_differs_is_told_with_its_first_and_its_greatest_difference() -> None:
+def test_every_gradient_that_differs_is_reported_with_its_first_and_its_greatest_difference() -> None:
     a = {"weight": f32(1, 2, 3, 4).reshape(2, 2), "bias": f32(1), "same": f32(5)}
     b = {"weight": f32(1, 2.0000002, 3.000001, 4).reshape(2, 2), "bias": f32(-1), "same": f32(5)}
     assert failures(a, b) == [
@@ -198,7 +198,7 @@ def test_a_framework_that_clips_otherwise_is_named_with_tensor_index_and_both_nu
     ]
 
 
-def test_a_norm_that_is_wrong_is_told_as_a_gradient_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_norm_is_reported_as_a_gradient_is(monkeypatch: pytest.MonkeyPatch) -> None:
     code = WRONG + "    return np.float32(norm * 2)\nuc.clip_grad_norm_ = changed"
     assert parity_told(code, monkeypatch)[1] == "numpy: the norm differs"
 
