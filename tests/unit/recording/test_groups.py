@@ -159,6 +159,15 @@ def test_fewer_gradients_with_the_same_total_norm_are_not_left_out(compared: Any
     assert "left out" in mistakes(compared(old, new))
 
 
+def test_other_numbers_of_gradients_are_named_if_single_gradients_are_not_compared(compared: Any) -> None:
+    old, new = (without_norms(network(each)) for each in (PARTS, PACKED))
+    found = compared(old, new)
+    assert found.first is None
+    assert "the clips have 5 and 3 gradients, with the same total norm" in " ".join(sentences.notes(found))
+    assert not any("Not compared" in each for each in sentences.notes(compared(old, old)))
+    assert not any("Not compared" in each for each in sentences.notes(compared(network(PARTS), network(PACKED))))
+
+
 # -- gradients whose true value is 0
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
+from ..causes.sequence import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
 from ..optimizer_steps import STAGES
@@ -168,14 +169,13 @@ def _as_before(cause: Cause, step: int) -> str:
 def notes(comparison: RecordingComparison) -> list[str]:
     """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    Others are added about another eps that no reported difference has as its cause, and about coefficients that were
-    not compared. If the runs are the same, thresholds that were not compared are named, too. If a difference has no
-    cause, a sentence explains how to record the norms of parameters.
+    Others are added about another eps that no reported difference has as its cause, and about what was not compared. If
+    a difference has no cause, a sentence explains how to record the norms of parameters.
     """
     if comparison.first is None:
         same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
         unknown = [*_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
-        return [same, *_unreported_eps(comparison), *unknown]
+        return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown]
     notes = [*_noise(comparison), *_unknown_coefficients(comparison)]
     sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
@@ -341,6 +341,18 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
     where = f"{count} of {count_calls(len(pairs))}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
+
+
+def _other_counts(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] about the first calls with other numbers of gradients that were not compared one by one."""
+    for pair in comparison.pairs:
+        counts = count_of(pair.a), count_of(pair.b)
+        if not pair.names and 0 not in counts and counts[0] != counts[1]:
+            return [
+                f"Not compared: single gradients. At step {pair.a.step}, the clips have {counts[0]} and {counts[1]} "
+                "gradients, with the same total norm. Record both runs with norms=True, or --norms, to compare them."
+            ]
+    return []
 
 
 def _noise(comparison: RecordingComparison) -> list[str]:
