@@ -346,11 +346,11 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 def _other_counts(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence] about the first calls with other numbers of gradients that were not compared one by one."""
     for pair in comparison.pairs:
-        counts = count_of(pair.a), count_of(pair.b)
-        if not pair.names and 0 not in counts and counts[0] != counts[1]:
+        old, new = count_of(pair.a), count_of(pair.b)
+        if not pair.names and old and new and old != new:
+            place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
             return [
-                f"Not compared: single gradients. At step {pair.a.step}, the clips have {counts[0]} and {counts[1]} "
-                "gradients, with the same total norm. Record both runs with norms=True, or --norms, to compare them."
+                f"{place}, with the same total norm. Record both runs with norms=True, or --norms, to compare them."
             ]
     return []
 
