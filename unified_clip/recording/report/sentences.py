@@ -349,9 +349,7 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
             place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
-            return [
-                f"{place}, with the same total norm. Record both runs with norms=True, or --norms, to compare them."
-            ]
+            return [f"{place}, with the same total norm. To compare them, record both with norms=True, or --norms."]
     return []
 
 
