@@ -306,8 +306,12 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
 
 
 def _read_current(out: Path) -> list[int]:
-    """Return the numbers of the items that the worker was running: several items share a graph."""
-    with suppress(FileNotFoundError):  # the worker has not started, or a cleaner of /tmp has removed the directory
+    """Return the numbers of the items that the worker was running: several items share a graph.
+
+    Return [] if they are unknown: the worker has not started, has written something else, or a cleaner of /tmp has
+    removed the directory.
+    """
+    with suppress(FileNotFoundError, ValueError):
         numbers: list[int] = json.loads((out / "current.json").read_text(encoding="utf-8"))
         return numbers
     return []
