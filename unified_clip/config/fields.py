@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 
@@ -51,6 +51,11 @@ def _reads_as_number(value: Any) -> bool:
         return False
 
 
+def _as_json(number: Any) -> Any:
+    """Return "inf" or "-inf" for an infinite number, which pydantic would write as null. Return others unchanged."""
+    return str(number) if isinstance(number, float) and math.isinf(number) else number
+
+
 def _number_field(
     accepts: Callable[[float], bool], remedy: str, strings: Sequence[str] = ("inf",), **schema: Any
 ) -> Any:
@@ -67,7 +72,10 @@ def _number_field(
         return number
 
     forms = [{"type": "number", **schema}, *({"const": string} for string in strings)]
-    return Annotated[float, BeforeValidator(checked), WithJsonSchema({"anyOf": forms} if strings else forms[0])]
+    schema = {"anyOf": forms} if strings else forms[0]
+    return Annotated[
+        float, BeforeValidator(checked), PlainSerializer(_as_json, when_used="json"), WithJsonSchema(schema)
+    ]
 
 
 Threshold = _number_field(lambda number: number >= 0, "give 0 or more, or inf to only measure", minimum=0)

@@ -9,7 +9,7 @@ import json
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import GenerateJsonSchema, SkipJsonSchema
 
 from .._core import rule as formula
@@ -187,14 +187,21 @@ class Settings(Clipping):
         description="for unified-clip config check: files that must clip, findings to ignore, formats of files",
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _inherit(cls, data: Any) -> Any:
-        """Before validation, add the keys that each group inherits from the configuration (see `_inherited`)."""
+    def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate. Each group also gets the keys that it inherits from the configuration (see `_inherited`).
+
+        `model_fields_set` of a group has only its own keys, so that a copy or a file inherits the others again.
+        """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
-            return data
+            return validate(data)
         groups = [group.data() if isinstance(group, Group) else group for group in data["groups"]]
-        return {**data, "groups": [_inherited(group, data) if isinstance(group, dict) else group for group in groups]}
+        complete = [_inherited(group, data) if isinstance(group, dict) else group for group in groups]
+        settings = validate({**data, "groups": complete})
+        for group, own in zip(settings.groups, groups, strict=True):
+            group.model_fields_set.intersection_update(key for key, value in own.items() if value is not None)
+        return settings
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

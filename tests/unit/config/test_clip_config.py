@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -17,11 +18,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from unified_clip import ClipConfig, ConfigError
 from unified_clip._install import command
 from unified_clip.config import documents
-from unified_clip.config.schema import FAMILIES, Group, json_schema
+from unified_clip.config.schema import FAMILIES, Group, Settings, json_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -258,6 +260,30 @@ def test_bounds_may_be_infinite(kind: str) -> None:
         jsonschema.validate(json.loads(text), json.loads(json_schema()))
 
 
+class TrainingSettings(BaseModel):
+    clip: ClipConfig
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rule": "global_norm", "threshold": math.inf},
+        {"rule": "value", "min": -math.inf, "max": 1.0},
+        {"rule": "norm", "threshold": 2.0, "norm_type": math.inf},
+        {"rule": "global_norm", "threshold": math.inf, "adaptive": {"rule": "zclip"}},
+        {"rule": "global_norm", "threshold": {"schedule": "linear", "start": 2.0, "end": 1.0, "steps": 5}},
+        {"rule": "norm", "threshold": 1.0, "groups": [{"name": "a", "include": ["x"], "threshold": math.inf}]},
+    ],
+)
+@pytest.mark.parametrize("exclude_unset", [False, True])
+def test_infinity_in_the_json_of_pydantic_is_read_again(keys: dict[str, Any], exclude_unset: bool) -> None:
+    clip = ClipConfig(**keys)
+    assert ClipConfig.model_validate_json(clip.model_dump_json(exclude_unset=exclude_unset)) == clip
+    text = TrainingSettings(clip=clip).model_dump_json(exclude_unset=exclude_unset)
+    assert TrainingSettings.model_validate_json(text).clip == clip
+    assert {"version": 1, **clip.model_dump(mode="json", exclude_unset=True)} == json.loads(clip.dumps("json"))
+
+
 # -- groups
 
 
@@ -311,6 +337,24 @@ def test_a_copy_does_what_it_says(deep: bool) -> None:
     assert clip.model_copy() == copy.copy(clip) == copy.deepcopy(clip) == clip
     with pytest.raises(ConfigError, match="threshold: it is -1"):
         clip.model_copy(update={"threshold": -1})
+
+
+@pytest.mark.parametrize("how", ["dict", "Group", "null"])
+def test_groups_of_a_copy_or_a_saved_file_inherit_again(how: str) -> None:
+    group: Any = {"name": "d", "include": ["d.*"]}
+    group = Group(**group) if how == "Group" else {**group, "threshold": None, "rule": None} if how == "null" else group
+    clip = ClipConfig(rule="global_norm", threshold=1, family="paddle", eps=0.25, groups=[group])
+    changed = {"threshold": 5.0, "rule": "norm", "family": "tensorflow", "eps": 0.5}
+    as_json, again = json.loads(clip.dumps("json")), ClipConfig.loads(clip.dumps("yaml"), "yaml")
+    assert as_json["groups"] == [{"name": "d", "include": ["d.*"]}]
+    assert "groups=[{'name': 'd', 'include': ['d.*']}]" in repr(clip)
+    for copied in (clip, copy.deepcopy(clip), pickle.loads(pickle.dumps(clip)), again):
+        (only,) = copied.model_copy(update=changed).groups
+        assert {key: getattr(only, key) for key in changed} == changed
+        assert copied.groups[0].threshold == 1.0
+    own = ClipConfig(rule="norm", threshold=1.0, groups=[{"name": "d", "include": ["d.*"], "threshold": 2.0}])
+    assert own.model_copy(update={"threshold": 5.0}).groups[0].threshold == 2.0
+    assert Settings(rule="norm", threshold=3.0, groups=clip.groups).groups[0].threshold == 3.0
 
 
 def test_files_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
