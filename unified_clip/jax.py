@@ -51,7 +51,9 @@ def clip_grad_norm_(
         foreach: Ignored, for compatibility with `torch.nn.utils`.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads it from the types of arrays, which `pmap` and
-            `check_vma=False` lack.
+            `check_vma=False` lack. In eager calls with several processes: the processes that own the gradients
+            together, as a `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. All of these
+            processes have to call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of some
             processes. 'replicated' (every process has a copy), 'distinct' (every process has other arrays). Or a
             function of an array, or a dict from patterns of names to these.

@@ -16,11 +16,13 @@ from support.processes.worlds import World
 
 import unified_clip.numpy as whole
 
-# of two processes each: with four, Paddle's own `new_group` mostly fails or does not return on the CPU
 DEGREES = {
     "two parts": {"mp_degree": 2},
     "two stages": {"pp_degree": 2},
     "sharding": {"sharding_degree": 2},
+    "two parts, copied": {"mp_degree": 2, "dp_degree": 2},
+    "two parts of two stages": {"mp_degree": 2, "pp_degree": 2},
+    "two parts, sharded": {"mp_degree": 2, "sharding_degree": 2},
 }
 
 
@@ -78,6 +80,52 @@ def test_attributes_tell_who_counts_what(worlds: Callable[[str], World], group: 
     assert {(norm, *calls) for norm, _, _, calls in found} == {(reference.norm(before), "all_reduce")}
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("name", "group", "models"),
+    [
+        ("two parts, copied", "auto", [[0], [0], [1], [1]]),
+        ("two parts, copied", "model", [[0], [0], [1], [1]]),
+        ("two parts of two stages", "auto", [[0, 1]] * 4),
+        ("two parts of two stages", "model", [[0], [0], [1], [1]]),
+    ],
+)
+def test_a_group_of_fleet_is_some_of_four_processes(
+    worlds: Callable[[str], World], name: str, group: str, models: list[list[int]]
+) -> None:
+    """`models`: for each process, which pairs of processes have the gradients of its norm."""
+    found = worlds(name).run(paddle_sharded.fleet_clipped, group, 1.5, None)
+    before = [gathered([each[1] for each in found[2 * pair : 2 * pair + 2]]) for pair in range(2)]
+    for rank, (norm, held, after, calls) in enumerate(found):
+        arrays = [array for pair in models[rank] for array in before[pair]]
+        assert norm == reference.norm(arrays)
+        assert calls == ["all_reduce"]
+        expected = [array.copy() for array, _ in held]
+        whole.clip_grads_with_norm_(expected, 1.5, norm)
+        for got, wanted in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(got, wanted, strict=True)
+
+
+@pytest.mark.nightly
+def test_the_group_of_copies_lacks_shards(worlds: Callable[[str], World]) -> None:
+    for rank, found in enumerate(worlds("two parts, copied").attempt(paddle_sharded.fleet_clipped, "data", 1.5, None)):
+        first = rank // 2 * 2
+        assert f"the ranks [{first}, {first + 1}] have shards of the gradient at position 0" in str(found)
+
+
+@pytest.mark.nightly
+def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
+    found = worlds("two parts, sharded").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", 1.5)
+    assert [calls for _, _, calls in found] == [["all_reduce"]] * 4
+    arrays = [array for pair in (0, 2) for array in gathered([each[0] for each in found[pair : pair + 2]])]
+    norm = reference.norm(arrays)
+    for held, after, _ in found:
+        expected = [array for array, _ in held]
+        coef = reference.coefficient(norm, 1.5, 0.0)
+        for got, before in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(got, reference.scaled(before, coef))
+
+
 def test_parts_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
     found = worlds("two parts").run(paddle_sharded.fleet_stepped, "GradientClipByNorm", 0.5)
     expected = whole.GradientClipByNorm(0.5)([("", array) for array in gathered([each[0] for each in found])])
@@ -94,6 +142,20 @@ def test_a_configuration_clips_by_the_same_norm(worlds: Callable[[str], World]) 
 def test_the_process_itself_can_be_asked_for(worlds: Callable[[str], World]) -> None:
     for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clipped, None, 1.5, None):
         assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
+
+
+def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[str], World]) -> None:
+    for found in worlds("two parts").attempt(paddle_sharded.fleet_clipped, "data", 1.5, None):
+        assert "the ranks [0, 1] have shards of the gradient at position 0" in str(found)
+        assert "Pass a group of all ranks that have the model, such as hcg.get_check_parallel_group()" in str(found)
+
+
+@pytest.mark.parametrize("name", ["get_total_norm", "global_norm", "clip_by_global_norm"])
+def test_gradients_alone_do_not_show_what_other_processes_have(worlds: Callable[[str], World], name: str) -> None:
+    for found in worlds("two parts").attempt(paddle_sharded.fleet_functional, name, "auto"):
+        assert "fleet shards the model over the ranks [0, 1], and gradients without their parameters" in str(found)
+    for norm, gradients in worlds("two parts").run(paddle_sharded.fleet_functional, name, None):
+        assert norm == reference.norm(gradients)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

@@ -146,6 +146,15 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
     check_refused(worlds(2).run(faults.outcome, case), "ValueError", message)
 
 
+def test_copies_that_every_rank_counts_are_suspicious(worlds: Worlds) -> None:
+    """Here, warnings are errors."""
+    message = "the 2 ranks counted gradients with exactly the same sum, .* as with DistributedDataParallel, the norm is"
+    for case in ("copies as others, unchecked", "copies as others, by a function"):
+        check_refused(worlds(2).run(faults.outcome, case), "ClipWarning", message)
+    norm = reference.norm(faults.ARRAYS * 2, 2.0)
+    assert [(each.norm, each.error) for each in worlds(2).run(faults.outcome, "equal shards")] == [(norm, "")] * 2
+
+
 @pytest.mark.parametrize(
     ("case", "size", "error", "messages"),
     [

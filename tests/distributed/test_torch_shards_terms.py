@@ -16,7 +16,7 @@ from support.tiers import nightly
 
 Worlds = Callable[[int], World]
 
-ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 3, "beside copies": 3, "beside shards": 3, "sub-mesh": 3}
+ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 2, "beside copies": 3, "beside shards": 3, "sub-mesh": 3}
 """Of six gradients. Where the terms are on all ranks, each has the norm of the sums without another one."""
 
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .._compute.kernels import general_root
-from .._core.distributed import DistributedSpec, Measure, Measures, PartialSums
+from .._core import validation
+from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
 from .consensus import Call, Consensus, send_rejection
@@ -178,10 +179,16 @@ class LocalShards(ABC):
         norm = consensus.norm_on_device(own, counted, p, before)
         self._measured.append((path, consensus))
         if norm is None:
-            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure))
+            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self._is_only_declared)
         n, path.norm_dtype = norm
         self._has_counted = False
         return path.xp.asarray(n)
+
+    @property
+    def _is_only_declared(self) -> bool:
+        """Return whether ranks count gradients because the caller's `ownership` declares it, and nothing checks it."""
+        is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
+        return not is_checked and any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients. Return (the sums over all that this rank counts, those over all `Partial` ones)."""
@@ -330,10 +337,15 @@ WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
 """Sums `Partial` gradients. Returns (the sums over all that this rank counts, those over all `Partial` ones)."""
 
 
-def _norm(own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms) -> tuple[float, str]:
-    """Return (the p-norm over all ranks, its dtype). `own`: the sums over the tensors that this rank counts."""
+def _norm(
+    own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerms, is_only_declared: bool
+) -> tuple[float, str]:
+    """Return (the p-norm over all ranks, its dtype).
+
+    own: The sums over the tensors that this rank counts. is_only_declared: Warn if all ranks have the same sum.
+    """
     if p in (1, 2):
-        return _power_norm(own, consensus, int(p), with_terms)
+        return _power_norm(own, consensus, int(p), with_terms, is_only_declared)
     top, dtype = consensus.max_abs(own, p)
     if consensus.has_terms:
         own, _ = with_terms()
@@ -343,8 +355,17 @@ def _norm(own: PartialSums, consensus: Consensus, p: float, with_terms: WithTerm
     return general_root(consensus.relative_sum(own.relative_sum(p, top)), p, top, dtype), dtype
 
 
-def _power_norm(own: PartialSums, consensus: Consensus, p: int, with_terms: WithTerms) -> tuple[float, str]:
-    total, dtype = consensus.power_sum(own.power_sum(p, False), own.norm_dtype)
+def _power_norm(
+    own: PartialSums, consensus: Consensus, p: int, with_terms: WithTerms, is_only_declared: bool
+) -> tuple[float, str]:
+    here = own.power_sum(p, False)
+    total, dtype = consensus.power_sum(here, own.norm_dtype)
+    if is_only_declared and 0 < here.total * consensus.group.size == total.total and consensus.group.size > 1:
+        validation.warn_at_call(
+            f"the {consensus.group.size} ranks counted gradients with exactly the same sum, although ownership "
+            "declares that each rank counts its own. If these gradients are copies, as with DistributedDataParallel, "
+            "the norm is too large: leave process_group and ownership out. To check the declaration, pass check_numel"
+        )
     if consensus.has_terms:
         is_known = consensus.has_all_terms  # all ranks have the same sums
         own, terms = with_terms()

@@ -85,6 +85,20 @@ class Ranks(Sequence[int]):
         return len(self) == len(other) and self <= other
 
 
+def is_first_in_part(mesh: npt.NDArray[Any], is_copied: Sequence[bool], part: Ranks, rank: int) -> bool | None:
+    """Return whether a rank is the first in a part of a mesh that has its elements of a tensor.
+
+    mesh: The ranks of the tensor's mesh. is_copied: For each dimension of the mesh, whether ranks along it have the
+    same elements. None: the part has ranks that are not on the mesh, or lacks some elements of the tensor.
+    """
+    present, copied = part.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
+    if np.count_nonzero(present) < len(part) or not present.any(axis=copied).all():
+        return None
+    (here,) = np.argwhere(mesh == rank)
+    along = tuple(slice(None) if dim in copied else at for dim, at in enumerate(here))
+    return bool(mesh[along][present[along]].flat[0] == rank)
+
+
 class KeptByIdentity(Generic[V]):
     """A cache of values by the identity of an object. It keeps a value while the object lives.
 

@@ -60,17 +60,17 @@ def clipped(
 ) -> tuple[float, list[np.ndarray], list[str]]:
     """The norm, the gradients afterwards, gathered, and what was reduced over the processes."""
     given = [sharded(array, spec) for array, spec in zip(arrays, specs, strict=True)]
-    held, calls, own = list(given), [], backend.sharded._all_reduce
+    held, calls, own = list(given), [], backend.process_group.all_reduce
 
     def counting(ranks: Any, numbers: Any, reduce: Any) -> list[int]:
         calls.append(reduce.__name__)
         return own(ranks, numbers, reduce)
 
-    backend.sharded._all_reduce = counting
+    backend.process_group.all_reduce = counting
     try:
         norm = uc.clip_grad_norm_(held, limit, p, check_numel=True, **stated)
     finally:
-        backend.sharded._all_reduce = own
+        backend.process_group.all_reduce = own
     assert [new.sharding for new in held] == [old.sharding for old in given]
     return float(norm), [gathered(array) for array in held], calls
 

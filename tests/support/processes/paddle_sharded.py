@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import paddle
@@ -38,11 +39,18 @@ def start_fleet(rank: int, size: int, meeting: str, **degrees: int) -> None:
     _environment(rank, size, meeting)
     strategy = fleet.DistributedStrategy()
     strategy.hybrid_configs = {name: degrees.get(name, 1) for name in PARTS}
-    with warnings.catch_warnings():
+    new_group = dist.new_group
+    with warnings.catch_warnings(), mock.patch.object(dist, "new_group", lambda *a, **k: _alone(new_group(*a, **k))):
         warnings.simplefilter("ignore")  # of groups that this process is not in
         fleet.init(is_collective=True, strategy=strategy)
     _complete_gloo()
     warnings.simplefilter("error")
+
+
+def _alone(group: Any) -> Any:
+    """Wait until all processes have made a group. Two that are made at the same time do not always connect."""
+    dist.barrier()
+    return group
 
 
 def _environment(rank: int, size: int, meeting: str) -> None:
@@ -553,10 +561,21 @@ def fleet_clipped(group: str, limit: float, check: bool | None) -> tuple[float, 
     model.backward()
     given = model.parameters()
     before = [(each.grad.numpy().copy(), each.split_axis if each.is_distributed else None) for each in given]
-    found = fleet.get_hybrid_communicate_group().get_model_parallel_group() if group == "model" else group
+    hcg = fleet.get_hybrid_communicate_group()
+    groups = {"model": hcg.get_model_parallel_group(), "data": hcg.get_data_parallel_group()}
     with counted() as calls:
-        norm = uc.clip_grad_norm_(given, limit, process_group=found, check_numel=check)
+        norm = uc.clip_grad_norm_(given, limit, process_group=groups.get(group, group), check_numel=check)
     return float(norm), before, [each.grad.numpy() for each in given], calls
+
+
+def fleet_functional(name: str, group: str | None) -> tuple[float, list[np.ndarray]]:
+    """The norm by a functional name, and the gradients."""
+    model = Parallel()
+    model.backward()
+    gradients = [each.grad for each in model.parameters()]
+    args = (gradients, 1.0) if name == "clip_by_global_norm" else (gradients,)
+    found = getattr(uc, name)(*args, process_group=group)
+    return float(found[1] if isinstance(found, tuple) else found), [gradient.numpy() for gradient in gradients]
 
 
 def fleet_in_place(name: str) -> None:

@@ -385,6 +385,14 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "late": (as_they_are, late),
     "dying": (as_they_are, dying),
     "copies as others": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)),
+    "copies as others, unchecked": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct")),
+    "copies as others, by a function": (
+        plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: True, norm_type=1.0)
+    ),
+    "equal shards": (
+        plain,
+        in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=2 * sum(each.size for each in ARRAYS)),
+    ),
     "others as copies": (
         on_some,
         in_group(lambda: dist.group.WORLD, ownership="replicated", check_numel=2 * sum(each.size for each in ARRAYS)),

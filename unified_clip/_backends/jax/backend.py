@@ -28,6 +28,7 @@ from .arithmetic import magnitudes, maximum, merged_rows, powers, product, selec
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
 from .path import JaxPath
+from .process_group import declared_axes
 
 
 class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
@@ -45,17 +46,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     """The axes of `shard_map` that the caller passes as process_group; None to infer them from types."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
-        group = spec.process_group
-        if group == "auto":
+        if isinstance(spec.process_group, str) and spec.process_group == "auto":
             return self
-        axes = () if group is None else (group,) if isinstance(group, str) else group
-        if not isinstance(axes, tuple | list) or not all(isinstance(axis, str) for axis in axes):
-            raise TypeError(
-                f"process_group is {group!r}. Pass the name of an axis of shard_map, a tuple of such names, None, or "
-                "'auto'"
-            )
         backend = copy.copy(self)
-        backend._axes = tuple(axes)
+        backend._axes = declared_axes(spec.process_group)
         return backend
 
     # -- tensors
@@ -152,13 +146,18 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
                     "ownership, check_numel and check_replicas are not supported in traced code, where types have the "
                     "axes over which gradients are sharded. Leave them out"
                 )
+            if self._axes is None and spec.is_given:
+                raise TypeError(
+                    f"process_group is {spec.process_group!r}, which is not supported in traced code. Pass names of "
+                    "axes of shard_map, or leave process_group out"
+                )
             return None
-        if self._axes:
-            raise ValueError(
-                f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map, and "
-                "arrays have shardings. Leave process_group out"
-            )
         if jax.process_count() == 1:
+            if self._axes:
+                raise ValueError(
+                    f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map, "
+                    "and arrays have shardings. Leave process_group out"
+                )
             if spec.is_given:
                 raise validation.not_distributed(self)
             return None

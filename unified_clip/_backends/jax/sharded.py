@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental.sparse import BCOO
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..._compute import host, kernels
 from ..._core.distributed import DISTINCT, DistributedSpec
@@ -18,9 +16,9 @@ from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import ProcessGroup, SingleProcess
 from ..._distributed.norm import LocalShards, NormGroup, label
 from ..._distributed.placements import declared_owner, ownership_unknown
-from ..._distributed.ranks import Ranks
 from ..._distributed.replicas import Replica
 from . import mesh_axes
+from .process_group import JaxGroup, declared_group, group_of
 
 
 def is_multi_device(tensor: Any) -> bool:
@@ -123,53 +121,12 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
     return JaxShards(gradients, parameters, spec)
 
 
-class JaxGroup(ProcessGroup):
-    """A process group of `jax.distributed`, which includes this process."""
-
-    def __init__(self, ranks: tuple[int, ...]) -> None:
-        super().__init__(self, Ranks(ranks), here=jax.process_index())
-
-    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
-        return _all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)
-
-
-@functools.cache
-def _group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    return JaxGroup(ranks)
-
-
-@functools.cache
-def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
-    """Return a mesh with one device of each process with these ranks."""
-    first = {device.process_index: device for device in reversed(jax.devices())}
-    return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
-
-
-def _all_reduce(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
-    mesh = _mesh_of(ranks)
-    with jax.enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
-        own = np.asarray(numbers, np.int64)[None]
-        rows = jax.make_array_from_callback(
-            (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
-        )
-        reduced: list[int] = np.asarray(_compiled(ranks, reduce)(rows).addressable_data(0)).tolist()
-        return reduced
-
-
-@functools.cache
-def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    replicated = NamedSharding(_mesh_of(ranks), PartitionSpec())
-    compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=replicated)
-    return compiled
-
-
 class JaxShards(LocalShards):
     """The `Shards` of one call on JAX: arrays on devices of several processes."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self.values = [leaf.tensor for leaf in gradients]
-        self._world = _group_of(tuple(range(jax.process_count())))
         self._copies: list[int] = []
 
     def elements(self, index: int) -> int:
@@ -186,10 +143,15 @@ class JaxShards(LocalShards):
     def _replicas(self, index: int) -> Iterator[Replica]:
         """Yield the shards of an array on the devices of this process, each with the number of its copies."""
         leaf, value = self._leaves[index], self.values[index]
-        if len(_ranks_of(value)) < self._world.size and self._spec.ownership_of(leaf) != DISTINCT:
+        if not self._is_within_group(value):
             raise ValueError(
-                f"check_replicas compares the copies of arrays over all processes, and the gradient at {leaf.place} is "
-                "on devices of some. Leave check_replicas out"
+                f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
+                "check_replicas compares all. Leave process_group or check_replicas out"
+            )
+        if len(_ranks_of(value)) < self._group.size and self._spec.ownership_of(leaf) != DISTINCT:
+            raise ValueError(
+                "check_replicas compares the copies of arrays on all ranks of the process group, and the gradient at "
+                f"{leaf.place} is on devices of some. Leave check_replicas out"
             )
         devices: dict[Any, list[int]] = {}
         for device, at in value.sharding.devices_indices_map(value.shape).items():
@@ -199,11 +161,16 @@ class JaxShards(LocalShards):
             yield Replica(leaf, label(leaf), [shard.data], tuple(ids), len(ids), is_first, str(shard.device))
 
     def world(self) -> JaxGroup:
-        return self._world
+        return group_of(tuple(range(jax.process_count())))
+
+    @functools.cached_property
+    def _group(self) -> JaxGroup:
+        """The process group of a call that does not pass None for it."""
+        return declared_group(self._spec.process_group, [_data(leaf.tensor) for leaf in self._leaves])
 
     def group(self) -> ProcessGroup:
         if self._spec.process_group is not None:
-            return self._world
+            return self._group
         for leaf, value in zip(self._leaves, self.values, strict=True):
             if is_multi_process(value):
                 raise ValueError(
@@ -231,14 +198,14 @@ class JaxShards(LocalShards):
         is_alone, norm_groups = isinstance(self.group(), SingleProcess), []
         for leaf in self._parameters:
             index = index_of.get(leaf.position)
-            ranks = () if index is None or is_alone else _ranks_of(self.values[index])
-            groups = [_group_of(ranks)] if len(ranks) > 1 and self._world.rank in ranks else []
+            ranks = () if index is None or is_alone else self._ranks_within(self.values[index])
+            groups = [group_of(ranks)] if len(ranks) > 1 and jax.process_index() in ranks else []
             norm_groups.append(NormGroup(index, groups, leaf, label(leaf)))
         return norm_groups
 
     def counted_alone(self, index: int) -> Tensor:
         """Return a list of the shards of a gradient that this process counts, for `JaxBackend.partial_sums`."""
-        return self._first_replicas(index) if is_multi_process(self.values[index]) else self._local(index)
+        return self._first_copies(index) if is_multi_process(self.values[index]) else self._local(index)
 
     def check_by_value(self) -> None:
         """Accept every array: none has `Partial` elements."""
@@ -252,28 +219,56 @@ class JaxShards(LocalShards):
     def _local(self, index: int) -> list[Tensor]:
         return list(_local_shards(self.values[index]).values())
 
-    def _first_replicas(self, index: int) -> list[Tensor]:
-        return [shard.data for shard in self.values[index].addressable_shards if shard.replica_id == 0]
+    def _first_copies(self, index: int) -> list[Tensor]:
+        """Return the shards of an array of which this process has the first copy in the process group.
+
+        ValueError: no process of the group has a copy of some shards.
+        """
+        value = self.values[index]
+        if self._is_within_group(value):
+            return [shard.data for shard in value.addressable_shards if shard.replica_id == 0]
+        first: dict[Any, Any] = {}
+        for device, at in value.sharding.devices_indices_map(value.shape).items():  # in the order of `replica_id`
+            is_in_group = device.process_index in self._group.ranks
+            if first.get(_key(at)) is None:
+                first[_key(at)] = device if is_in_group else None
+        ranks = _ranks_of(value)
+        if None in first.values() or not set(self._group.ranks) <= set(ranks):
+            raise ValueError(
+                f"the gradient at {self._leaves[index].place} is on devices of the ranks {list(ranks)}, but "
+                f"process_group has the ranks {self._group.ranks}. Pass a group of all ranks that have the model"
+            )
+        return [shard.data for shard in value.addressable_shards if first[_key(shard.index)] == shard.device]
+
+    def _is_within_group(self, value: Any) -> bool:
+        """Return whether all processes that have shards of an array are in the process group."""
+        return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
+
+    def _ranks_within(self, value: Any) -> tuple[int, ...]:
+        """Return the processes whose sums make the array's own norm: all that have shards, or the process group if it
+        has all elements.
+        """
+        return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 
     def _counted(self, index: int) -> list[Tensor]:
-        leaf, value = self._leaves[index], self.values[index]
+        leaf, value, group = self._leaves[index], self.values[index], self._group
         ranks = _ranks_of(value)
         shards: list[Tensor] = self.counted_alone(index)
-        if len(ranks) == self._world.size:
+        if len(ranks) >= group.size:
             return shards
-        is_owner = declared_owner(self._spec, leaf, ranks, rank=self._world.rank, first=0)
+        is_owner = declared_owner(self._spec, leaf, ranks, rank=jax.process_index(), first=group.ranks[0])
         if is_owner is None and value.committed:
             kind = f"only on devices of rank {', '.join(map(str, ranks))}"
-            raise ownership_unknown(self._world.size, leaf.place, kind)
+            raise ownership_unknown(group.size, leaf.place, kind)
         if is_owner is None:
             self._copies.append(index)  # JAX takes uncommitted arrays for copies too; the ranks compare them
-            is_owner = 0 in ranks
+            is_owner = group.ranks[0] in ranks
         return shards if is_owner else []
 
 
 def _ranks_of(value: Any) -> tuple[int, ...]:
     """Return the ranks of the processes to which an array's devices belong."""
-    return tuple(sorted({device.process_index for device in value.devices()}))
+    return tuple(sorted({device.process_index for device in _data(value).devices()}))
 
 
 def _data(tensor: Any) -> Any:

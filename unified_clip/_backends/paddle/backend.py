@@ -193,6 +193,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def has_ranks(self) -> bool:
         return bool(paddle.in_dynamic_mode() and paddle.distributed.is_initialized())
 
+    def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
+        sharded.check_fleet(gradients, spec)
+
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
         on_cpu = [tensor if is_plain(tensor) else tensor.detach().cpu() for tensor in tensors]
         return host.HostPath(self, on_cpu)

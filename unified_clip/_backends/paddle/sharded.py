@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import paddle
 
 from ..._core.distributed import DistributedSpec
@@ -15,7 +16,7 @@ from ..._core.types import Leaf, Tensor
 from ..._distributed.groups import ProcessGroup
 from ..._distributed.norm import NormGroup
 from ..._distributed.placements import DistributedGradients, Terminology
-from ..._distributed.ranks import Ranks
+from ..._distributed.ranks import Ranks, is_first_in_part
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -61,6 +62,20 @@ def find(
         if differentiable or spec.process_group is None or not may_be_fleet or hybrid() is None:
             return None
     return PaddleShards(gradients, parameters, spec)
+
+
+def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
+    """Raise ValueError for a total norm over plain tensors if `fleet` shards the model, and the caller declares
+    nothing.
+    """
+    hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
+    if hcg is not None:
+        raise ValueError(
+            f"fleet shards the model over the ranks {hcg.get_check_parallel_group().ranks}, and gradients without "
+            "their parameters do not show how. Use an in-place name, or pass (parameter, gradient) tuples to "
+            "GradientClipByGlobalNorm. Or pass process_group and ownership. For the norm of the tensors of this "
+            "process, pass process_group=None"
+        )
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
@@ -131,8 +146,9 @@ class PaddleShards(DistributedGradients):
         if not is_dist(gradient):
             return self.values[index]
         reduced = self.reduced(index)
-        is_sharded = any(placement.is_shard() for placement in gradient.placements)
-        return paddle.empty([0], gradient.dtype) if is_sharded and not self.is_first(gradient) else reduced
+        part, is_sharded = self._part(gradient), any(placement.is_shard() for placement in gradient.placements)
+        is_first = self.is_first(gradient) if part is None else self.is_first_within(gradient, part)
+        return paddle.empty([0], gradient.dtype) if is_sharded and not is_first else reduced
 
     def restored(self, index: int, value: Tensor) -> Any:
         like = self._gradients[index]
@@ -163,7 +179,13 @@ class PaddleShards(DistributedGradients):
         return self._ranks_along(tensor, lambda placement: not placement.is_shard())[:1] == [self._rank]
 
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        return None
+        mesh, is_copied = _ranks_on(tensor), [not placement.is_shard() for placement in tensor.placements]
+        return is_first_in_part(mesh, is_copied, group.ranks, self._rank)
+
+    def _part(self, tensor: Any) -> ProcessGroup | None:
+        """Return the caller's process group if it has only some of the ranks of a tensor's mesh, else None."""
+        is_declared = self._spec.process_group not in (None, "auto")
+        return self._group if is_declared and self._group.size < len(self.ranks(tensor)) else None
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
         return Ranks(self._ranks_along(tensor, lambda placement: placement.is_replicated()))
@@ -212,7 +234,7 @@ class PaddleShards(DistributedGradients):
         """Return the ranks that differ from this rank only along the dimensions of the mesh whose placement `is_along`
         accepts.
         """
-        mesh = np.array(gradient.process_mesh.process_ids).reshape(gradient.process_mesh.shape)
+        mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):
             choice = [slice(None) if is_along(p) else here for here, p in zip(at, gradient.placements, strict=True)]
             return [int(rank) for rank in mesh[tuple(choice)].reshape(-1)]
@@ -242,8 +264,9 @@ class PaddleShards(DistributedGradients):
     def shard_groups(self, leaf: Leaf, tensor: Any) -> list[ProcessGroup] | None:
         if is_dist(tensor):
             here = self._rank in tensor.process_mesh.process_ids
-            is_sharded = here and any(placement.is_shard() for placement in tensor.placements)
-            return [self._group_of(_existing_group(tensor.process_mesh.process_ids))] if is_sharded else []
+            if not (here and any(placement.is_shard() for placement in tensor.placements)):
+                return []
+            return [self._part(tensor) or self._group_of(_existing_group(tensor.process_mesh.process_ids))]
         if self._hcg is not None and _is_shard(leaf.parameter):
             return [self._group_of(self._hcg.get_model_parallel_group())]
         return [] if self.is_complete(leaf, tensor) else None
@@ -273,8 +296,21 @@ class PaddleShards(DistributedGradients):
 
     def inferred_owner(self, leaf: Leaf, group: ProcessGroup) -> bool | None:
         if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
+            self._check_all_shards(leaf, group)
             return self._is_first(leaf.parameter, group)
         return None
+
+    def _check_all_shards(self, leaf: Leaf, group: ProcessGroup) -> None:
+        """Raise ValueError if other ranks of `fleet` have shards of a parameter, and are not in the process group."""
+        if self._hcg is None or not _is_shard(leaf.parameter):
+            return
+        ranks = Ranks(self._hcg.get_model_parallel_group().ranks)
+        if not ranks <= group.ranks:
+            raise ValueError(
+                f"the ranks {ranks} have shards of the gradient at {leaf.place}, but process_group has the ranks "
+                f"{group.ranks}. Pass a group of all ranks that have the model, such as "
+                "hcg.get_check_parallel_group(), or None for the norm of the shards of this process"
+            )
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
         if isinstance(leaf.parameter, PARAMETER) and self._uses_attributes():
@@ -312,6 +348,11 @@ class PaddleShards(DistributedGradients):
         differ = ["pipe", "sharding", *(["model"] if is_shard else [])]
         here = place_of(self._rank)
         return [r for r in group.ranks if all(getattr(place_of(r), name) == getattr(here, name) for name in differ)]
+
+
+def _ranks_on(tensor: Any) -> npt.NDArray[Any]:
+    """Return the ranks of a distributed tensor's mesh, in its shape."""
+    return np.array(tensor.process_mesh.process_ids).reshape(tensor.process_mesh.shape)
 
 
 def _degree(hcg: Any, name: str) -> int:

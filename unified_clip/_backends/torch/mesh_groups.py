@@ -26,6 +26,11 @@ class MeshGroups:
         return [group() for group in self._groups]
 
 
+def groups_of(group: Any) -> list[Any]:
+    """Return the process groups of `MeshGroups`, or a list of the process group itself."""
+    return group.groups if isinstance(group, MeshGroups) else [group]
+
+
 _MESH_GROUPS: KeptByIdentity[dict[tuple[int, ...], MeshGroups]] = KeptByIdentity()
 """Each `MeshGroups` by its first group, and then by the identities of all its groups."""
 
@@ -37,7 +42,7 @@ def group_of_mesh(mesh: Any) -> Any:
             f"rank {mesh.get_rank()} is not on the device mesh that is passed as process_group, which has the ranks "
             f"{mesh.mesh.flatten().tolist()}. Pass a mesh with this rank"
         )
-    return _group_along(mesh, _dims_of(mesh) or [0])
+    return group_along(mesh, _dims_of(mesh) or [0])
 
 
 def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
@@ -58,13 +63,13 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
         if mesh.size() != torch.distributed.get_world_size():
             return None
         try:
-            _, dims = meshes.setdefault(id(mesh), (mesh, {_group_along(mesh, [dim]): dim for dim in _dims_of(mesh)}))
+            _, dims = meshes.setdefault(id(mesh), (mesh, {group_along(mesh, [dim]): dim for dim in _dims_of(mesh)}))
         except RuntimeError:  # the mesh was made without process groups
             return None
         groups |= {group for group, dim in dims.items() if not placements[dim].is_replicate()}
     for mesh, dims in meshes.values():
         if groups <= dims.keys():
-            return [_group_along(mesh, sorted(dims[group] for group in groups))] if groups else []
+            return [group_along(mesh, sorted(dims[group] for group in groups))] if groups else []
     return [] if not groups else None
 
 
@@ -73,7 +78,7 @@ def _dims_of(mesh: Any) -> list[int]:
     return [dim for dim in range(mesh.ndim) if mesh.size(dim) > 1]
 
 
-def _group_along(mesh: Any, dims: Sequence[int]) -> Any:
+def group_along(mesh: Any, dims: Sequence[int]) -> Any:
     """Return the process group of all ranks along these dimensions of a mesh, or its `MeshGroups`."""
     along = np.asarray(mesh.mesh)[
         tuple(slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate()))

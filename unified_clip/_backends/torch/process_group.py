@@ -16,7 +16,7 @@ from ..._distributed.on_device import FLAGS, NormOnDevice
 from ..._distributed.ranks import KeptByIdentity, Ranks
 from . import arithmetic, gpu
 from .conditions import COMPLEX, REAL
-from .mesh_groups import MeshGroups
+from .mesh_groups import MeshGroups, groups_of
 
 
 class TorchGroup(ProcessGroup):
@@ -25,7 +25,7 @@ class TorchGroup(ProcessGroup):
     def __init__(self, group: Any, tensors: Sequence[Any] = ()) -> None:
         """`tensors`: the parameters and gradients of a call."""
         super().__init__(group, ranks_of(group), here=torch.distributed.get_rank())
-        self._groups = group.groups if isinstance(group, MeshGroups) else [group]
+        self._groups = groups_of(group)
         self._device = device_of(self._groups[0], tensors)
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:

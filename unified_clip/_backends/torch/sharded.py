@@ -17,7 +17,7 @@ from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import ProcessGroup, SingleProcess
 from ..._distributed.norm import NormGroup
 from ..._distributed.placements import DistributedGradients, Terminology
-from ..._distributed.ranks import Ranks
+from ..._distributed.ranks import Ranks, is_first_in_part
 from ..._distributed.replicas import ReplicaSet
 from . import gpu, terms
 from .mesh_groups import group_of_mesh, groups_of_shards
@@ -157,7 +157,9 @@ class TorchShards(DistributedGradients):
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
         key = self.layout_key(tensor)
         if key not in self._first_within:
-            self._first_within[key] = _is_first_within(tensor.device_mesh, tensor.placements, group)
+            is_copied = [not _is_shard(placement) for placement in tensor.placements]
+            mesh = np.asarray(tensor.device_mesh.mesh)
+            self._first_within[key] = is_first_in_part(mesh, is_copied, group.ranks, group.ranks[group.rank])
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
@@ -297,19 +299,6 @@ def _local(gradient: Any) -> Tensor:
 def _waited(tensor: Any) -> Tensor:
     """Return the tensor, after PyTorch has finished communicating it."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
-
-
-def _is_first_within(mesh: Any, placements: Sequence[Any], group: ProcessGroup) -> bool | None:
-    """Return whether this rank is the first in a process group that has its elements of a tensor.
-
-    The group has only a part of the tensor's mesh. None: the group lacks some elements of the tensor.
-    """
-    ranks = np.asarray(mesh.mesh)
-    present, copied = group.ranks.has(ranks), tuple(dim for dim, p in enumerate(placements) if not _is_shard(p))
-    if np.count_nonzero(present) < group.size or not present.any(axis=copied).all():
-        return None
-    here = _along(mesh, [dim in copied for dim in range(ranks.ndim)])
-    return bool(ranks[here][present[here]].flat[0] == group.ranks[group.rank])
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from ..._distributed.digests import digest
 from ..._distributed.norm import label
 from ..._distributed.ranks import Ranks
 from ..._distributed.replicas import ReplicaSet, contents
+from .mesh_groups import group_along, groups_of
 
 
 class Bucket(NamedTuple):
@@ -43,12 +44,20 @@ class Bucket(NamedTuple):
 
         Sums are float64, and rounded once: so they do not depend on the order of the gradients.
         """
+        buffer = self.flattened(values)
+        _, first = next(iter(self.members.values()))
+        dims = [dim for dim in partial_dims(first) if first.device_mesh.size(dim) > 1]
+        for group in groups_of(group_along(first.device_mesh, dims)) if dims else ():
+            torch.distributed.all_reduce(buffer, group=group)
+        return self.rounded(buffer, values)
+
+    def flattened(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the terms of this rank as one tensor of float64."""
+        return torch.cat([_as_real(values[index]).to(torch.float64).flatten() for index in self.members])
+
+    def rounded(self, buffer: Tensor, values: Sequence[Tensor]) -> dict[int, Tensor]:
+        """Return each gradient by index. `buffer`: the sum of `flattened` over the ranks."""
         numbers = {index: _as_real(values[index]) for index in self.members}
-        buffer = torch.cat([number.to(torch.float64).flatten() for number in numbers.values()])
-        mesh = next(iter(self.members.values()))[1].device_mesh
-        for dim in partial_dims(next(iter(self.members.values()))[1]):
-            if mesh.size(dim) > 1:
-                torch.distributed.all_reduce(buffer, group=mesh.get_group(dim))
         sums = buffer.split([number.numel() for number in numbers.values()])
         return {
             index: _rounded(total / _divisor(self.members[index][1]), numbers[index], values[index])

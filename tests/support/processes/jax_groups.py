@@ -1,0 +1,160 @@
+"""What processes of a `World` run: norms over some of JAX's processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from support.processes.jax_sharded import COUNTER_EXAMPLE, DEVICES
+
+import unified_clip.jax as uc
+from unified_clip._backends import jax as backend
+
+
+class Clip(NamedTuple):
+    norm: float
+    shards: list[dict[Any, np.ndarray]]
+    """Of each gradient after the clip, the shards of this process by their position."""
+
+    ranks: list[tuple[int, ...]]
+    """The processes of each all-reduce."""
+
+
+def cube() -> Mesh:
+    """Rows of two processes, with both devices of each along the last axis."""
+    shape = (jax.process_count() // 2, 2, DEVICES)
+    return jax.make_mesh(shape, ("replica", "shard", "device"), axis_types=(AxisType.Auto,) * 3)
+
+
+def half() -> list[int]:
+    """The first two of four processes, or the others."""
+    first = jax.process_index() // 2 * 2
+    return [first, first + 1]
+
+
+def mesh_of_half() -> Mesh:
+    devices = [device for device in jax.devices() if device.process_index in half()]
+    return Mesh(np.array(devices).reshape(2, DEVICES), ("shard", "device"))
+
+
+def placed(array: np.ndarray, mesh: Mesh, spec: Sequence[Any]) -> jax.Array:
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.make_array_from_callback(array.shape, place, lambda index: array[index], dtype=array.dtype)
+
+
+GROUPS: dict[str, Callable[[], Any]] = {
+    "none given": lambda: "auto",
+    "indices": half,
+    "a tuple of indices": lambda: tuple(np.array(half())[::-1]),
+    "a mesh": mesh_of_half,
+    "an axis": lambda: "shard",
+    "two axes": lambda: ("device", "shard"),
+    "three axes": lambda: ["replica", "shard", "device"],
+    "the axis of each process": lambda: "device",
+    "the other axis": lambda: "replica",
+    "an axis that no mesh has": lambda: "z",
+    "the first process": lambda: [0],
+    "the first two processes": lambda: [0, 1],
+    "the last two processes": lambda: [2, 3],
+    "a process too many": lambda: range(jax.process_count() + 1),
+    "a negative index": lambda: [-1],
+    "no axis": lambda: (),
+    "a flag": lambda: [True],
+    "devices": lambda: jax.devices()[:2],
+}
+
+
+SPECS: list[Any] = [("shard",), ("device", "shard"), (), (("shard", "device"),)]
+
+
+def model(on: str, rank: int) -> list[np.ndarray]:
+    """The gradients of a model on all processes ("all"), or of one on two of four."""
+    random = np.random.default_rng(0 if on == "all" else rank // 2)
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 6), (2, 2), (12,))]
+    return arrays if on == "all" else [*arrays[:-1], COUNTER_EXAMPLE.copy()]
+
+
+def clipped(on: str, group: str, p: float) -> Clip:
+    mesh, arrays = cube() if on == "all" else mesh_of_half(), model(on, jax.process_index())
+    held: list[Any] = [placed(array, mesh, spec) for array, spec in zip(arrays, SPECS, strict=True)]
+    with_ranks, ranks = backend.process_group.all_reduce, []
+
+    def counting(members: tuple[int, ...], numbers: Any, reduce: Any) -> list[int]:
+        ranks.append(members)
+        return with_ranks(members, numbers, reduce)
+
+    backend.process_group.all_reduce = counting
+    try:
+        norm = float(uc.clip_grad_norm_(held, 1.5, p, process_group=GROUPS[group](), check_numel=True))
+    finally:
+        backend.process_group.all_reduce = with_ranks
+    shards = [{_place(shard.index): np.asarray(shard.data) for shard in array.addressable_shards} for array in held]
+    return Clip(norm, shards, ranks)
+
+
+def _place(index: Any) -> Any:
+    return tuple((along.start, along.stop) for along in index)
+
+
+def clipped_each(array: np.ndarray, spec: Sequence[Any], group: str) -> dict[Any, np.ndarray]:
+    """The shards of an array on all processes, clipped by its own norm."""
+    clipped = uc.clip_by_norm(placed(array, cube(), spec), 1.5, process_group=GROUPS[group]())
+    return {_place(shard.index): np.asarray(shard.data) for shard in clipped.addressable_shards}
+
+
+def norm_of_own(group: str, committed: bool, differs: bool, stated: dict[str, Any]) -> float:
+    """The norm of 3 and 4 on each process; of other numbers on an odd one."""
+    own = jnp.array([3.0, 4.0]) * (1 + (differs and jax.process_index() % 2))
+    if committed:
+        own = jax.device_put(own, jax.local_devices()[0])
+    return float(uc.get_total_norm([own], process_group=GROUPS[group](), **stated))
+
+
+def clipped_by_the_first() -> float | None:
+    """A norm that the first process needs alone. The others do not call."""
+    if jax.process_index():
+        return None
+    return float(uc.get_total_norm([jnp.array([3.0, 4.0])], process_group=[0], ownership="replicated"))
+
+
+def norm_of_the_other_half() -> float:
+    """All processes list an array of two of them, and those that do not have it name the others."""
+    mesh = Mesh(np.array([device for device in jax.devices() if device.process_index < 2]), ("x",))
+    given = placed(np.ones(4, np.float32), mesh, ["x"])
+    return float(uc.get_total_norm([given], process_group=[2, 3] if jax.process_index() > 1 else [jax.process_index()]))
+
+
+def replicas(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float:
+    """The norm of copies on the processes of a half, of which one process may have another one."""
+    mesh = cube() if group == "an axis" else mesh_of_half()
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    own = np.array([3.0, 4.0 + (jax.process_index() == drifted)], np.float32)
+    array = jax.make_array_from_callback((2,), place, lambda index: own[index], dtype=own.dtype)
+    return float(uc.get_total_norm([array], process_group=GROUPS[group](), check_replicas=True))
+
+
+def rejected_in_a_half() -> tuple[str, float]:
+    """What is raised where the first process rejects its threshold, and the norm of the next call."""
+    array = placed(np.array([3.0, 4.0], np.float32), mesh_of_half(), ["shard"])
+    limit, error = float("nan") if jax.process_index() == 0 else 1.0, ""
+    try:
+        uc.clip_grad_norm_([array], limit, process_group=half())
+    except ValueError as raised:
+        error = str(raised)
+    return error, float(uc.get_total_norm([array], process_group=half()))
+
+
+def traced(group: str) -> Any:
+    return jax.jit(lambda array: uc.get_total_norm([array], process_group=GROUPS[group]()))(jnp.ones(2))
+
+
+def along_a_mesh_without_groups() -> float:
+    """A mesh on which process 0 is beside process 1 in one row, and beside process 2 in the other."""
+    ranks = [[0, 1], [0, 2]]
+    devices = np.array([[jax.local_devices(process_index=rank)[row] for rank in ranks[row]] for row in range(2)])
+    array = placed(np.ones(2, np.float32), Mesh(devices, ("x", "y")), ["y"])
+    return float(uc.get_total_norm([array], process_group="y"))

@@ -1,0 +1,158 @@
+"""Process groups of `jax.distributed`: the processes that `process_group` names, and their all-reduce."""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ..._core.types import Tensor
+from ..._distributed.groups import ProcessGroup
+from ..._distributed.ranks import Ranks
+
+
+class JaxGroup(ProcessGroup):
+    """A process group of `jax.distributed`, which includes this process."""
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        super().__init__(self, Ranks(ranks), here=jax.process_index())
+
+    def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
+        if self.size == 1:
+            return list(numbers)
+        return all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)
+
+
+@functools.cache
+def group_of(ranks: tuple[int, ...]) -> JaxGroup:
+    return JaxGroup(ranks)
+
+
+@functools.cache
+def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
+    """Return a mesh with one device of each process with these ranks."""
+    first = {device.process_index: device for device in reversed(jax.devices())}
+    return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
+
+
+def all_reduce(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
+    mesh = _mesh_of(ranks)
+    with jax.enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
+        own = np.asarray(numbers, np.int64)[None]
+        rows = jax.make_array_from_callback(
+            (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
+        )
+        reduced: list[int] = np.asarray(_compiled(ranks, reduce)(rows).addressable_data(0)).tolist()
+        return reduced
+
+
+@functools.cache
+def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    replicated = NamedSharding(_mesh_of(ranks), PartitionSpec())
+    compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=replicated)
+    return compiled
+
+
+# -- what callers pass as process_group
+
+
+def declared_axes(process_group: Any) -> tuple[str, ...] | None:
+    """Return the names of mesh axes that the caller passes; None for a mesh, and for indices of processes.
+
+    TypeError: it is neither.
+    """
+    if process_group is None:
+        return ()
+    if isinstance(process_group, str):
+        return (process_group,)
+    if isinstance(process_group, Mesh):
+        return None
+    if isinstance(process_group, list | tuple | range):
+        if all(isinstance(member, str) for member in process_group):
+            return tuple(process_group)
+        if all(isinstance(member, numbers.Integral) and not isinstance(member, bool) for member in process_group):
+            return None
+    raise TypeError(
+        f"process_group is {process_group!r}. Pass the name of a mesh axis, a tuple of such names, None, or 'auto'. "
+        "With several processes, you can also pass a jax.sharding.Mesh or a list of process indices"
+    )
+
+
+def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
+    """Return the process group for the caller's argument `process_group`, which is not None. `arrays`: the gradients.
+
+    ValueError: this process is not in the group. Or the arrays do not show which processes are.
+    """
+    count = jax.process_count()
+    if isinstance(process_group, str) and process_group == "auto":
+        return group_of(tuple(range(count)))
+    if isinstance(process_group, Mesh):
+        return group_of(_on_mesh(process_group))
+    if not process_group:
+        raise ValueError(f"process_group is {process_group!r}, which has no process. Pass None for this process alone")
+    axes = declared_axes(process_group)
+    if axes is not None:
+        return group_of(_along(axes, arrays))
+    ranks = tuple(sorted(set(map(int, process_group))))
+    if ranks[0] < 0 or ranks[-1] >= count:
+        raise ValueError(
+            f"process_group is {process_group!r}, and there are {count} processes. Pass process indices from 0 to "
+            f"{count - 1}"
+        )
+    return group_of(ranks)
+
+
+@functools.cache
+def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
+    return tuple(sorted({device.process_index for device in mesh.devices.flat}))
+
+
+def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
+    """Return the processes along these axes of the mesh that arrays are on."""
+    shardings = [array.sharding for array in arrays]
+    meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
+    found = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
+    if len(found) == 1:
+        return found.pop()
+    names = ", ".join(map(repr, axes))
+    problem = "gradients are on meshes with different processes along" if found else "no gradient is on a mesh with"
+    raise ValueError(
+        f"process_group names {names}, but {problem} {'these axes' if len(axes) > 1 else 'this axis'}. Pass a "
+        "jax.sharding.Mesh, or a list of process indices"
+    )
+
+
+@functools.cache
+def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the processes that have devices along these axes of a mesh from a device of this process.
+
+    ValueError: this process is not on the mesh. Or a process is along these axes from others than those that are along
+        them from it, so there is no such group of processes.
+    """
+    ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
+    dims = [mesh.axis_names.index(axis) for axis in axes]
+    rows = np.moveaxis(ranks, dims, range(-len(dims), 0)).reshape(-1, math.prod(ranks.shape[dim] for dim in dims))
+    lines = [frozenset(row) for row in rows.tolist()]
+
+    def beside(rank: int) -> set[int]:
+        return {other for line in lines if rank in line for other in line}
+
+    own = beside(jax.process_index())
+    if not own:
+        raise ValueError(
+            f"process_group names {', '.join(map(repr, axes))}, but process {jax.process_index()} has no device on the "
+            "mesh of the gradients. Pass a list of process indices"
+        )
+    if any(beside(rank) != own for rank in own):
+        raise ValueError(
+            f"process_group names {', '.join(map(repr, axes))}, but the processes along these axes do not form "
+            "groups: a process has devices in several of them. Pass a list of process indices"
+        )
+    return tuple(sorted(own))
