@@ -99,6 +99,20 @@ def _print(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def flush_or_discard() -> None:
+    """Flush stdout and stderr. Redirect a stream that cannot be written to the null device.
+
+    Python flushes both streams when it exits, and would exit with status 120 if a flush failed.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with open(os.devnull, "wb") as null:  # noqa: PTH123
+                os.dup2(null.fileno(), stream.fileno())
+
+
 BOLD, BOLD_RED, DIM = "1", "1;31", "2"
 """Styles of `paint`: parameters of the terminal's escape sequence."""
 
@@ -120,6 +134,11 @@ def has_colours(stream: TextIO | None) -> bool:
     return bool(os.environ.get("FORCE_COLOR")) or (
         stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
     )
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and the text of an exception, such as "ValueError: no data". Without a text, return the type."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _escaped(character: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import shlex
 import signal
 import sys
@@ -27,7 +26,7 @@ from ._command import (
 )
 from ._command import completion as completion_command
 from ._command import help as help_command
-from ._display import print_error
+from ._display import flush_or_discard, print_error
 from .bench import cli as bench_command
 from .check import cli as check_command
 from .config import cli as config_commands
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _end_unread()
         raise
     except OutputError as error:
-        _discard_unread()
+        flush_or_discard()
         return reject(error)
     except Exception:  # Python would exit with status 1, which means a difference
         traceback.print_exc()
@@ -116,19 +115,8 @@ def _flush() -> None:
 
 def _end_unread() -> int:
     """Return the exit status for output whose reader has ended, as in `... | head`."""
-    _discard_unread()
+    flush_or_discard()
     return UNREAD
-
-
-def _discard_unread() -> None:
-    """Redirect closed output streams to the null device, because Python flushes all streams when it exits."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except OSError:
-            with open(os.devnull, "wb") as null:  # noqa: PTH123
-                os.dup2(null.fileno(), stream.fileno())
 
 
 def not_installed(command: str) -> str:

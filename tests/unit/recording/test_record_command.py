@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +215,44 @@ def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) ->
     assert "was not recorded: ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.parametrize("options", [[], ["--watch"]], ids=["plain", "watched"])
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_recording_is_kept_if_nobody_reads_stderr(folder: Path, options: list[str], calls: int) -> None:
+    write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\nsys.exit(5)\n")
+    own = [sys.executable, "-m", "unified_clip", "record", *options, "run.jsonl", "--"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [*own, sys.executable, "ending.py", str(calls)], cwd=folder, env=ENVIRONMENT, stderr=writing, check=False
+    )
+    os.close(writing)
+    assert ended.returncode == 5
+    assert steps(folder) == [*range(1, calls + 1)] if calls else (folder / "run.jsonl").exists()
+
+
+@pytest.mark.parametrize("options", ["", "--watch"], ids=["plain", "watched"])
+@pytest.mark.parametrize(("ending", "status"), [("sys.exit(5)", 5), ("import os; os.kill(os.getpid(), 9)", -9)])
+def test_a_command_is_recorded_without_stdout_and_stderr(folder: Path, options: str, ending: str, status: int) -> None:
+    write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\n{ending}\n")
+    own = f"{sys.executable} -m unified_clip record {options} run.jsonl -- {sys.executable} ending.py 2"
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        ended = subprocess.run(
+            f"exec {own} {closed}", shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+        )
+        assert ended.returncode == status
+        assert b"unified-clip" not in ended.stdout
+        assert steps(folder) == [1, 2]
+        (folder / "run.jsonl").unlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["taken.jsonl", "--", "true"], 2, "taken.jsonl exists. Pass another file, or remove this one"),
+        (["taken.jsonl", "--", "true"], 2, "taken.jsonl exists. Pass another file, or remove this one: a recording"),
+        (["link.jsonl", "--", "true"], 2, "link.jsonl exists. Pass another file, or remove this one: a recording"),
+        ([os.devnull, "--", "true"], 2, f"{os.devnull} exists. Pass another file: a recording needs a new file"),
+        (["folder", "--", "true"], 2, "folder exists. Pass another file: a recording needs a new file"),
+        (["a" * 250, "--", "true"], 2, f"{'a' * 250} cannot be written: File name too long"),
         (["nowhere/run.jsonl", "--", "true"], 2, "nowhere/run.jsonl cannot be written: No such file or directory"),
         (["run.jsonl"], 2, "no command given. Type: unified-clip record run.jsonl -- python train.py"),
         (["run.jsonl", "--"], 2, "no command given"),
@@ -232,10 +269,26 @@ def test_an_invalid_command_is_an_error_before_anything_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("taken.jsonl").write_text("mine")
+    Path("link.jsonl").symlink_to("missing.jsonl")
+    Path("folder").mkdir()
     assert cli.main(["record", *arguments]) == status
     assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["taken.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link.jsonl", "taken.jsonl"]
     assert Path("taken.jsonl").read_text() == "mine"
+
+
+def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(function: Callable[..., Any], path: Any, *more: Any, **options: Any) -> Any:
+        if str(path).startswith(str(tmp_path)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return function(path, *more, **options)
+
+    for name in ("stat", "lstat", "mkdir"):  # root may read every directory
+        monkeypatch.setattr(os, name, partial(denied, getattr(os, name)))
+    assert cli.main(["record", str(tmp_path / "run.jsonl"), "--", "true"]) == 2
+    assert "run.jsonl cannot be written: Permission denied. Pass another file" in capsys.readouterr().err
 
 
 def test_warnings_of_a_process_are_left_to_the_command(tmp_path: Path) -> None:

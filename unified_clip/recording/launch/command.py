@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from types import FrameType
 
 from ..._command import UsageError, reject, unwritable
 from ..._command.statuses import NOT_EXECUTABLE, NOT_FOUND
-from ..._display import complain
+from ..._display import complain, flush_or_discard
 from ..lines import NO_CALLS, header
 from ..startup import sitecustomize
 from . import merge
@@ -41,38 +40,50 @@ def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bo
 
     UsageError: the file or its directory of parts exists, or cannot be written.
     """
+    print(end="", flush=True)  # Lines that this process printed come before those of the command.
     parts = file.with_name(f"{file.name}.parts")
-    if file.exists():
-        raise UsageError(
-            f"{file} exists. Pass another file, or remove this one: a recording needs a new file.", "UC206"
-        )
-    if parts.exists():
+    _create(file, parts)
+    settings = Settings(str(parts.absolute()), norms)
+    with watching(parts) if watch else nullcontext():
+        status = _run(command, _environment(settings))
+    if isinstance(status, OSError):
+        shutil.rmtree(parts)
+        file.unlink()
+        problem = f"{command[0]} cannot be started: {status.strerror}"
+        reject(UsageError(f"{problem}. Correct the command after --, as in -- python train.py.", "UC504"))
+        return NOT_FOUND if isinstance(status, FileNotFoundError) else NOT_EXECUTABLE
+    merged = merge.merge(parts, file, header(norms=norms))
+    shutil.rmtree(parts)
+    try:
+        for note in [*merged.notes, *([] if merged.events else [f"{file}: {NO_CALLS}"])]:
+            complain(note)
+    except OSError:  # nobody reads stderr any more, as in `2>&1 >/dev/null | head -1`
+        flush_or_discard()
+    if status < 0:
+        _end_by_signal(-status)
+    return status
+
+
+def _create(file: Path, parts: Path) -> None:
+    """Create the empty file of a recording, and its directory of parts.
+
+    UsageError: the file or the directory exists, or cannot be created.
+    """
+    if os.path.lexists(file):  # also a link to a missing file
+        removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
+        raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
+    if os.path.lexists(parts):
         problem = f"{parts} exists, to which another run writes, or wrote before it was killed"
         raise UsageError(f"{problem}. If no such run is left, remove this directory. Or pass another file.", "UC206")
     try:
         parts.mkdir()
-        file.touch(exist_ok=False)
+        try:
+            file.touch(exist_ok=False)
+        except OSError:
+            parts.rmdir()
+            raise
     except OSError as error:
         raise unwritable(file, error, "another file") from None
-    settings = Settings(str(parts.absolute()), norms)
-    try:
-        with watching(parts) if watch else nullcontext():
-            status = _run(command, _environment(settings))
-    except OSError as error:
-        shutil.rmtree(parts)
-        file.unlink()
-        problem = f"{command[0]} cannot be started: {error.strerror}"
-        reject(UsageError(f"{problem}. Correct the command after --, as in -- python train.py.", "UC504"))
-        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    merged = merge.merge(parts, file, header(norms=norms))
-    shutil.rmtree(parts)
-    for note in merged.notes:
-        complain(note)
-    if not merged.events:
-        complain(f"{file}: {NO_CALLS}")
-    if status < 0:
-        _end_by_signal(-status)
-    return status
 
 
 def _environment(settings: Settings) -> Mapping[str, str]:
@@ -81,14 +92,16 @@ def _environment(settings: Settings) -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": path, sitecustomize.VARIABLE: values}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int | OSError:
     """Run the command in the foreground. Return its exit status, or -N if signal N ended it.
 
-    OSError: the command cannot be started.
+    Return the error if the command cannot be started.
     """
-    sys.stdout.flush()  # Lines that this process printed come before those of the command.
     with _forwarding() as processes:
-        process = subprocess.Popen(command, env=environment)
+        try:
+            process = subprocess.Popen(command, env=environment)
+        except OSError as error:
+            return error
         processes.append(process)
         return process.wait()
 
@@ -132,8 +145,7 @@ def _has_terminal() -> bool:
 
 
 def _end_by_signal(number: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_or_discard()
     with suppress(OSError):  # SIGKILL and SIGSTOP have no handler
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

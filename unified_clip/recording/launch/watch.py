@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..._display import safe
+from ..._display import flush_or_discard, safe
 from .process import PART
 
 INTERVAL = 0.5
@@ -202,15 +202,20 @@ class Terminal:
 
 def has_live_view() -> bool:
     """Return whether stderr is a terminal that can move its cursor."""
-    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 @contextmanager
 def watching(directory: Path) -> Iterator[None]:
     """Show the numbers of all processes on stderr while the `with` block runs, and the last numbers when it ends.
 
+    If stderr is closed, show nothing.
+
     directory: The directory in which the processes write their files.
     """
+    if sys.stderr is None:
+        yield
+        return
     watcher, ended = Watcher(directory), threading.Event()
     thread = threading.Thread(target=_show, args=(watcher, ended), daemon=True)
     thread.start()
@@ -219,8 +224,11 @@ def watching(directory: Path) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        for line in plain_lines(watcher.read()):
-            print(line, file=sys.stderr, flush=True)
+        try:
+            for line in plain_lines(watcher.read()):
+                print(line, file=sys.stderr, flush=True)
+        except OSError:
+            flush_or_discard()
 
 
 def _show(watcher: Watcher, ended: threading.Event) -> None:
