@@ -177,6 +177,7 @@ model.save("model.keras")
 model.save_weights("keras.weights.h5")
 warnings.simplefilter("ignore")
 model.save("old.h5")
+shutil.copy("old.h5", "old.keras")  # as Keras 2 wrote files with this suffix
 np.savez("expected.npz", *[np.asarray(each) for each in model.trainable_variables])
 with zipfile.ZipFile("deflated.keras", "w", zipfile.ZIP_DEFLATED) as archive:
     archive.write("keras.weights.h5", "model.weights.h5")
@@ -213,7 +214,7 @@ for name in ("vast.h5", "external.h5", "linked.h5", "loop.h5"):
     converted("keras", name)
 for name in ("packed.h5", "bomb.h5", "unwritten.h5", "lzf.h5"):
     converted("keras", name)
-for name in ("model.keras", "keras.weights.h5", "old.h5", "deflated.keras", "hollow.h5"):
+for name in ("model.keras", "keras.weights.h5", "old.h5", "old.keras", "deflated.keras", "hollow.h5"):
     converted("keras", name)
 
 with tf.GradientTape() as tape:

@@ -129,6 +129,8 @@ WRONG_RESULTS = {
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
+    "return [Box() for g in grads], 1.0\nclass Box: pass": "returned clip.Box as a clipped gradient. Return",
+    "return grads, 1.0\nassert not clip": "the file cannot be imported: line 4: AssertionError. Correct the file",
     "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if it returns gradients only, write "
     "clip_by_global_norm = .gradients. under .frameworks.numpy.returns.",
     "return grads, grads[0]": "returned numpy.ndarray with 2 elements as the norm. Return a norm with one element",

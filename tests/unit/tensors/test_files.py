@@ -103,7 +103,13 @@ def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("name", "order"), [("model.keras", [0, 1, 2, 3]), ("keras.weights.h5", [0, 1, 2, 3]), ("old.h5", [3, 2, 1, 0])]
+    ("name", "order"),
+    [
+        ("model.keras", [0, 1, 2, 3]),
+        ("keras.weights.h5", [0, 1, 2, 3]),
+        ("old.h5", [3, 2, 1, 0]),
+        ("old.keras", [3, 2, 1, 0]),
+    ],
 )
 def test_files_of_keras(tensorflow_files: Path, read: Callable[..., Found], name: str, order: list[int]) -> None:
     weights = list(read(tensorflow_files / "expected.npz").values())
@@ -396,7 +402,8 @@ def test_a_function_that_gives_no_gradients_is_an_error(
             "deep",
             "nested more than 100 deep, or contain themselves. Save a flat dict of tensors, or set UNIFIED",
         ),
-        ("lacking", "the file cannot be imported: line 3: SyntaxError: .* Correct the file"),
+        ("lacking", r"the file cannot be imported: line 3: SyntaxError: [^.(]*\. Correct the file$"),
+        ("checks", r"the function 'checks' failed: line 1: AssertionError\. Correct the function$"),
     ],
 )
 def test_what_is_wrong_with_a_function_is_told(
@@ -404,11 +411,42 @@ def test_what_is_wrong_with_a_function_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     end = "def lacking(:" if function == "lacking" else ""
-    text = f"deep_list = []; deep_list.append(deep_list); one = 1\ndef none(): pass\n{end}"
+    text = f"def checks(): assert 0\ndeep_list = []; deep_list.append(deep_list); one = 1; none = lambda: None\n{end}"
     path = tmp_path / "grads.py"
     path.write_text(f"{text}\ndef number(): return 1\ndef deep(): return deep_list\n", encoding="utf-8")
     with pytest.raises((UnreadableError, LimitError), match=message):
         list(convert_worker.from_function(f"{path}:{function}", tmp_path))
+
+
+ANNOTATED = """
+from __future__ import annotations
+import dataclasses, typing
+
+@dataclasses.dataclass
+class Gradient:
+    kept: dataclasses.KW_ONLY
+    value: float
+
+def give():
+    return typing.get_type_hints(Gradient)
+"""
+
+
+@pytest.mark.parametrize("name", ["grads", "grads.v2", "numpy"])
+def test_a_file_may_have_classes_that_python_looks_up_by_their_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before, path = dict(sys.modules), tmp_path / f"{name}.py"
+    path.write_text(ANNOTATED)
+    first, second = (convert_worker.function_in(path, "give") for _ in range(2))
+    assert first()["value"] is second()["value"] is float
+    assert first.__module__ != second.__module__
+    assert {key: sys.modules[key] for key in before} == before
+    path.write_text("from . import other")
+    with pytest.raises(ImportError, match="relative import with no known parent"):
+        convert_worker.function_in(path, "give")
+    assert sys.modules.keys() - before.keys() == {first.__module__, second.__module__}
 
 
 def test_the_remedy_for_a_python_of_the_suite_has_its_framework(grads: Path) -> None:

@@ -342,7 +342,7 @@ def test_a_pickle_is_not_run(
         (pickle.dumps({"w": np.array([{}], object)}, 4), "'w' has dtype object"),
         (
             pickle.dumps({"w": np.ones(2), "UnpackBigParamInfor@@": {}}, 2),
-            "tensors in slices. Save it with protocol 4",
+            "tensors in slices. Load it with paddle.load, and save the result with protocol 4, the default of paddle",
         ),
         (pickle.dumps({"LR_Scheduler": {"last_lr": np.float64(0.1)}}, 4), "no tensor has a floating-point dtype"),
     ],

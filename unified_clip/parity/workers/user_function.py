@@ -202,7 +202,8 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _qualified(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__name__}"
+    module, *_ = kind.__module__.split("#")  # as `function_in` names the module of the user's file
+    return f"{module}.{kind.__name__}"
 
 
 @cache

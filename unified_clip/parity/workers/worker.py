@@ -30,6 +30,7 @@ from ... import _workers
 from ..._core.backend import Backend
 from ..._core.distributed import INFERRED
 from ..._core.types import Leaf
+from ..._display import describe_exception
 from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter, FunctionsMissingError
@@ -207,7 +208,7 @@ def run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job])
     except FunctionsMissingError as error:  # in the mode `native`, in which each case runs alone
         return [({"missing": str(error)}, {})]
     except Exception as error:
-        message = str(error) if isinstance(error, UserFunctionError) else f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, UserFunctionError) else describe_exception(error)
         ranks.gather_in_step(adapter, "an unreadable result")
     if len(cases) == 1:
         return [({"unreadable": message}, {})]

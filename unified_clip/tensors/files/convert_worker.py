@@ -11,6 +11,7 @@ import argparse
 import glob
 import importlib
 import importlib.util
+import itertools
 import json
 import math
 import pickle
@@ -30,6 +31,7 @@ import numpy as np
 
 from ... import _workers
 from ..._dispatch import adapter_of
+from ..._display import describe_exception
 from ..._limits import LimitError, Tree
 from ..frameworks import converter
 from ..types import Dense, Gradient, Sparse, UnreadableError, from_numpy, name_of
@@ -152,7 +154,8 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
 def from_keras(source: str, out: Path) -> Iterator[Item]:
     import h5py
 
-    file = h5py.File(_extract(source, out) if Path(source).suffix.lower() == ".keras" else source)
+    is_hdf5 = Path(source).suffix.lower() != ".keras" or h5py.is_hdf5(source)  # as Keras 2 wrote also .keras files
+    file = h5py.File(source if is_hdf5 else _extract(source, out))
     root, tree = file["/"], Tree(Path(source).stat().st_size)
     for name, dataset in _datasets(root, h5py, {root.id}, tree):
         yield Item(name, name_of(dataset.dtype), partial(_read_dataset, name, dataset), dataset.shape or ())
@@ -310,21 +313,32 @@ def load_function(path: Path, name: str) -> Callable[[], Any]:
 
 
 def with_line(error: Exception, path: Path) -> str:
-    """Return the type and the text of an exception, with the number of its line if this line is in the file `path`."""
+    """Return the type and the text of an exception, after the number of the last line of `path` in its traceback.
+
+    A syntax error in `path` has the number of its own line. If no line of `path` is in the traceback, return no number.
+    """
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = lines[-1] if lines else None
+    line, text = lines[-1] if lines else None, describe_exception(error)
     if isinstance(error, SyntaxError) and error.filename == str(path):
-        line = error.lineno
-    return f"{f'line {line}: ' if line else ''}{type(error).__name__}: {error}"
+        line, text = error.lineno, f"{type(error).__name__}: {error.msg}"
+    return f"line {line}: {text}" if line else text
 
 
 def function_in(path: Path, name: str) -> Callable[[], Any]:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """Import a file as a new module, and return the attribute `name` of the module."""
+    stem = path.stem.replace(".", "_")  # with a dot, the module would count as part of a package
+    module_name = next(f"{stem}#{count}" for count in itertools.count(1) if f"{stem}#{count}" not in sys.modules)
+    spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # so that the file can import modules beside it
-    spec.loader.exec_module(module)
+    sys.modules[module_name] = module  # where dataclasses and typing look up the names in annotations
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(module_name, None)
+        raise
     function: Callable[[], Any] = getattr(module, name)
     return function
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._display import describe_exception
 from ..._limits import Tree, check_expanded, check_name, check_shape
 from ..types import PARTS, STORAGE, Gradient, Sparse, UnreadableError
 
@@ -46,7 +47,7 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in FULL):
         remedy = "Free memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
-    return f"the file cannot be read: {type(error).__name__}: {error}. Save it again"
+    return f"the file cannot be read: {describe_exception(error)}. Save it again"
 
 
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..._display import describe_exception
 from ..._limits import LimitError, Tree, check_shape
 from ..types import Dense, UnreadableError, from_numpy, name_of
 from .entries import Item, flatten
@@ -247,14 +248,15 @@ def items(path: Path) -> Iterator[Item]:
             loaded = Unpickler(file, raw).load()
         if isinstance(loaded, Mapping) and SLICED in loaded:
             raise UnreadableError(
-                "the file has large tensors in slices. Save it with protocol 4, the default of paddle.save"
+                "the file has large tensors in slices. Load it with paddle.load, and save the result with protocol 4, "
+                "the default of paddle.save"
             )
         arrays = list(flatten(loaded, lambda value: isinstance(value, Array), tree=Tree(len(raw))))
         yield from [Item(name, name_of(array.dtype), partial(array.read, raw), array.shape) for name, array in arrays]
     except (UnreadableError, LimitError, MemoryError, OSError):
         raise
     except Exception as error:  # a damaged pickle may raise anything
-        reason = f"{type(error).__name__}: {error}"
         raise UnreadableError(
-            f"the file is damaged, or paddle.save did not write it: {reason}. Save it with paddle.save"
+            f"the file is damaged, or paddle.save did not write it: {describe_exception(error)}. Save it with "
+            "paddle.save"
         ) from None
