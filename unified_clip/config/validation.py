@@ -144,12 +144,13 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name, with the closest known name, or else with all known names.
+    """Return a message about an unknown name, with the closest known name, or else with all known names, if any.
 
     kind: The kind of thing that has the name, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(known)}."
+    names = f"Use one of {', '.join(known)}." if known else "Remove it."
+    hint = f"Did you mean {close[0]}?" if close else names
     return f"there is no such {kind}. {hint}"
 
 

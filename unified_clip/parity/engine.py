@@ -176,8 +176,13 @@ def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
         return []
     if not any(case.options.raises or oracle.has_effect(case, expected(case)) for case in suite.cases):
         return ["unified_clip"]
-    zeros = [case.gradients_name for case in suite.cases if not any(map(_has_number, case.gradients))]
-    return [f"the gradients {name!r}" for name in suite.saved if name in zeros] + [
+    used, not_zero = set[str](), set[str]()
+    for case in suite.cases:
+        dtypes = {gradient.dtype for gradient in case.gradients if gradient is not None}
+        names = {case.gradients_name, *(case.gradients_name.removesuffix(f" as {dtype}") for dtype in dtypes)}
+        used |= names
+        not_zero |= names if any(map(_has_number, case.gradients)) else set()
+    return [f"the gradients {name!r}" for name in suite.saved if name in used - not_zero] + [
         f"{text} ({framework})"
         for framework, table in suite.frameworks.items()
         if NATIVE in table.modes

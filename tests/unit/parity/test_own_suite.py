@@ -159,13 +159,26 @@ def test_init_writes_a_suite_for_gradients_without_a_norm_to_go_by(
     assert [case.arguments.get("max_norm") for case in both.cases[:2]] == [1.0, 6]
 
 
-def test_saved_gradients_of_only_zeros_test_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(tmp_path / "a.npz", weight=np.zeros(2, np.float32), bias=np.zeros((0, 3), np.float32))
-    cases = "[[cases]]\ngradients = ['a', 'b']\ncalls = [{ call = 'global_norm' }]\n"
+@pytest.mark.parametrize(
+    ("value", "dtypes", "untested"),
+    [
+        (0.0, [], True),
+        (0.0, ["float16", "float32"], True),
+        (1e-20, ["float16"], True),
+        (1e-20, ["float16", "float32"], False),
+        (1e-20, [], False),
+    ],
+)
+def test_saved_gradients_of_only_zeros_test_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float, dtypes: list[str], untested: bool
+) -> None:
+    np.savez(tmp_path / "a.npz", weight=np.full(2, value, np.float32), bias=np.zeros((0, 3), np.float32))
+    cases = f"[[cases]]\ngradients = ['a', 'b']\ncalls = [{{ call = 'global_norm' }}]\ndtypes = {dtypes}\n"
     lists = "[[gradients]]\nname = 'a'\nfile = 'a.npz'\n[[gradients]]\nname = 'b'\ntensors = [{ values = [1.0] }]\n"
     (tmp_path / "suite.toml").write_text(f"[frameworks.numpy]\n{lists}{cases}", encoding="utf-8")
-    assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == 3
-    assert "FAIL: 2 cases on numpy: nothing tests the gradients 'a'." in capsys.readouterr().out
+    assert cli.main(["parity", "--suite", str(tmp_path), "--out", str(tmp_path / "out")]) == (3 if untested else 0)
+    problem = f"FAIL: {2 * max(len(dtypes), 1)} cases on numpy: nothing tests the gradients 'a'."
+    assert (problem in capsys.readouterr().out) == untested
 
 
 @pytest.mark.parametrize("norm", [0.6099, 5.477, 3e-5, 1.0, 2.0, 4.095, 700.3])

@@ -217,6 +217,7 @@ def tensor(text: str) -> str:
             cases_of("{ call = 'clip_by_norm', clip_norm = 1, p = 2 }"),
             "clip_by_norm, p: there is no such argument. Use one of clip_norm, axes",
         ),
+        (cases_of("{ call = 'global_norm', p = 2 }"), "global_norm, p: there is no such argument. Remove it\\.$"),
         (cases_of("{ call = 'clip_by_norm', clip_norm = 'one' }"), "clip_norm is 'one'. Give a number"),
         (cases_of(f"{{ call = 'clip_by_norm', clip_norm = {10**309} }}"), "clip_norm is 1000.*. Give a number"),
         (
