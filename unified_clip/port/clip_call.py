@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import libcst as cst
 
-from .catalog import NO_FUNCTION, ClipFunction, Setting, last_names
+from .catalog import CLIP_NAME, NO_FUNCTION, ClipFunction, Setting, last_names
 from .source.module import Module
 from .source.syntax_tree import keyword_of
 
@@ -147,7 +147,7 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """The names under which the file imports functions whose last name is that of a clip function."""
+        """The names under which the file imports functions that have the name of a clip, in their own package."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. The name of a relative module begins with its dots."""
@@ -161,7 +161,10 @@ class Imports:
                 if isinstance(node.names, cst.ImportStar):
                     self.stars.append(package)
                 elif not node.relative:
-                    known = [alias for alias in node.names if alias.evaluated_name in last_names()]
-                    self.aliases |= {alias.evaluated_alias or alias.evaluated_name for alias in known}
+                    self.aliases |= {
+                        alias.evaluated_alias or alias.evaluated_name
+                        for alias in node.names
+                        if alias.evaluated_name in last_names() or CLIP_NAME.search(alias.evaluated_name)
+                    }
 
         self.has_keras = bool(self.packages & KERAS_PACKAGES)

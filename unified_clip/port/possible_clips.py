@@ -43,20 +43,23 @@ OTHER_NAMES = re.compile(
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
-    """Yield a clip for a name that may be a clip, although the imports do not show it.
+    """Yield a clip for a name that may be a clip of an unknown module, or of a package that is not supported.
 
-    Yield nothing for a function of unified_clip or of the project's own packages.
+    The name itself, or the name of the function in its package, has to look like the name of a clip. Yield nothing if
+    all its full names are functions of unified_clip or of the project's own packages.
 
     names: The full names that the name may have, as `Module.full_names` returns them.
     """
     call = module.call_of(node)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
-    elif call is not None and CLIP_NAME.search(_last(node)):
-        packages = sorted(name.rpartition(".")[0] for name in names if name and not name.startswith("."))
-        package = packages[0] if packages else "unified_clip"
-        if not package.startswith("unified_clip") and not module.is_in_project(package):
-            yield FoundClip(node, f"{package}.{_last(node)}", why_not=UNKNOWN_PACKAGE.format(package))
+    elif call is not None:
+        for package, last in sorted((name.rpartition(".")[0], name.rpartition(".")[2]) for name in names):
+            is_known = not package or package.startswith(".") or package.partition(".")[0] == "unified_clip"
+            looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(_last(node))
+            if looks_like_clip and not is_known and not module.is_in_project(package):
+                yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_PACKAGE.format(package))
+                return
 
 
 def _last(node: Target) -> str:

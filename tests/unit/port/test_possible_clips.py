@@ -69,6 +69,14 @@ CLIPS = {
     "unknown function by star": "from common import *\nclip_gradients(model)\n",
     "class by star": "from common import *\nclip = paddle.nn.ClipGradByNorm(1.0)\n",
     "function of another package": "from fairseq.utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n",
+    "function of another package by another name": "from a.b import clip_grad_norm_ as cg\ncg(p, 1.0)\n",
+    "function of another package with a longer name": "from a.b import clip_grads_fp32 as cg\ncg(p, 1.0)\n",
+    "function of another package that the file calls a clip": "from a import run as clip_grads\nclip_grads(p, 1.0)\n",
+    "function of one of two packages": (
+        "try:\n    from unified_clip.x import clip_grads\nexcept ImportError:\n    from zoo import clip_grads\n"
+        "clip_grads(p, 1.0)\n"
+    ),
+    "function of a package named almost like ours": "from unified_clipping import clip_grads\nclip_grads(p, 1.0)\n",
     "method of another package": "import megatron.optimizer as o\no.clip_grads.clip_grad_norm_fp32(p, g, 1.0)\n",
     "optimize_loss": "from tensorflow.contrib.layers import optimize_loss as o\no(x, s, 1, 'SGD', clip_gradients=5)\n",
     "Keras backend": TAPE_CLIP.format(package="tensorflow.keras"),
@@ -136,6 +144,8 @@ NOT_CLIPS = {
     "a star": "import torch\nfrom common import *\ntrain(model)\n",
     "the file's own function": "from common import *\ndef clip_gradients(m): pass\nclip_gradients(model)\n",
     "a relative import": "from .utils import clip_gradients\nclip_gradients(model)\n",
+    "a relative import by another name": "from .utils import clip_gradients as cg\ncg(model)\n",
+    "another function by another name": "from images import clip as c\nc(x, 0, 1)\n",
     "an image": "import torch\nx = torch.clamp(image, 0, 1)\n",
     "a weight": "for p in critic.parameters():\n    p.data.clamp_(-0.01, 0.01)\n",
     "an array": "import numpy as np\nx = np.clip(image, 0, 255)\ny = a.clip(0, 1)\n",
@@ -283,6 +293,26 @@ def test_a_function_of_a_file_of_the_project_is_found_there(tmp_path: Path) -> N
     script.write_text("from other.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
     (result,), _ = source_files.port_all([script])
     assert [site.verdict for site in result.sites] == ["flagged"]
+    both = (
+        "try:\n    from mine.clipping import clip_grad_norm\nexcept ImportError:\n    from other import clip_grad_norm"
+    )
+    script.write_text(f"{both}\nclip_grad_norm(p)\n")
+    (result,), _ = source_files.port_all([script])
+    assert [site.name for site in result.sites] == ["other.clip_grad_norm"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from foo import clip_grad_norm_ as my_clip_grad\nmy_clip_grad(p, 1.0)\n", "foo.clip_grad_norm_"),
+        ("from foo import clip_grad_norm_ as cg\ncg(p, 1.0)\n", "foo.clip_grad_norm_"),
+        ("import foo.utils as u\nu.clip_grad_norm_(p, 1.0)\n", "foo.utils.clip_grad_norm_"),
+        ("from foo import run as clip_grads\nclip_grads(p, 1.0)\n", "foo.run"),
+    ],
+)
+def test_a_function_of_another_package_is_reported_by_its_name_there(source: str, name: str) -> None:
+    (site,) = ported(source)[1]
+    assert (site.name, site.reason.split(", but ")[1].split(" is ")[0]) == (name, name.rpartition(".")[0])
 
 
 def test_a_clamp_of_what_holds_a_gradient_is_flagged() -> None:
