@@ -17,6 +17,16 @@ LATE = {
     "adam = optax.adam(1e-3)\nmine = clip.as_optax()\ntx = optax.chain(adam, mine)": "optax.adam(0.001)",
     "tx = optax.chain(optax.chain(optax.zero_nans(), optax.adam(0.1)), clip.as_optax())": "optax.adam(0.1)",
     "tx = optax.named_chain(('a', optax.adam(0.1)), ('b', clip.as_optax()))": "optax.adam(0.1)",
+    "tx = optax.named_chain(*[('a', optax.adam(0.1)), ('b', clip.as_optax())])": "optax.adam(0.1)",
+    "first = ('a', optax.adam(0.1))\nrest = [('b', clip.as_optax())]\ntx = optax.named_chain(first, *rest)": (
+        "optax.adam(0.1)"
+    ),
+    "adam = optax.adam(0.1)\nmine = clip.as_optax()\nparts = (('a', adam), ('b', mine))\n"
+    "tx = optax.named_chain(*parts)": "optax.adam(0.1)",
+    "tx = optax.chain(optax.scale(0.5) if fast else optax.identity(), clip.as_optax())": "optax.scale(0.5)",
+    "tx = optax.chain(optax.scale(0.5), clip.as_optax() if fast else optax.identity())": "optax.scale(0.5)",
+    "from opt import tx\ntx = optax.chain(optax.scale(2.0), clip.as_optax(), tx)": "optax.scale(2.0)",
+    "from opt import tx\ntx = optax.chain(tx, clip.as_optax())": "tx",
     "def make(inner):\n    return optax.chain(inner, clip.as_optax())": "inner",
     "tx = optax.chain(clip.as_optax(optax.sgd(0.1)), clip.as_optax())": "clip.as_optax(optax.sgd(0.1))",
     "parts = [optax.trace(0.9), clip.as_optax()]\ntx = optax.chain(*parts)": "optax.trace(0.9)",
@@ -47,12 +57,26 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "tx = clip.as_optax(optax.adam(0.1))",
         "tx = optax.named_chain(('b', clip.as_optax()), ('a', optax.adam(0.1)))",
         "mine = clip.as_optax()\ntx = optax.chain(mine, optax.adam(0.1))",
+        "tx = optax.named_chain(*[('clip', clip.as_optax()), ('adam', optax.adam(1e-3))])",
+        "first = ('clip', clip.as_optax())\ntx = optax.named_chain(first, ('adam', optax.adam(1e-3)))",
+        "parts = [(name, clip.as_optax()), ('adam', optax.adam(1e-3))]\ntx = optax.named_chain(*parts)",
+        "mine = clip.as_optax()\nparts = (('a', mine), ('b', clip.as_optax()))\ntx = optax.named_chain(*parts)",
+        "tx = optax.chain(clip.as_optax() if fast else clip.as_optax(), optax.adam(0.1))",
+        "from opt import tx\ntx = optax.chain(clip.as_optax(), optax.scale(2.0), tx)",
+        "from .opt import tx\ntx = optax.chain(clip.as_optax(), optax.scale(2.0), tx)",
+        "from .opt import tx\ntx = optax.chain(clip.as_optax(), optax.masked(tx, mask))",
         "tx = optax.chain()\nother = optax.chain(tx)\nclip(gradients)",
         "tx = [tx, tx]\nother = optax.chain(*tx)\nclip(gradients)",
     ],
 )
 def test_a_clip_before_all_others_is_no_finding(check: Check, code: str) -> None:
     assert check({"a.py": f"{HEAD}{code}\n"}).findings == []
+
+
+def test_a_clip_in_one_branch_does_not_come_after_the_other_branch(check: Check) -> None:
+    code = "tx = optax.chain(optax.scale(0.5) if fast else clip.as_optax(), optax.adam(0.1))"
+    finding = one(check({"a.py": f"{HEAD}{code}\n"}))
+    assert finding.does.startswith("This clip depends on a condition, fast, which is only known at run time.")
 
 
 def test_a_clip_of_optax_after_another_transformation_is_unknown(check: Check) -> None:

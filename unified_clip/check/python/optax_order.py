@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ...config.formats.python_source import Source, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
@@ -35,6 +36,10 @@ CONDITIONAL = (
 DEPTH = 4
 """Names and chains inside chains are followed up to this depth."""
 
+Kind = Literal["transformation", "entry", "entries"]
+"""What code in a chain stands for: transformations, a (name, transformation) tuple of `optax.named_chain`, or a list of
+such tuples."""
+
 
 def misplaced(source: Source) -> dict[ast.Call, str]:
     """Return the reason for each clip of optax or `as_optax` that is not among the first in `optax.chain`.
@@ -45,13 +50,7 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
     reasons: dict[ast.Call, str] = {}
     for node in source.nodes:
         if isinstance(node, ast.Call) and source.dotted(node.func) in CHAINS:
-            before: ast.expr | None = None
-            for part in _parts(source, node):
-                is_clip = _is_clip(source, part)
-                if is_clip and before is not None and isinstance(part, ast.Call):
-                    reasons.setdefault(part, WHY.format(code=shortened(before)))
-                if before is None and not (is_clip and not _has_optimizer(part)) and not _keeps(source, part):
-                    before = part
+            _add_late(source, node, None, reasons)
     for clip, why in _selected(source):
         reasons.setdefault(clip, why)
     return reasons
@@ -79,10 +78,8 @@ def _clips_in(source: Source, node: ast.expr, depth: int = 0) -> Iterator[ast.Ca
     for inner in ast.walk(node):
         if isinstance(inner, ast.Call) and _is_clip(source, inner):
             yield inner
-        elif isinstance(inner, ast.Name) and depth < DEPTH:
-            values = source.bound.get(inner.id, [])
-            if len(values) == 1 and values[0] is not None:
-                yield from _clips_in(source, values[0], depth + 1)
+        elif isinstance(inner, ast.Name) and depth < DEPTH and (value := _assigned(source, inner)) is not None:
+            yield from _clips_in(source, value, depth + 1)
 
 
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
@@ -92,32 +89,64 @@ def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
             yield call, f"ClipConfig.{METHOD}", why
 
 
-def _parts(source: Source, node: ast.expr, depth: int = 0) -> Iterator[ast.expr]:
-    """Yield the transformations of a chain in order. The value stands for a variable that is assigned once."""
-    if depth > DEPTH:
-        yield node
-        return
+def _add_late(
+    source: Source,
+    node: ast.expr,
+    before: ast.expr | None,
+    reasons: dict[ast.Call, str],
+    depth: int = 0,
+    kind: Kind = "transformation",
+) -> ast.expr | None:
+    """Add each clip in `node` that comes after another transformation to `reasons`, with the reason.
+
+    Return the first transformation in `before` or `node` after which a clip clips no gradients, or None if there is
+    none. Follow chains inside chains, lists, and variables that are assigned once. The branches of an `if` expression
+    do not come after each other.
+
+    before: The result for the code before `node`.
+    depth: The number of names and chains that were followed to `node`.
+    kind: What `node` stands for.
+    """
+    parts: Sequence[ast.expr] | None
+    inner = kind
     match node:
-        case ast.Call(func=function, args=arguments) if source.dotted(function) in CHAINS:
-            parts = list(map(_named_part, arguments)) if source.dotted(function) == CHAINS[1] else arguments
+        case _ if depth > DEPTH:
+            parts = None
+        case ast.Call(func=function, args=parts) if source.dotted(function) in CHAINS:
+            inner = "entry" if source.dotted(function) == CHAINS[1] else "transformation"
+        case ast.Tuple(elts=[_, part]) if kind == "entry":
+            parts, inner = [part], "transformation"
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            pass
+            inner = "entry" if kind == "entries" else kind
         case ast.Starred(value=value):
-            parts = [value]
-        case ast.Name(id=name) if len(values := source.bound.get(name, [])) == 1 and values[0] is not None:
-            parts = [values[0]]
+            parts, inner = [value], "entries" if kind == "entry" else kind
+        case ast.Name() if (assigned := _assigned(source, node)) is not None:
+            parts = [assigned]
         case ast.IfExp(body=body, orelse=other):
-            parts = [body, other]
+            ends = [_add_late(source, branch, before, reasons, depth, kind) for branch in (body, other)]
+            return next(filter(None, ends), None)
         case _:
-            yield node
-            return
-    for part in parts:
-        yield from _parts(source, part, depth + 1)
+            parts = None
+    if parts is not None:
+        depth += isinstance(node, ast.Call | ast.Name)
+        for part in parts:
+            before = _add_late(source, part, before, reasons, depth, inner)
+        return before
+    is_clip = _is_clip(source, node)
+    if is_clip and before is not None and isinstance(node, ast.Call):
+        reasons.setdefault(node, WHY.format(code=shortened(before)))
+    keeps = _keeps(source, node) or (is_clip and not _has_optimizer(node))
+    return node if before is None and not keeps else before
 
 
-def _named_part(part: ast.expr) -> ast.expr:
-    """Return the transformation of a (name, transformation) tuple of `optax.named_chain`."""
-    return part.elts[1] if isinstance(part, ast.Tuple) and len(part.elts) == 2 else part
+def _assigned(source: Source, node: ast.Name) -> ast.expr | None:
+    """Return the expression that is assigned to a name. Return None unless the name is bound exactly once.
+
+    Return None, too, if the name is in this expression, where it has an earlier value, as in `tx = chain(clip, tx)`.
+    """
+    values = source.bound.get(node.id, [])
+    is_rebound = node.id in source.imports or any(outer in values for outer in source.around(node))
+    return None if is_rebound or len(values) != 1 else values[0]
 
 
 def _is_clip(source: Source, node: ast.expr) -> bool:
