@@ -11,6 +11,7 @@ from support.config.check_files import DEEPSPEED, WANTED, Check, one
 
 from unified_clip.check.edits import STILL
 from unified_clip.check.model import Finding
+from unified_clip.config.formats import engines
 from unified_clip.config.formats.engines import SHARDED
 
 EXCLUDE = WANTED + 'exclude = ["*.bias"]\n'
@@ -31,6 +32,8 @@ OWN_CLIPS = {
     "acc_megatron.yaml": "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_gradient_clipping: 0.5\n",
     "l.yaml": LIGHTNING.format("deepspeed_stage_2", 0.5),
     "l_class.yaml": LIGHTNING.format("{class_path: lightning.pytorch.strategies.XLAStrategy}", 0.5),
+    "l_hydra.yaml": LIGHTNING.format("{_target_: lightning.pytorch.strategies.XLAStrategy}", 0.5),
+    "l_tpu.yaml": LIGHTNING.format("tpu_spawn", 0.5),
     "a.py": IMPORTS + "L.Trainer(strategy='deepspeed_stage_2', gradient_clip_val=0.5)\n",
     "b.py": IMPORTS + "L.Trainer(strategy=strategy, gradient_clip_val=0.5)\n",
     "c.py": IMPORTS + "TrainingArguments('o', deepspeed='ds.json', max_grad_norm=0.5)\n",
@@ -50,6 +53,36 @@ def test_no_edit_advises_code_that_an_engine_with_its_own_clip_rejects(check: Ch
     assert ("does not expose the gradients of a step, so code cannot clip them" in edit) == (
         wanted == EXCLUDE or path == "d.py"
     )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "engine"),
+    [
+        ("auto", ""),
+        ("ddp", ""),
+        ("fsdp_native", engines.FSDP1),
+        ("ddp_fully_sharded", engines.FSDP1),
+        ("pytorch_lightning.strategies.DDPFullyShardedNativeStrategy", engines.FSDP1),
+        ("xla_fsdp", engines.XLA),
+        ("tpu_spawn_debug", engines.XLA),
+        ("single_tpu", engines.XLA),
+        ("deepspeed_stage_3_offload", engines.DEEPSPEED),
+        ({"class_path": "lightning.pytorch.strategies.FSDPStrategy", "init_args": {"a": "deepspeed"}}, engines.FSDP1),
+        ({"_target_": "lightning.pytorch.strategies.DeepSpeedStrategy", "stage": 2}, engines.DEEPSPEED),
+        ({"type": "ColossalAIStrategy"}, engines.COLOSSAL),
+        ({"class_path": "DDPStrategy", "init_args": {"process_group_backend": "no_fsdp"}}, ""),
+        ({"class_path": "fsdp_project.strategies.DDPStrategy"}, ""),
+        ({"fsdp": True}, ""),
+    ],
+)
+def test_the_engine_of_a_strategy_is_that_of_its_name_or_class(strategy: object, engine: str) -> None:
+    assert engines.of_strategy(strategy) == engine
+
+
+def test_the_arguments_of_a_strategy_choose_no_engine(check: Check) -> None:
+    source = "import lightning as L\nfrom lightning.pytorch.strategies import DDPStrategy as D\n"
+    call = "L.Trainer(strategy=D(process_group_backend='no_deepspeed'), gradient_clip_val=0.5)\n"
+    assert "except under DeepSpeed or XLA" in one(check({"a.py": source + call}, EXCLUDE)).edit
 
 
 def test_the_same_settings_without_such_an_engine_may_be_replaced_by_code(check: Check) -> None:

@@ -53,8 +53,10 @@ def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = (
     if functions and source.dotted(call.func) not in functions:
         return ""
     for keyword in call.keywords:
-        value = ast.unparse(_resolved(source, keyword.value))
-        if keyword.arg == "strategy" and (engine := engines.of_strategy(value)):
+        resolved = _resolved(source, keyword.value)
+        value = ast.unparse(resolved)
+        strategy = ast.unparse(resolved.func) if isinstance(resolved, ast.Call) else value
+        if keyword.arg == "strategy" and (engine := engines.of_strategy(strategy)):
             return engine
         if keyword.arg in ARGUMENTS and value not in ("None", "''"):
             return ARGUMENTS[keyword.arg]

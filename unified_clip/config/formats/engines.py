@@ -37,13 +37,30 @@ def except_under(format_: str) -> str:
     return f", except under {UNDER[format_]}" if format_ in UNDER else ""
 
 
+CLASS_KEYS = ("class_path", "_target_", "type")
+"""The keys with the class of a strategy: of LightningCLI, Hydra and mmengine."""
+
+STRATEGIES = {
+    "deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA, "tpu": XLA,
+    "fsdp": FSDP1, "fullysharded": FSDP1, "fully_sharded": FSDP1,
+}  # fmt: skip
+"""The engine of a strategy, by a part of its name or class in lower case. The first entry that fits counts."""
+
+
+def strategy_name(strategy: Any) -> str:
+    """Return the name or the class of Lightning's or mmengine's strategy. Return '' for a table without a class.
+
+    strategy: A name, or a table that has the class in one of CLASS_KEYS.
+    """
+    if isinstance(strategy, dict):
+        strategy = next((strategy[key] for key in CLASS_KEYS if key in strategy), "")
+    return str(strategy)
+
+
 def of_strategy(strategy: Any) -> str:
-    """Return the engine of Lightning's or mmengine's strategy, which is a name or a table, or ''."""
-    text = str(strategy).lower()
-    if "fsdp" in text:
-        return FSDP1 if "xla" not in text else XLA
-    names = {"deepspeed": DEEPSPEED, "colossal": COLOSSAL, "xla": XLA}
-    return next((engine for name, engine in names.items() if name in text), "")
+    """Return the engine of a strategy, or ''. `strategy`: as for `strategy_name`."""
+    name = strategy_name(strategy).rpartition(".")[2].lower()
+    return next((engine for part, engine in STRATEGIES.items() if part in name), "")
 
 
 def of_file(format_: str, document: Document) -> str:

@@ -14,7 +14,8 @@ from packaging.version import Version
 
 from ....documents import Document, Key
 from ....documents.inheritance.hydra import Hydra
-from ....schema import Settings
+from ....schema import Rule, Settings
+from ... import engines
 from ...base import Format, FormatKey, Imported, default_note, imported_key, rejected_key, words
 
 VALUE, ALGORITHM = "gradient_clip_val", "gradient_clip_algorithm"
@@ -73,15 +74,14 @@ class Lightning(Format):
         name = "norm" if algorithm is None else str(algorithm).lower()
         if name not in ("norm", "value"):
             raise document.wrong([*place, ALGORITHM], f"{algorithm!r:.60} is not supported. Set norm or value.")
+        rule: Rule = "value" if name == "value" else "global_norm"
         if threshold is not None:
-            strategy = document.get(*place, "strategy", default="auto")
-            if isinstance(strategy, dict):
-                strategy = strategy.get("class_path", "")
-            if {"norm": "fsdp", "value": "deepspeed"}[name] in str(strategy).lower():
+            strategy = engines.strategy_name(document.get(*place, "strategy", default="auto"))
+            if engines.REJECTED.get(("lightning", engines.of_strategy(strategy))) == rule:
                 message = f"Lightning rejects {ALGORITHM} = {name!r} with {strategy}. Change one of them."
                 raise document.wrong([*place, "strategy"], message)
             notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
-        return Imported(self.settings("value" if name == "value" else "global_norm", threshold), notes)
+        return Imported(self.settings(rule, threshold), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
