@@ -58,7 +58,10 @@ class Piecewise(ConfigModel):
         if sorted(set(self.boundaries)) != self.boundaries:
             pairs = enumerate(zip(self.boundaries, self.boundaries[1:], strict=False), 1)
             same = next((index for index, (before, after) in pairs if before == after), None)
-            advice = "Sort them, with their values."
+            advice = (
+                "Sort them, and the values with them: values[0] applies before step boundaries[0], and values[i] from "
+                "step boundaries[i-1] on."
+            )
             if same and sorted(self.boundaries) == self.boundaries:
                 advice = f"Remove boundaries[{same}] and values[{same}], which no step uses."
             raise ValueError(f"boundaries must increase. {advice}")

@@ -66,7 +66,8 @@ class Files:
             chain = " -> ".join(self.name(other) for other in [*above, path])
             raise document.wrong(keys, f"these files name each other in a circle: {chain}. Remove one of the names.")
         if not path.is_file():
-            return self.unread(document, keys, f"cannot find {self.name(path)}.")
+            name = self.name(path)
+            return self.unread(document, keys, f"{name} is a folder." if path.is_dir() else f"cannot find {name}.")
         self.opened += 1
         if self.opened > MOST_FILES:
             raise document.wrong(keys, f"the configuration names more than {MOST_FILES} files. Name fewer.")

@@ -36,7 +36,7 @@ class BaseFiles(Inheritance):
         return (self.key,)
 
     defaults: str = ""
-    """The name of the trainer's own file of defaults. This file may be missing."""
+    """The name of the trainer's own file of defaults, which may be missing. '' if the trainer has no such file."""
 
     def compose(self, document: Document, parse: Parse) -> Document:
         return self._load(document, Files(document, parse, self.advice), ())
@@ -49,7 +49,7 @@ class BaseFiles(Inheritance):
         references = list(self.references(document))
         for keys, text in references:
             base = self._open(document, keys, text, files, above)
-            if isinstance(base, UnreadFile) and text.rpartition("/")[2] == self.defaults:
+            if isinstance(base, UnreadFile) and self.defaults and text.rpartition("/")[2] == self.defaults:
                 base = Document(text, "", document.kind, {})
             bases.append(base if isinstance(base, UnreadFile) else self._load(base, files, above))
         lower = self.merge_bases(document, bases, [keys for keys, _ in references])

@@ -15,6 +15,7 @@ from .paddle import PER_GROUP
 
 BUILDER = "OptimizerBuilder"
 NORM, VALUE = "clip_grad_by_norm", "clip_grad_by_value"
+REMOVE = "Remove this key, or set it to null in a file that inherits it."
 
 
 class PaddleDetection(Format):
@@ -45,17 +46,13 @@ class PaddleDetection(Format):
             if document.get(BUILDER, "optimizer", name) is not None:
                 raise document.wrong([BUILDER, "optimizer", name], f"no optimizer has this key. Move it to {BUILDER}.")
         if len(names) > 1:
-            raise document.wrong(
-                [BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. Remove this key."
-            )
+            raise document.wrong([BUILDER, VALUE], f"PaddleDetection ignores this key if {NORM} is set. {REMOVE}")
         if not names:
             unset = [name for name in (NORM, VALUE) if not document.has(BUILDER, name)]
             note = f"The file does not set {' or '.join(unset)}. By default, PaddleDetection clips nothing."
             return Imported({"rule": "none"}, [note] if unset else [])
         if document.get(BUILDER, "optimizer", "type") == "AdamWDL":
-            raise document.wrong(
-                [BUILDER, names[0]], "PaddleDetection builds AdamWDL without this clip. Remove the key."
-            )
+            raise document.wrong([BUILDER, names[0]], f"PaddleDetection builds AdamWDL without this clip. {REMOVE}")
         notes = [PER_GROUP] if document.get(BUILDER, "optimizer", "param_groups") else []
         keys = [BUILDER, names[0]]
         if names == [VALUE]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from packaging.version import Version
@@ -12,16 +13,35 @@ from ...base import Format, FormatKey, Imported, default_note, imported_key, pat
 
 KEY, NORM_TYPE, OLD_KEY = "grad_clip", "grad_clip_type", "grad-clip"
 SKIPS = "ESPnet skips steps whose norm is not finite."
+OLD_SKIPS = "ESPnet 1 skips only steps whose norm is NaN."
+
+OLD_KEYS = (
+    OLD_KEY, "mtlalpha", "elayers", "transformer-lr", "transformer-warmup-steps", "model-module", "batch-size",
+    "accum-grad",
+)  # fmt: skip
+"""Keys that only ESPnet 1 has. ESPnet 2 writes underscores in place of hyphens."""
+
+SPEECH_KEYS = ("postnet-layers", "reduction-factor")
+"""Keys that only the models for speech synthesis and voice conversion of ESPnet 1 have."""
+
+SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
+"""Matches the module of such a model, the value of `model-module`."""
+
+TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
+"""Keys that only the other models of ESPnet 1 have: for speech recognition and translation."""
+
+TEXT_MODULE = re.compile(r"e2e_(asr|mt|st)")
 
 
 class ESPnet(Format):
     name, title = "espnet", "ESPnet"
     kinds = ("yaml",)
     source = (
-        "espnet2/tasks/abs_task.py, espnet2/train/trainer.py, espnet2/train/gan_trainer.py; espnet/asr/pytorch_backend"
+        "espnet2/tasks/abs_task.py, espnet2/train/trainer.py, espnet2/train/gan_trainer.py; "
+        "espnet/bin, espnet/asr/pytorch_backend, espnet/tts/pytorch_backend"
     )
     newest = "202511"
-    not_finite = SKIPS
+    not_finite = f"{SKIPS} {OLD_SKIPS}"
     own_keys = paths("""
         best_model_criterion keep_nbest_models grad_clip_type val_scheduler_criterion num_att_plot
         mtlalpha transformer-lr transformer-warmup-steps elayers
@@ -41,22 +61,39 @@ class ESPnet(Format):
         ),
         FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
         imported_key(f"{KEY}, of a GAN", "the same; 0 or less: off"),
-        imported_key(OLD_KEY, "ESPnet 1's key: the same, with norm type 2", "5"),
+        imported_key(OLD_KEY, "ESPnet 1's key: the same, with norm type 2", "5; speech synthesis: 1"),
         rejected_key(f"{KEY} and {OLD_KEY}", "each is of another version of ESPnet"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:
-        key = OLD_KEY if document.has(OLD_KEY) or document.has("mtlalpha") else KEY
-        if document.has(OLD_KEY) and document.has(KEY):
-            raise document.wrong(
-                [KEY], f"{OLD_KEY} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove the key that your version lacks."
-            )
-        notes = default_note(document, [key], "ESPnet clips at 5")
+        if (old := next(filter(document.has, OLD_KEYS), None)) is not None:
+            if document.has(KEY):
+                raise document.wrong(
+                    [KEY], f"{old} is ESPnet 1's key, {KEY} is ESPnet 2's. Remove the key that your version lacks."
+                )
+            return self._read_old(document)
+        notes = default_note(document, [KEY], "ESPnet clips at 5")
         is_gan = any(document.has(name) for name in ("generator_first", "optim2"))
-        threshold = self.read_threshold(document, [key], 5.0, zero="off" if is_gan else "zeros", null="error")
-        norm_type = 2.0 if key == OLD_KEY else read_norm_type(document, [NORM_TYPE])
+        threshold = self.read_threshold(document, [KEY], 5.0, zero="off" if is_gan else "zeros", null="error")
+        norm_type = read_norm_type(document, [NORM_TYPE])
         not_finite = "" if threshold is None else SKIPS
         return Imported(self.settings("global_norm", threshold, norm_type), notes, not_finite)
+
+    def _read_old(self, document: Document) -> Imported:
+        """Read a file of ESPnet 1. ConfigError: the file does not set the clip key, and its default is unknown."""
+        module = str(document.get("model-module", default=""))
+        is_speech = any(map(document.has, SPEECH_KEYS)) or SPEECH_MODULE.search(module)
+        is_text = any(map(document.has, TEXT_KEYS)) or TEXT_MODULE.search(module)
+        if not document.has(OLD_KEY) and bool(is_speech) == bool(is_text):
+            raise document.wrong(
+                [OLD_KEY],
+                "ESPnet 1 clips at 1 in speech synthesis and voice conversion, and at 5 in other training. The file "
+                f"does not show which applies. Set {OLD_KEY}.",
+            )
+        default = 1 if is_speech else 5
+        notes = default_note(document, [OLD_KEY], f"ESPnet clips at {default}")
+        threshold = self.read_threshold(document, [OLD_KEY], float(default), zero="zeros", null="error")
+        return Imported(self.settings("global_norm", threshold, 2.0), notes, OLD_SKIPS)
 
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
