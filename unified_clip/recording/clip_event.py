@@ -340,6 +340,14 @@ def _flat(value: Any) -> list[Any]:
     return [item for each in value for item in _flat(each)] if isinstance(value, list) else [value]
 
 
+def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
+    """Return whether at least one of several clips changed its gradients, or None if that is unknown.
+
+    clipped: For each clip, whether it changed its gradients, or None if that is unknown.
+    """
+    return None if None in clipped and True not in clipped else any(clipped)
+
+
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Merge the groups that a call clipped into lines. Return the fields of each line.
 
@@ -357,7 +365,7 @@ def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         for key in ("norm", "coef", "nan", "inf", "count"):
             last[key] = None if last[key] is None or fields[key] is None else last[key] + fields[key]
-        last["clipped"] = last["clipped"] or fields["clipped"]
+        last["clipped"] = any_clipped((last["clipped"], fields["clipped"]))
         if "parameters" in fields:
             last["parameters"] = {**last.get("parameters", {}), **fields["parameters"]}
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from ..causes.observation import Cause
@@ -29,6 +29,12 @@ AFTER: Final = "after the bias correction"
 BEFORE: Final = "before the bias correction"
 INSIDE: Final = "inside the root"
 OUTSIDE: Final = "outside the root"
+
+CONDITION: Final = (
+    "This holds for runs that begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or "
+    "has several optimizers, ignore this cause"
+)
+"""The condition under which the recorded steps are the steps t of an optimizer."""
 
 PLACES: Mapping[str, Mapping[str, Place]] = {
     "adam": {"torch": AFTER, "paddle": AFTER, "optax": AFTER, "keras": BEFORE, "tf": BEFORE},
@@ -61,7 +67,8 @@ def place_of(step: OptimizerStep) -> Place | None:
 def after_correction(step: OptimizerStep) -> Setting | None:
     """Return the epsilon which, added after the bias correction, has the effect of a step's own epsilon.
 
-    Return None if there is no such number, or if it is unknown because the step has no eps or no betas.
+    Return None if there is no such number, or if it is unknown because the step has no eps, no betas, or other betas
+    in each parameter group. The result is for an optimizer whose first step is the first step of the recording.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:
@@ -81,12 +88,13 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
 def compare_places(
     a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
 ) -> tuple[object, object, Cause] | None:
-    """Compare the effect of the epsilons of two optimizers that add them at different places.
+    """Compare the epsilons of two optimizers that add them at different places.
 
-    Return (effect in `left`, effect in `right`, cause). An effect is the number that has the same effect if it is added
-    after the bias correction. If one of the steps has no such number, both effects are the places of epsilon.
+    Return (left value, right value, cause). A value is the eps which, added after the bias correction, acts like the
+    step's own eps. If this number does not exist or is unknown for one of the steps, both values are the places of the
+    epsilons.
 
-    Return None if the effects are equal, if both eps are 0, or if an eps is not recorded.
+    Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
     """
     sides = [(run, step, eps) for run, step in ((a, left), (b, right)) if (eps := step.settings.get("eps")) is not None]
     if len(sides) < 2 or not any(eps for *_, eps in sides):
@@ -95,25 +103,36 @@ def compare_places(
     sentence = f"{', and '.join(adds)}. "
     old, new = after_correction(left), after_correction(right)
     if old is None or new is None:
-        sentence += "No constant eps has the same effect at both places"
+        unknown = [run.name for run, step, _ in sides if place_of(step) == BEFORE and math.isnan(_beta2(step))]
+        sentence += (
+            f"{' and '.join(unknown)} has no single recorded beta2, so the effects of both eps were not compared"
+            if unknown
+            else "No constant eps has the same effect at both places"
+        )
         return place_of(left), place_of(right), Cause("another place of epsilon", sentence)
     early, late = sides if place_of(left) == BEFORE else reversed(sides)
     if _are_close(old, new, tolerance_of(left, right)):
         return None
     effect = old if early[1] is left else new
     sentence += f"At step {left.step}, the eps of {early[0].name} has the effect of {setting_text(effect)} in "
-    return old, new, Cause("another place of epsilon", f"{sentence}{late[0].name}{_advice(early[1], late[0], late[1])}")
+    sentence += f"{late[0].name}{_advice(early[1], late[0], late[1])}. {CONDITION}"
+    return old, new, Cause("another place of epsilon", sentence)
 
 
 def _are_close(old: Setting, new: Setting, tolerance: float) -> bool:
     """Return whether two effects are equal up to the relative difference `tolerance`.
 
-    An effect is a number, or a tuple with a number for each parameter group.
-
-    If one effect has a single value, compare it with every value of the other. Else compare the values in order.
+    An effect is a number, or a tuple with a number for each parameter group. Tuples are equal if they contain the same
+    values, in any order, and however often. If one of them has a single value, each value of the other must equal it.
     """
-    sides = [each if isinstance(each, tuple) else (each,) for each in (old, new)]
-    pairs = itertools.product(*({*each} for each in sides)) if 1 in map(len, sides) else zip(*sides, strict=False)
+    left, right = (sorted({*each}) if isinstance(each, tuple) else [each] for each in (old, new))
+    pairs: Iterable[tuple[float, float]]
+    if 1 in (len(left), len(right)):
+        pairs = itertools.product(left, right)
+    elif len(left) == len(right):
+        pairs = zip(left, right, strict=True)
+    else:
+        return False
     return all(math.isclose(x, y, rel_tol=tolerance) for x, y in pairs)
 
 

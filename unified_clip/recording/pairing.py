@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tensors.arithmetic import Float64s
+from .clip_event import any_clipped
 from .packing import packed
 from .rounding import same
 from .runs import Parameter, RecordedCall, RecordedRun, RunError
@@ -280,7 +281,7 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
     }
     changes: dict[str, Any] = {
         "parameters": parameters,
-        "clipped": any(line.clipped for line in lines),
+        "clipped": any_clipped([line.clipped for line in lines]),
         "gradients": None,
         "after": None,
     }

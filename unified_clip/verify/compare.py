@@ -208,7 +208,8 @@ def reject_changing_outputs(run: ScriptRun) -> None:
             if unknown := sorted(name for name in tensors if name not in shapes):
                 raise VerifyError(
                     f"{run.script} yields {part} of {_listing(unknown)} at step {step}, but no parameters of these "
-                    f"names. Its parameters are {_listing(shapes)}. Name each gradient like its parameter.",
+                    f"names. Its parameters are {_listing(shapes)}. Name each gradient like its parameter, and yield "
+                    "every parameter that has a gradient.",
                     "UC604",
                 )
             if reshaped := [name for name, tensor in tensors.items() if tuple(tensor.shape) != shapes[name]]:

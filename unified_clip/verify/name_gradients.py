@@ -183,7 +183,12 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
-    """Return the gradients before a call, by their names in the recording. Return {} if they were not stored."""
+    """Return the gradients before a call, by their names in the recording.
+
+    Return {} if the recording has no gradients for this call. Sparse gradients are never stored, so they are missing.
+
+    UnreadableError: the file with the gradients is missing or damaged.
+    """
     return safetensors.load(directory / line.gradients) if line.gradients else {}
 
 

@@ -70,7 +70,7 @@ def normalize(
     """
     recording = runs.read(run.directory / RECORDING)
     recorded = recording.lines
-    lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run))
+    lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, path)
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
         matcher = NameMatcher(run, weights, step, steps)
@@ -108,14 +108,16 @@ def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int
         yield line.model_copy(update={"step": index // (len(lines) // steps) + 1})
 
 
-def _lines_of_own_clipping(run: ScriptRun) -> Iterator[RecordedCall]:
+def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a recorded call for each step at which the script clips by its own code.
+
+    If the training step returns only once, at the end, this is the last step.
 
     The script yields the gradients before and after such a clip. If one coefficient explains all gradients at every
     step, the rule of all calls is the total norm. Else their rule is the norm of each tensor.
     """
     observed = []
-    for step, output in enumerate(run.outputs, start=1):
+    for step, output in enumerate(run.outputs, start=1 if run.yields else steps):
         before, after = output.unclipped or {}, output.gradients or {}
         if names := [name for name in before if name in after]:
             observed.append((step, ObservedTensors([before[n] for n in names], [after[n] for n in names], (), names)))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.epsilon import CONDITION
 from unified_clip.recording.report import sentences
 
 HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
@@ -29,15 +30,16 @@ def as_after(eps: float, beta2: float = 0.999) -> list[float]:
 def run_of(
     optimizer: str, eps: Sequence[Any], lr: float = 0.1, *, norms: Sequence[float], **settings: Any
 ) -> list[dict[str, Any]]:
-    """Clip calls, each with a step of an optimizer."""
+    """Clip calls, each with a step of an optimizer. A setting that is None is not recorded."""
     clip = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
+    recorded = {name: each for name, each in {"lr": lr, "betas": BETAS, **settings}.items() if each is not None}
     clip |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "coef": 1.0}
     return [
         line
         for step, (value, norm) in enumerate(zip(eps, norms, strict=True), 1)
         for line in (
             {**clip, "step": step, "norm": norm},
-            {"step": step, "optimizer": optimizer, "settings": {"lr": lr, "betas": BETAS, "eps": value, **settings}},
+            {"step": step, "optimizer": optimizer, "settings": recorded | {"eps": value}},
         )
     ]
 
@@ -75,7 +77,9 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
         f"Another place of epsilon: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and b.jsonl "
         f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the effect "
         "of 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so on, type "
-        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`.'
+        '`for group in optimizer.param_groups: group["eps"] = 1e-07 / (1 - 0.999**t) ** 0.5`. This holds for runs that '
+        "begin at the first step, with one optimizer each. If a run resumes from a checkpoint, or has several "
+        "optimizers, ignore this cause."
     )
     assert "This difference can follow from the one at step 1." in rest
 
@@ -90,6 +94,26 @@ def test_the_line_to_type_has_the_same_effect(compared: Compared) -> None:
     assert compared(KERAS, groups).findings == []
     groups[1][2][1] *= 2
     assert [each.step for each, causes in compared(KERAS, groups).divergences.items() if causes] == [3]
+
+
+@pytest.mark.parametrize(
+    ("eps", "steps"),
+    [([1e-7, 2e-7], []), ([2e-7, 1e-7, 1e-7], []), ([1e-7, 2e-7, 3e-7], [1]), ([1e-7, 3e-7], [1])],
+)
+def test_epsilons_of_several_groups_are_the_same_if_they_have_the_same_values(
+    compared: Compared, eps: list[float], steps: list[int]
+) -> None:
+    after = [[each, 2 * each] for each in as_after(1e-7)]
+    found = compared(("keras.optimizers.Adam", [eps] * 3), ("torch.optim.Adam", after))
+    assert [each.step for each in found.divergences if each.parameter == "effective eps"] == steps
+
+
+@pytest.mark.parametrize("betas", [None, [0.9, 0.999, 0.9, 0.99]], ids=["not recorded", "of each group"])
+def test_an_effect_of_epsilon_that_is_unknown_is_not_called_impossible(compared: Compared, betas: Any) -> None:
+    found = compared(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
+    (cause,) = [each for each in found.findings if each.kind == PLACE]
+    reason = "b.jsonl has no single recorded beta2, so the effects of both eps were not compared"
+    assert cause.sentence.endswith(f"adds eps 1e-07 before the bias correction. {reason}")
 
 
 @pytest.mark.parametrize(("factor", "kinds"), [(1 + 2e-5, []), (1 + 2e-4, ["another learning rate"])])
@@ -111,7 +135,7 @@ def test_the_effect_of_the_first_step_only_is_not_enough(compared: Compared) -> 
 
 def test_other_frameworks_get_the_number_to_set(compared: Compared) -> None:
     (cause,) = compared(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
-    assert cause.sentence.endswith(
+    assert cause.sentence.removesuffix(f". {CONDITION}").endswith(
         "the eps of b.jsonl has the effect of 3.16228e-06 in a.jsonl. For the same effect, set the eps of a.jsonl at "
         "step t = 1, 2, 3 and so on to 1e-07 / (1 - 0.999**t) ** 0.5"
     )

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from unified_clip.recording.clip_event import merge_groups
 from unified_clip.recording.compare import compare as compare_runs
 from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, fields
 from unified_clip.recording.rounding import Distance
@@ -101,6 +102,29 @@ def test_calls_are_distributed_over_the_steps_only_if_their_number_is_a_multiple
     run = ScriptRun(SCRIPT, [StepOutput({}, None, None)], tmp_path, yields=False)
     lines = [RecordedCall(step=9, call="clip") for _ in range(count)]
     assert [line.step for line in normalize._distribute_over_steps(lines, run, 2)] == steps
+
+
+@pytest.mark.parametrize(("yields", "steps"), [(True, [1, 2]), (False, [2])])
+def test_a_clip_by_hand_has_the_step_after_which_it_is_yielded(tmp_path: Path, yields: bool, steps: list[int]) -> None:
+    output = StepOutput({}, {"w": dense(1)}, {"w": dense(2)})
+    run = ScriptRun(SCRIPT, [output] * len(steps), tmp_path, yields)
+    assert [line.step for line in normalize._lines_of_own_clipping(run, 2)] == steps
+
+
+@pytest.mark.parametrize(
+    ("clipped", "expected"),
+    [((True, None), True), ((None, True), True), ((False, None), None), ((None, False), None), ((False, False), False)],
+)
+def test_calls_that_are_one_clip_if_one_of_them_is_known_to(
+    clipped: tuple[bool | None, bool | None], expected: bool | None
+) -> None:
+    calls = [call(name).model_copy(update={"clipped": each}) for name, each in zip("ab", clipped, strict=True)]
+    (line,) = normalize._merge_calls(calls)
+    assert line.clipped is expected
+    fields = {"rule": "value", "threshold": [-1.0, 1.0], "eps": None, "dtype": "float32", "norm": None, "coef": None}
+    groups = [{**fields, "nan": 0, "inf": 0, "count": 1, "clipped": each} for each in clipped]
+    (merged,) = merge_groups(groups)
+    assert merged["clipped"] is expected
 
 
 def call(name: str, nan: int | None = 0) -> RecordedCall:
