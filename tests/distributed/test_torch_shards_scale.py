@@ -173,7 +173,6 @@ def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[An
     assert collectives == groups
 
 
-@pytest.mark.filterwarnings("ignore:the 8 ranks counted gradients with exactly the same sum")
 @pytest.mark.parametrize(
     "keywords",
     [
@@ -327,7 +326,6 @@ def shards_of(given: list[nn.Parameter], **keywords: Any) -> sharded.TorchShards
     return sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords))
 
 
-@pytest.mark.filterwarnings("ignore:the 8 ranks counted gradients with exactly the same sum")
 def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
     mesh = rows()
     owner = mesh_ownership(mesh)
@@ -390,7 +388,6 @@ def experts(**owners: Any) -> float:
     return uc.clip_grad_norm_(named, 100.0, **owners).item() ** 2 / RANKS
 
 
-@pytest.mark.filterwarnings("ignore:the 8 ranks counted gradients with exactly the same sum")
 def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives: list[Any]) -> None:
     mesh = rows()
     assert experts(ownership={"*.experts.*": "distinct"}) == pytest.approx(4 + 2)

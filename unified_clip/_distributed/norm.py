@@ -41,6 +41,9 @@ class LocalShards(ABC):
 
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
+    _counts_by_placement = False
+    """Whether this rank counts a gradient of which placements show that it does."""
+
     _has_counted = False
     """Whether `norm` is being computed, and `counted` has returned."""
 
@@ -179,16 +182,17 @@ class LocalShards(ABC):
         norm = consensus.norm_on_device(own, counted, p, before)
         self._measured.append((path, consensus))
         if norm is None:
-            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self._is_only_declared)
+            norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
         n, path.norm_dtype = norm
         self._has_counted = False
         return path.xp.asarray(n)
 
     @property
-    def _is_only_declared(self) -> bool:
-        """Return whether ranks count gradients because the caller's `ownership` declares it, and nothing checks it."""
+    def is_only_declared(self) -> bool:
+        """Return whether this rank counts its gradients only because `ownership` declares it, and nothing checks it."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
-        return not is_checked and any(owner not in (None, REPLICATED) for owner in self._spec.owners)
+        is_declared = any(owner not in (None, REPLICATED) for owner in self._spec.owners)
+        return is_declared and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients. Return (the sums over all that this rank counts, those over all `Partial` ones)."""

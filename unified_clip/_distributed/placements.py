@@ -335,6 +335,7 @@ class DistributedGradients(LocalShards):
         is_first = self._check_within(self._leaves[index], gradient, group)
         if len(ranks) < group.size:
             return self._is_owner(index, group, ranks) and is_first  # it may raise, so it comes first
+        self._counts_by_placement |= is_first
         if layout is not None:
             self._counted_layouts[layout] = is_first
         return is_first

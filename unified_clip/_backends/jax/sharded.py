@@ -255,6 +255,7 @@ class JaxShards(LocalShards):
         ranks = _ranks_of(value)
         shards: list[Tensor] = self.counted_alone(index)
         if len(ranks) >= group.size:
+            self._counts_by_placement |= bool(shards)
             return shards
         is_owner = declared_owner(self._spec, leaf, ranks, rank=jax.process_index(), first=group.ranks[0])
         if is_owner is None and value.committed:
