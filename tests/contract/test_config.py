@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -196,6 +197,58 @@ def test_a_parameter_belongs_to_the_first_group_that_includes_it(kit: Kit) -> No
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("patterns", [{"exclude": ["*.bias"]}, {"include": ["*.weight", "*.scale"]}])
+def test_include_and_exclude_of_the_file_apply_to_groups(
+    kit: Kit, patterns: dict[str, list[str]], in_place: bool
+) -> None:
+    clip = ClipConfig(
+        rule="global_norm",
+        threshold=2.0,
+        groups=[{"name": "head", "include": ["head.*"], "threshold": 1.0}],
+        **patterns,
+    )
+    given = {"head.weight": [3.0, 4.0], "head.bias": [12.0], "body.weight": [6.0, 8.0], "body.scale": [0.0]}
+    given |= {"norm.bias": [24.0]}
+    found = clipped(kit, clip, {name: kit.tensor(values) for name, values in given.items()}, in_place)
+    assert [kit.array(found[name])[0] for name in ("head.bias", "norm.bias")] == [12.0, 24.0]
+    assert [part.norm for part in clip.last.parts.values()] == [5.0, 10.0]
+    np.testing.assert_allclose(kit.array(found["head.weight"]), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(clip.last.norm, 125**0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_empty"),
+    [
+        ({"groups": [{"name": "a", "include": ["*.weight"]}, {"name": "b", "include": ["encoder.weight"]}]}, True),
+        ({"groups": [{"name": "b", "include": ["encoder.weight"]}, {"name": "a", "include": ["*.weight"]}]}, False),
+        ({"groups": [{"name": "b", "include": ["*.bias"]}], "exclude": ["*.bias"]}, True),
+        ({"groups": [{"name": "b", "include": ["*.bias"], "exclude": ["*"]}]}, True),
+        ({"groups": [{"name": "b", "include": ["*"]}]}, False),  # and nothing is left for the rest
+    ],
+)
+def test_a_group_without_parameters_is_a_warning(kit: Kit, settings: dict[str, Any], is_empty: bool) -> None:
+    clip = ClipConfig(rule="value", threshold=5.0, **settings)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            clip(tensors(kit))
+    message = "The group 'b' of the configuration has no parameters: its patterns match only names that are excluded"
+    assert [str(each.message).startswith(message) for each in caught] == [True] * is_empty
+
+
+def test_patterns_may_match_any_name_of_the_clipper(kit: Kit) -> None:
+    parameters = {name: kit.parameter(name) for name in NUMBERS}
+    config = ClipConfig(rule="value", threshold=1.0, exclude=["decoder.bias"])
+    for names in (parameters, list(NUMBERS)):
+        clip = config.clipper(names)
+        with warnings.catch_warnings(action="error"):
+            found = clip.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
+        assert kit.array(found[0][1])[0] == 1.0
+    wrong = config.model_copy(update={"exclude": ["decoder.bia"]}).clipper(parameters)
+    with pytest.warns(ClipWarning, match=r"'decoder\.bia' of the configuration matches none of the names 'encoder\.w"):
+        wrong.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
+
+
 def test_what_is_left_alone_is_the_object_that_was_given(kit: Kit) -> None:
     given = tensors(kit)
     found = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])(given)
@@ -295,9 +348,12 @@ def test_a_pattern_that_matches_nothing_is_told_once(kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("patterns", "advice"),
     [
-        ({"exclude": ["*.biass"]}, r"Correct the pattern\. If no parameter should match it, remove it\."),
-        ({"include": ["*.weight", "*.biass"]}, r"Correct the pattern\. If no parameter should match it, remove it\."),
-        ({"include": ["*.biass"]}, r"Correct the pattern\.$"),  # without it, all parameters are clipped
+        ({"exclude": ["*.biass"]}, r"or optimizer\. If no parameter should match it, remove it\."),
+        ({"include": ["*.weight", "*.biass"]}, r"or optimizer\. If no parameter should match it, remove it\."),
+        (
+            {"include": ["*.biass"]},
+            r"Correct the pattern, unless .* optimizer\.$",
+        ),  # without it, all parameters are clipped
     ],
 )
 def test_the_only_pattern_of_include_stays(kit: Kit, patterns: dict[str, list[str]], advice: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -61,17 +61,49 @@ def stepped(clip: Any, model: Any) -> dict[str, np.ndarray]:
     return {name: before[name] - parameter.numpy() for name, parameter in model.named_parameters()}
 
 
-def test_patterns_that_match_none_of_paddles_own_names_are_an_error_at_every_step() -> None:
+def caught(steps: Callable[[], Any]) -> list[str]:
+    """The warnings about patterns."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        steps()
+    return [str(each.message) for each in found if "pattern" in str(each.message)]
+
+
+@pytest.mark.parametrize("with_model", [False, True])
+@pytest.mark.parametrize("parts", ["one group", "two groups", "one group, first without the second layer"])
+def test_a_pattern_may_match_a_parameter_of_a_later_call(with_model: bool, parts: str) -> None:
+    model = paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2))
+    first, second = model[0].parameters(), model[1].parameters()
+    settings = ClipConfig(rule="value", threshold=1.0, exclude=["1.bias" if with_model else model[1].bias.name])
+    clip = settings.as_paddle(model if with_model else None)
+    grouped = [{"params": first}, {"params": second}] if parts == "two groups" else model.parameters()
+    optimizer = paddle.optimizer.SGD(1.0, parameters=grouped, grad_clip=clip)
+
+    def steps() -> None:
+        for index in range(3):
+            is_part = index == 0 and "first" in parts
+            sum((each * 3.0).sum() for each in (first if is_part else model.parameters())).backward()
+            optimizer.step()
+            optimizer.clear_grad(set_to_zero=False)
+
+    before = model[1].bias.numpy()
+    assert caught(steps) == []
+    np.testing.assert_allclose(before - model[1].bias.numpy(), 6.0 if "first" in parts else 9.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("with_model", "end"),
+    [
+        (False, "These are Paddle's own names. Pass the model: clip.as_paddle(model)."),
+        (True, "If no parameter should match it, remove it."),
+    ],
+)
+def test_a_pattern_that_matches_no_name_is_one_warning(with_model: bool, end: str) -> None:
     model = paddle.nn.Linear(2, 1)
-    before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
-    clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).as_paddle()
-    for _ in range(2):
-        with pytest.raises(
-            ValueError, match=r"'\*\.bias' .* matches none of .* Pass the model: clip\.as_paddle\(model\)\."
-        ):
-            stepped(clip, model)
-    for name, parameter in model.named_parameters():
-        np.testing.assert_array_equal(parameter.numpy(), before[name])
+    clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.biass"]).as_paddle(model if with_model else None)
+    (message,) = caught(lambda: [stepped(clip, model) for _ in range(3)])
+    assert message.startswith("The pattern '*.biass' of the configuration matches none of the names ")
+    assert message.endswith(end)
 
 
 @pytest.mark.parametrize("names", ["a part of the model", "some parameters", "none"])
@@ -295,6 +327,21 @@ def test_a_static_program(case: str) -> None:
     config = ClipConfig(**CONFIGS[case])
     (changes,) = run_static(config, gradients(1))
     assert_equal(changes, by_numpy(config, gradients(1))[0].clipped, 1)
+
+
+def test_a_static_program_warns_about_a_pattern_that_matches_no_name() -> None:
+    def build() -> None:
+        paddle.enable_static()
+        try:
+            with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+                loss = paddle.nn.Linear(2, 1)(paddle.static.data("x", [1, 2])).sum()
+                clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.biass"]).as_paddle()
+                paddle.optimizer.SGD(1.0, grad_clip=clip).minimize(loss)
+        finally:
+            paddle.disable_static()
+
+    (message,) = caught(build)
+    assert message.startswith("The pattern '*.biass' of the configuration matches none of the names so far, 'linear_")
 
 
 def test_a_static_program_with_gradients_that_are_not_finite() -> None:

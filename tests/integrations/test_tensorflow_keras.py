@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
@@ -30,6 +31,21 @@ def test_rows_of_an_embedding_that_repeat_are_summed_first(rule: str, graph: boo
     (tf.function(optimizer.apply) if graph else optimizer.apply)([rows])
     assert np.array(table).tolist() == [[0.0], [-1.0], [0.0], [0.0]]
     assert handle.last.clipped
+
+
+@pytest.mark.parametrize("end", ["bias", "biass"])
+def test_a_pattern_may_match_a_variable_of_another_optimizer(end: str) -> None:
+    model, optimizer = network(), keras.optimizers.SGD(1.0)
+    first, *_, last = model.trainable_variables
+    name = last.path.replace("/", ".")
+    ClipConfig(rule="value", threshold=1.0, exclude=[name.replace("bias", end)]).attach_to(optimizer, model)
+    optimizer.build([first])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.apply([tf.ones(first.shape)])
+    found = [each for each in caught if "pattern" in str(each.message)]
+    assert name.endswith("bias")
+    assert len(found) == (end == "biass")
 
 
 @pytest.mark.nightly

@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -348,6 +349,22 @@ def test_patterns_go_by_names(names: str) -> None:
     optimizer.step()
     assert handle.last.norm == pytest.approx(norm, rel=1e-6)
     assert model.output.weight.grad.norm() == pytest.approx(LIMIT, rel=1e-5)
+
+
+@pytest.mark.parametrize("names", ["a model", "its named parameters"])
+@pytest.mark.parametrize("pattern", ["output.bias", "output.biass"])
+def test_a_pattern_may_match_a_parameter_of_another_optimizer(names: str, pattern: str) -> None:
+    model, (inputs, wanted) = Model(), next(batches())
+    optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE)
+    weights_only(pattern).attach_to(optimizer, model if names == "a model" else model.named_parameters())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            model.loss(inputs, wanted).backward()
+            optimizer.step()
+    is_wrong = pattern == "output.biass"
+    message = "The pattern 'output.biass' of the configuration matches none of the names 'hidden.weight', "
+    assert [str(each.message).startswith(message) for each in caught] == [True] * is_wrong
 
 
 def test_the_model_gives_the_names_of_a_layer_by_itself() -> None:

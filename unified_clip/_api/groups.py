@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .._core import rule
+from .._core import rule, validation
+from .._core.backend import Backend
 from .._core.gradients import GradientList
 from .._core.path import Path
 from .._core.rule import AdaptiveThreshold, ClipRule, Norm, OwnThresholds
@@ -105,6 +106,13 @@ def clip(
             else:
                 rule.apply(gradients, own, [norm], keep=keep)
     return outcome
+
+
+def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
+    """Raise TypeError for complex gradients that would be clipped by value: complex numbers have no order."""
+    for group, part in parts:
+        for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
+            validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)
 
 
 def _must_match(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from . import documents
 from .clipper import Clipper, OutcomeProperties
 from .documents import Document
 from .formats import convert, from_optimizer
+from .handles import integration, with_names
 from .schema import Settings
 from .validation import first_error, settings_data
 
@@ -350,13 +350,14 @@ class ClipConfig(OutcomeProperties, Settings):
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
         packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
         if "torch" in packages:
-            return _integration("torch_optimizers").attach(self, optimizer, names, spec)
+            attach = integration("torch_optimizers").attach
+            return with_names(lambda names: attach(self, optimizer, names, spec), names)
         if spec.is_given:
             raise TypeError(
                 "process_group, ownership, check_numel and check_replicas are for PyTorch only. Remove them."
             )
         if "keras" in packages:
-            return _integration("keras_optimizers").attach(self, optimizer, names)
+            return with_names(partial(integration("keras_optimizers").attach, self, optimizer), names)
         raise TypeError(
             f"{type(optimizer).__module__}.{type(optimizer).__qualname__} is not an optimizer of PyTorch or Keras. For "
             "Paddle, pass grad_clip=clip.as_paddle(model) to the optimizer. For optax, use clip.as_optax(optimizer). "
@@ -373,10 +374,9 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: names is none of these, or has parameters of another framework. When used in a static program:
                 the threshold has a schedule, or nonfinite is "raise" or "skip".
-            ValueError: When used without names: a pattern matches none of Paddle's own names.
             RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups of parameters.
         """
-        return _integration("paddle_optimizers").GradClip(self, names)
+        return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
     def as_optax(self, optimizer: Any = None, *, process_group: Any = "auto") -> Any:
         """Return an `optax.GradientTransformation` that clips. Its state has the step and the last outcome.
@@ -392,9 +392,4 @@ class ClipConfig(OutcomeProperties, Settings):
                 "raise".
             ValueError: nonfinite is "skip", and there is no optimizer.
         """
-        return _integration("optax_transforms").transformation(self, optimizer, process_group)
-
-
-def _integration(module: str) -> Any:
-    """Return a module of `unified_clip.integrations`. This imports its framework."""
-    return importlib.import_module(f"unified_clip.integrations.{module}")
+        return integration("optax_transforms").transformation(self, optimizer, process_group)

@@ -11,13 +11,12 @@ from .. import _dispatch
 from .._api import groups, param_grads
 from .._api.functions import Resolve
 from .._api.groups import Outcome
-from .._core import containers, entry, validation
+from .._core import containers, entry
 from .._core.backend import Backend
 from .._core.collect import collect_in_place, from_path, from_tree, in_place
 from .._core.containers import Tree
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.gradients import GradientList
-from .._core.rule import ClipRule
 from .._core.types import Leaf, Tensor
 from .._core.writers import Functional, InPlace
 from ..errors import NothingClippedError
@@ -47,7 +46,9 @@ class Clipper:
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership of the gradients.
-        unmatched: The advice at the end of the error about a pattern that matches no name. "": warn instead of raising.
+        unmatched: The advice about a pattern that matches no name, if a call may have a part of the parameters. The
+            warning then waits for a call without new names. "": each call has all parameters.
+        all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
     """
 
@@ -61,6 +62,7 @@ class Clipper:
         details: bool = False,
         spec: DistributedSpec = INFERRED,
         unmatched: str = "",
+        all_names: Sequence[str] = (),
         resolve: Resolve = _dispatch.resolve,
     ) -> None:
         names = as_mapping(names)
@@ -68,10 +70,11 @@ class Clipper:
         self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
         self._arguments["unmatched"] = unmatched
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
+        self.declare_names(all_names)
         self._parts = parts = settings.parts
         # a clip by value compares numbers, and complex ones have no order
         self._needs_order = all(part.rule == "value" for part in parts)
-        self._is_simple = _is_simple(settings) and not details
+        self._is_simple = settings.allows_one_list and not details
         self._titles = titles = [*(group.name for group in settings.groups), ""]
         self._adaptive = AdaptiveStates(
             {title: part.adaptive for title, part in zip(titles, parts, strict=True) if part.adaptive}
@@ -120,6 +123,11 @@ class Clipper:
         step = checked_step(state["step"])
         self._adaptive.load(state["adaptive"])
         self._step = step
+
+    def declare_names(self, names: Sequence[str]) -> None:
+        """Check patterns against these names of parameters, too. A call may have a part of them only."""
+        self._arguments["all_names"] = names
+        self._selection.declare(names)
 
     # -- clipping
 
@@ -320,11 +328,13 @@ class Clipper:
         rules = [part.as_clip_rule(threshold) for part, threshold in zip(own_parts, thresholds, strict=True)]
         parts = list(zip(ranges, rules, strict=True))
         gradients.function = "ClipConfig"
-        _check_order(backend, gradients, parts)
+        groups.check_order(backend, gradients, parts)
         known, inputs = (step.value, ()) if step.is_known else (None, (step.value,))
         options: dict[str, Any] = {"details": self.details, "patterns": self._selection.patterns, "step": known}
         outcome = groups.clip(gradients, parts, settings.nonfinite, inputs=inputs, **options)
         in_graph = not outcome.path.on_host and outcome.path.in_graph([outcome.n])
+        if in_graph and settings.uses_names:  # there is one call for all steps
+            self._selection.check_now()
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
                 "the threshold has a schedule, but a clip inside a compiled graph cannot count its calls. Pass "
@@ -384,17 +394,3 @@ class OutcomeProperties:
             ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
         """
         self._clipper.load_state_dict(state)
-
-
-def _is_simple(settings: Settings) -> bool:
-    """Return whether a clip can collect its gradients as one list. This is faster than an object per gradient."""
-    nonfinite, parts = settings.nonfinite, settings.parts
-    needs_leaves = any(p.rule == "norm" and (p.norm_type not in (None, 2.0) or nonfinite == "zero") for p in parts)
-    return not (needs_leaves or settings.needs_parameters) and nonfinite in ("family", "zero")
-
-
-def _check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple[range, ClipRule]]) -> None:
-    """Raise TypeError for complex gradients that would be clipped by value: complex numbers have no order."""
-    for group, part in parts:
-        for leaf in gradients.leaves[group.start : group.stop] if part.kind == "value" else ():
-            validation.gradient_dtype(backend.dtype(leaf.tensor), leaf, reject_complex=True)

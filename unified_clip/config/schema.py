@@ -176,9 +176,12 @@ class Settings(Clipping):
         description="if the total norm is NaN or infinite: do as the family does, raise an error, skip the step, or "
         "make all gradients zero",
     )
-    include: Patterns = Field(default=["*"], description="patterns of the names of parameters that are clipped")
+    include: Patterns = Field(
+        default=["*"], description="patterns of the names of parameters that are clipped. Groups select from these"
+    )
     exclude: list[Name] = Field(
-        default=[], description="patterns of the names of parameters that are not clipped, and not part of the norm"
+        default=[],
+        description="patterns of the names of parameters that are not clipped, and not part of the norm, also in groups",
     )
     groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
@@ -236,6 +239,15 @@ class Settings(Clipping):
     def needs_parameters(self) -> bool:
         """Return whether a threshold depends on the values of parameters."""
         return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)
+
+    @property
+    def allows_one_list(self) -> bool:
+        """Return whether a clip can collect its gradients as one list. This is faster than an object per gradient."""
+        needs_leaves = any(
+            part.rule == "norm" and (part.norm_type not in (None, 2.0) or self.nonfinite == "zero")
+            for part in self.parts
+        )
+        return not (needs_leaves or self.needs_parameters) and self.nonfinite in ("family", "zero")
 
     @property
     def notes(self) -> list[str]:

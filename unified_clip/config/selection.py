@@ -7,30 +7,38 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 from .._core import validation
 from .._core.collect import wants_clipping
 from .._core.gradients import GradientList
 from .._core.types import Leaf
-from ..recording.clip_event import make_namer
+from ..recording.clip_event import as_mapping, make_namer
 from .schema import Settings
 
 
 class ParameterSelection:
     """Assigns gradients to the parts of a configuration. Each group is a part. The last part is for all parameters that
-    are in no group and not excluded.
+    are in no group. The configuration's own `include` and `exclude` apply to groups, too.
 
     names, unmatched: As for `Clipper`.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
         self._uses_names, self._names = settings.uses_names, names
+        self._groups = [group.name for group in settings.groups]
         self._name_of = make_namer(names)
         self.patterns = [(tuple(include), tuple(exclude)) for include, exclude in settings.patterns]
         self._parts = [(_matcher(include), _matcher(exclude)) for include, exclude in self.patterns]
         self._part_by_name: dict[str, int | None] = {}
         self._checked, self._unmatched = False, unmatched
+        self._all_names = [] if isinstance(names, FunctionType) else names_in(names)
+        self._seen: dict[str, None] = {}
+
+    def declare(self, names: Sequence[str]) -> None:
+        """Check the patterns against these names, too. A call may have a part of them only."""
+        self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:
         name = self._name_of(leaf)
@@ -39,16 +47,15 @@ class ParameterSelection:
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
-        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. If a pattern
-        matches no name, the first call with gradients warns.
+        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. A call with
+        gradients warns about patterns that match no name (see `_check`).
 
-        ValueError: the first call with gradients finds a pattern that matches no name, and `unmatched` is set.
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """
         gradients = [leaf for leaf in leaves if leaf.tensor is not None and wants_clipping(leaf.parameter)]
         parts = [self._part(leaf) for leaf in gradients]
         if self._uses_names and gradients and not self._checked:
-            self._check_patterns([self.name(leaf) or "" for leaf in leaves])
+            self._check([self.name(leaf) or "" for leaf in leaves])
         included = [(part, leaf) for part, leaf in zip(parts, gradients, strict=True) if part is not None]
         return [leaf._replace(name=self.name(leaf)) for _, leaf in sorted(included, key=lambda item: item[0])]
 
@@ -56,7 +63,7 @@ class ParameterSelection:
         """Return the list of parameters of each part, and at the end the list of the excluded parameters.
 
         Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples. A parameter with
-        several names has the first one. The first call checks the patterns, as `group_leaves` does.
+        several names has the first one. This checks the patterns, as `group_leaves` does.
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -71,7 +78,7 @@ class ParameterSelection:
             part = self._part_of(name)
             parts[-1 if part is None else part].append(parameter)
         if first and not self._checked:
-            self._check_patterns([_dotted(name) for name, _ in named])
+            self._check([_dotted(name) for name, _ in named])
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
@@ -109,26 +116,66 @@ class ParameterSelection:
         )
 
     def _part_of(self, name: str) -> int | None:
-        """Return the index of the first part whose patterns match a name, or None if the name is excluded."""
+        """Return the index of the first group whose patterns match a name, or of the last part if none does.
+
+        Return None if the configuration's own patterns exclude the name.
+        """
         if name not in self._part_by_name:
-            parts = (
-                index for index, (include, exclude) in enumerate(self._parts) if include(name) and not exclude(name)
-            )
-            self._part_by_name[name] = next(parts, None)
+            *groups, (included, excluded) = self._parts
+            parts = (index for index, (include, exclude) in enumerate(groups) if include(name) and not exclude(name))
+            is_clipped = included(name) and not excluded(name)
+            self._part_by_name[name] = next(parts, len(groups)) if is_clipped else None
         return self._part_by_name[name]
 
-    def _check_patterns(self, names: Sequence[str]) -> None:
+    def _check(self, names: Sequence[str]) -> None:
+        """Warn once about patterns that match no name, and about groups without parameters.
+
+        If `unmatched` is set, and the names of all parameters are unknown, warn in the first call without new names.
+        Before that call, parameters of other calls, or parameters that have no gradient yet, may match.
+
+        names: The names in a call.
+        """
+        new = [name for name in names if name not in self._seen]
+        self._seen.update(dict.fromkeys(new))
+        if not (new and self._unmatched and not self._all_names):
+            self.check_now()
+
+    def check_now(self) -> None:
+        """Warn as `_check` does, without waiting for another call."""
+        names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
+        if self._checked or not names:
+            return
         for include, exclude in self.patterns:
             for pattern in (*include, *exclude):
                 if not any(map(_matcher([pattern]), names)):
-                    few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-                    message = f"The pattern {pattern!r} of the configuration matches none of the names {few}."
-                    if self._unmatched:
-                        raise ValueError(f"{message} {self._unmatched}")
-                    # without its only pattern, `include` would select every parameter
-                    advice = "" if include == (pattern,) else " If no parameter should match it, remove it."
-                    validation.warn(f"{message} Correct the pattern.{advice}")
+                    validation.warn(self._unmatched_pattern(pattern, names, is_only=include == (pattern,)))
+        filled = set(map(self._part_of, names))
+        for index, (group, (matches, _)) in enumerate(zip(self._groups, self._parts, strict=False)):
+            if index not in filled and any(map(matches, names)):
+                validation.warn(
+                    f"The group {group!r} of the configuration has no parameters: its patterns match only names that "
+                    "are excluded or belong to earlier groups. Correct its patterns, or move it before these groups, "
+                    "unless it is for another model or optimizer."
+                )
         self._checked = True
+
+    def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
+        """Return the warning about a pattern that matches no name. is_only: Whether it is the only one of `include`."""
+        few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        message = f"The pattern {pattern!r} of the configuration matches none of the names"
+        if self._unmatched and not self._all_names:
+            return f"{message} so far, {few}. {self._unmatched}"
+        # without its only pattern, `include` would select every parameter
+        advice = "" if is_only else " If no parameter should match it, remove it."
+        return f"{message} {few}. Correct the pattern, unless it is for another model or optimizer.{advice}"
+
+
+def names_in(names: Any) -> list[str]:
+    """Return the names of all parameters in the user's `names`, as for `Clipper`. [] if there are none."""
+    names = as_mapping(names)
+    if callable(getattr(names, "named_parameters", None)):
+        names = dict(names.named_parameters())
+    return list(names or ())
 
 
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:

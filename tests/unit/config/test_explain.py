@@ -55,6 +55,14 @@ def sentences(**settings: Any) -> str:
             ["Group 'head', parameters named head.*: Clip each element", "All other parameters: Multiply all"],
         ),
         (
+            PLAIN | {"exclude": ["*.bias"], "groups": [{"name": "head", "include": ["head.*"], "threshold": 3.0}]},
+            [
+                "Parameters named *, except *.bias are clipped as follows. Other parameters are not clipped",
+                "Group 'head', parameters named head.*: Multiply all",
+                "The rest of these parameters: Multiply all",
+            ],
+        ),
+        (
             PLAIN | {"threshold": {"schedule": "linear", "start": 10, "end": 1, "steps": 90, "begin": 10}},
             ["c = 10 until step 10, then linearly to 1 at step 100"],
         ),

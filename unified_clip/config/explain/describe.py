@@ -33,10 +33,13 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     ends += warm_up(settings)
     if settings.needs_parameters:
         ends.append("The parameters of the examples are 1.")
-    if settings.include != ["*"] or settings.exclude:
-        named = f"Parameters named {listed(settings.include, settings.exclude)}: {rest}"
-        return [*groups, named, "Other parameters are not clipped, and not part of the norm.", *ends]
-    return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
+    if settings.include == ["*"] and not settings.exclude:
+        return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
+    named = f"Parameters named {listed(settings.include, settings.exclude)}"
+    others = "Other parameters are not clipped, and not part of the norm."
+    if not groups:
+        return [f"{named}: {rest}", others, *ends]
+    return [f"{named} are clipped as follows. {others}", *groups, f"The rest of these parameters: {rest}", *ends]
 
 
 def warm_up(settings: Settings) -> list[str]:
