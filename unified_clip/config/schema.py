@@ -181,7 +181,7 @@ class Settings(Clipping):
     )
     exclude: list[Name] = Field(
         default=[],
-        description="patterns of the names of parameters that are not clipped, and not part of the norm, also in groups",
+        description="patterns of the names of parameters that are not clipped, and not part of norms, also in groups",
     )
     groups: list[Group] = Field(default=[], description="parameters with a rule of their own")
     provenance: Provenance | None = None
