@@ -77,7 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OutputError as error:
         flush_or_discard()
         return reject(error)
-    except Exception:  # Python would exit with status 1, which means a difference
+    except Exception as error:  # Python would exit with status 1, which means a difference
+        if isinstance(error, PermissionError) and error.filename is not None:
+            problem = f"{error.filename} is not accessible: {error.strerror}"
+            return reject(UsageError(f"{problem}. Pass another path, or change the permissions.", "UC207"))
         traceback.print_exc()
         print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)
         return BROKEN

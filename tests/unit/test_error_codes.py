@@ -66,6 +66,17 @@ def _full_disk(patch: Patch) -> None:
     patch.setattr(source_files, "_write_beside", write)
 
 
+def _private(patch: Patch) -> None:
+    stat = os.stat
+
+    def denied(path: object, *more: object, **options: object) -> object:
+        if "private" in str(path):  # root may read every directory
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *more, **options)  # type: ignore[arg-type]
+
+    patch.setattr(os, "stat", denied)
+
+
 def _no_calls(_: Patch) -> None:
     with pytest.warns(ClipWarning, match="No clip calls"), unified_clip.record("run.jsonl"):
         pass
@@ -114,6 +125,7 @@ COMMANDS: Mapping[str, tuple[str, dict[str, str], Callable[[Patch], None] | None
     "UC204": ("port train.py", {}, _without_libcst),
     "UC205": ("config import clip.toml --out clips/clip.yaml", {"clip.toml": CLIP}, None),
     "UC206": ("config import clip.toml --out clip.toml", {"clip.toml": CLIP}, None),
+    "UC207": ("compare private/old.jsonl new.jsonl", {"private/old.jsonl": ""}, _private),
     "UC301": ("parity", {}, None),
     "UC302": ("parity --baseline old.json", {"old.json": "{}"}, _suite),
     "UC303": ("parity --accept --suite parity", {"parity/suite.toml": f"{ONE_CASE}\n[frameworks.numpy]\n"}, None),
