@@ -341,8 +341,8 @@ class ClipConfig(OutcomeProperties, Settings):
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate` and `step`.
 
         Raises:
-            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, or is of an unsupported Keras version. Or
-                it is of Keras, and an argument is for PyTorch only.
+            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, has other optimizers that make its steps,
+                or is of an unsupported Keras version. Or it is of Keras, and an argument is for PyTorch only.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

@@ -73,6 +73,11 @@ def _check(optimizer: Any) -> None:
         raise TypeError(f"A {kind} is not an optimizer. Pass a keras.optimizers.Optimizer.")
     if hasattr(optimizer, "inner_optimizer"):
         raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which has unscaled ones.")
+    if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
+        raise TypeError(
+            f"A {kind} passes all gradients on to other optimizers. Attach to each of its `optimizers`: each of them "
+            "clips by the norm of its own gradients. If a function chooses them, first call build(variables)."
+        )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
         raise TypeError(
@@ -101,6 +106,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._backend = importlib.import_module(f"unified_clip._backends.{keras.backend.backend()}").BACKEND
         self._clipper = steps.clipper(settings, self._backend)
         self._variables: Sequence[Variable] = []
+        self._updates = 0  # the number of calls from `Optimizer.apply`, including calls that trace a graph
         wide = "float64" if keras.config.floatx() == "float64" else "float32"
         add = functools.partial(optimizer.add_variable, aggregation="only_first_replica")
         self._steps = add(shape=(), dtype="int32", name="clip_steps")
@@ -118,6 +124,8 @@ class Attached(AbstractContextManager[Any, None]):
         optimizer._backend_apply_gradients = self._apply_or_skip if self._skips else self._apply
         optimizer.save_own_variables, optimizer.load_own_variables = self._save, self._load
         optimizer.finalize_variable_values = self._finalize
+        if type(optimizer).apply is not keras.optimizers.Optimizer.apply:
+            self._originals["apply"], optimizer.apply = optimizer.apply, self._apply_subclass
         if ALL_REDUCE in self._originals:
             vars(optimizer)[ALL_REDUCE] = list  # do nothing when Keras calls it: `_clip` has called the original
 
@@ -184,7 +192,19 @@ class Attached(AbstractContextManager[Any, None]):
 
     # -- what Keras calls
 
+    def _apply_subclass(self, grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the `apply` of a subclass. RuntimeError: it does not call that of `Optimizer`, which clips."""
+        updates = self._updates
+        result = self._originals["apply"](grads, *args, **kwargs)
+        if len(grads) and self._updates == updates:
+            raise RuntimeError(
+                f"The apply of {type(self._optimizer).__name__} does not call that of keras.optimizers.Optimizer, so "
+                "nothing is clipped. Call super().apply(...) there, or attach to the optimizer that it calls."
+            )
+        return result
+
     def _apply(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
+        self._updates += 1
         self._variables = variables
         self._originals["_backend_apply_gradients"](grads, variables)
 

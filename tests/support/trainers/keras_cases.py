@@ -326,6 +326,44 @@ def test_it_raises_where_it_can() -> None:
             in_graph(optimizer, variables())(grads)
 
 
+def test_a_multi_optimizer_is_rejected_and_its_optimizers_clip() -> None:
+    config, weight = ClipConfig(rule="global_norm", threshold=1.0, eps=0.0), keras.Variable([0.0, 0.0])
+    outer = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(keras.optimizers.SGD(1.0)))
+    with pytest.raises(TypeError, match=r"A MultiOptimizer passes .* Attach to each of its `optimizers`"):
+        config.attach_to(outer)
+    for optimizer in outer.optimizers:
+        handle = config.attach_to(optimizer)
+    outer.apply([tensor(np.array([30.0, 40.0], "float32"))], [weight])
+    np.testing.assert_allclose(np.array(weight), [-0.6, -0.8], rtol=1e-6)
+    assert handle.last.norm == 50.0
+
+
+class Descent(keras.optimizers.SGD):  # type: ignore[misc]  # mypy skips Keras
+    """SGD whose `apply` may not call the one of Keras."""
+
+    calls_keras = True
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if self.calls_keras:
+            super().apply(grads, trainable_variables)
+        else:
+            for grad, variable in zip(grads, trainable_variables, strict=True):
+                variable.assign_sub(grad)
+
+
+def test_an_apply_that_bypasses_the_clip_is_an_error() -> None:
+    optimizer, weight, grad = Descent(1.0), keras.Variable([0.0, 0.0]), tensor(np.array([30.0, 40.0], "float32"))
+    handle = ClipConfig(rule="global_norm", threshold=1.0, eps=0.0).attach_to(optimizer)
+    optimizer.apply([], [])
+    optimizer.apply([grad], [weight])
+    np.testing.assert_allclose(np.array(weight), [-0.6, -0.8], rtol=1e-6)
+    optimizer.calls_keras = False
+    with pytest.raises(RuntimeError, match=r"The apply of Descent does not call .* nothing is clipped\. Call super"):
+        optimizer.apply([grad], [weight])
+    handle.detach()
+    optimizer.apply([grad], [weight])
+
+
 @pytest.mark.parametrize("own", ["clipnorm", "clipvalue", "global_clipnorm"])
 def test_an_optimizer_that_clips_by_itself_is_refused(own: str) -> None:
     optimizer = keras.optimizers.SGD(1.0, **{own: 1.0})
