@@ -21,6 +21,7 @@ from support.trainers.adaptive_cases import (
     THRESHOLDS,
     UNITS,
     Doubling,
+    check_absent_gradients,
     check_graph,
     check_tensor_graph,
     check_tensors_in_an_optimizer,
@@ -147,6 +148,27 @@ def test_adagc_and_agc_clip_in_optax() -> None:
     check_units_in_an_optimizer(unit_step)
     with pytest.raises(ValueError, match="agc needs the parameters"):
         units.update([jnp.ones(3)], units.init([jnp.ones(3)]))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_updates_that_are_none_keep_the_places_of_the_others(jitted: bool) -> None:
+    optimizer, params = optax.chain(TENSORS.as_optax(), optax.sgd(1.0)), {"a": jnp.zeros(3), "b": jnp.zeros(3)}
+    kept = {"state": optimizer.init(params)}
+    update = jax.jit(optimizer.update) if jitted else optimizer.update
+
+    def step(gradients: Any) -> Any:
+        updates = dict(zip("ab", (None if each is None else jnp.asarray(each) for each in gradients), strict=True))
+        updates, kept["state"] = update(updates, kept["state"], params)
+        return [jnp.zeros(3) if each is None else each for each in updates.values()]
+
+    check_absent_gradients(step, lambda: optax_transforms.state_dict(TENSORS, kept["state"]))
+    units, grad, weight = UNITS.as_optax(), {"a": None, "b": jnp.asarray(gradient(100.0))}, np.ones(3, np.float32)
+    updates, _ = units.update(grad, units.init(params), {"a": weight, "b": weight})
+    (expected,) = UNITS([gradient(100.0)], parameters=[weight])
+    np.testing.assert_array_equal(updates["b"], expected)
+    assert updates["a"] is None
+    with pytest.raises(ValueError, match="1 updates for 2 parameters, and the update 'c' has no parameter"):
+        optimizer.update({"c": jnp.ones(3)}, kept["state"], params)
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (1, 6), (4, 3), (2, 3, 4), (2, 2, 3, 4), (2, 1, 2, 3, 4)])

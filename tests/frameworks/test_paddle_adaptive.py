@@ -21,6 +21,7 @@ from support.trainers.adaptive_cases import (
     THRESHOLDS,
     UNITS,
     Doubling,
+    check_absent_gradients,
     check_graph,
     check_tensor_graph,
     check_tensors_in_an_optimizer,
@@ -149,13 +150,14 @@ def weights_of(*values: np.ndarray) -> list[Any]:
 
 def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
     """Return (a function that makes a step from zeros and returns the weights, the clip)."""
-    weights, clip = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32)), TENSORS.as_paddle()
+    weights = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32))
+    clip = TENSORS.as_paddle(dict(zip("ab", weights, strict=True)))
     optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=clip)
 
     def step(gradients: Any) -> Any:
         for weight, grad in zip(weights, gradients, strict=True):
             weight.set_value(np.zeros(3, np.float32))
-            weight.grad = paddle.to_tensor(grad)
+            weight.grad = None if grad is None else paddle.to_tensor(grad)
         optimizer.step()
         return [weight.numpy() for weight in weights]
 
@@ -173,6 +175,23 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         return weight.numpy()
 
     check_units_in_an_optimizer(unit_step)
+
+
+def test_parameters_without_a_gradient_keep_their_places() -> None:
+    step, clip = adagc_in_an_optimizer()
+
+    def step_of_one_head(gradients: Any) -> Any:
+        clip.step = clip.step  # begins a new step
+        return step(gradients)
+
+    check_absent_gradients(step_of_one_head, clip.state_dict)
+    weights = weights_of(np.zeros(3, np.float32), np.zeros(3, np.float32))
+    optimizer = paddle.optimizer.SGD(1.0, weights, grad_clip=TENSORS.as_paddle({"a": weights[0]}))
+    (weights[0] + weights[1]).sum().backward()
+    with pytest.raises(ValueError, match=r"is not in the model .* Pass the whole model: clip\.as_paddle\(model\)"):
+        optimizer.step()
+    with pytest.raises(TypeError, match=r"adagc has a number for each parameter.* Pass the model: clip\.as_paddle"):
+        TENSORS.as_paddle()
 
 
 def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:

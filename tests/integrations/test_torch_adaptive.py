@@ -17,6 +17,7 @@ from support.trainers.adaptive_cases import (
     TENSORS,
     THRESHOLDS,
     UNITS,
+    check_absent_gradients,
     check_tensors_in_an_optimizer,
     check_tensors_resume,
     check_units_in_an_optimizer,
@@ -95,12 +96,17 @@ def weights_and_step() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer,
     def make_step(gradients: Any, clip: Any = lambda: None) -> Any:
         for weight, grad in zip(weights, gradients, strict=True):
             weight.data.zero_()
-            weight.grad = torch.from_numpy(grad.copy())
+            weight.grad = None if grad is None else torch.from_numpy(grad.copy())
         clip()
         optimizer.step()
         return [weight.detach().numpy() for weight in weights]
 
     return weights, optimizer, make_step
+
+
+def test_parameters_without_a_gradient_keep_their_places() -> None:
+    _, optimizer, step = weights_and_step()
+    check_absent_gradients(step, TENSORS.attach_to(optimizer).state_dict)
 
 
 def test_adagc_goes_on_from_the_optimizers_checkpoint(tmp_path: Path) -> None:

@@ -368,13 +368,14 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return an object to pass as `grad_clip=` to Paddle's optimizers. `LBFGS` ignores every `grad_clip`.
 
         Args:
-            names: The model, its `named_parameters()`, or a dict of name to parameter. `include`, `exclude` and
-                `groups` need it, unless their patterns match Paddle's own names, such as "linear_0.b_0".
+            names: The model, its `named_parameters()`, or a dict of name to parameter. The rule adagc needs it,
+                and so do patterns, unless they match Paddle's own names, such as "linear_0.b_0".
 
         Raises:
             TypeError: names is none of these, or has parameters of another framework. When used in a static program:
-                the threshold has a schedule, or nonfinite is "raise" or "skip".
-            RuntimeError: When used: nonfinite is "raise" or "skip", and the optimizer has groups of parameters.
+                the threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
+            ValueError: When used: `names` lacks a parameter, and patterns or the rule adagc need it.
+            RuntimeError: When used, with groups of parameters: nonfinite is "raise" or "skip", or there is `adaptive`.
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 

@@ -236,6 +236,11 @@ class Settings(Clipping):
         return any(part.adaptive is not None and part.adaptive.has_state for part in self.parts)
 
     @property
+    def needs_places(self) -> bool:
+        """Return whether a state has a number for each parameter, including parameters without a gradient."""
+        return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
+
+    @property
     def needs_parameters(self) -> bool:
         """Return whether a threshold depends on the values of parameters."""
         return any(part.adaptive is not None and not part.adaptive.has_state for part in self.parts)

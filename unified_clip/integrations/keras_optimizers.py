@@ -231,14 +231,19 @@ class Attached(AbstractContextManager[Any, None]):
         # sum over replicas before the clip, not after it as Keras does: the sum could exceed the threshold
         if ALL_REDUCE in self._originals:
             grads = [grad for grad, _ in self._originals[ALL_REDUCE](zip(grads, self._variables, strict=True))]
-        named = [(self._name(variable), grad) for variable, grad in zip(self._variables, grads, strict=True)]
+        variables, places = self._variables, list(range(len(grads)))
+        if self._settings.needs_places:  # Keras has left out the variables without a gradient
+            variables = self._optimizer._trainable_variables
+            places = list(map(self._optimizer._get_variable_index, self._variables))
+        by_place = dict(zip(places, grads, strict=True))
+        named = [(self._name(variable), by_place.get(place)) for place, variable in enumerate(variables)]
         step = ops.copy(self._optimizer.iterations)
         states = [ops.copy(variable) for variable in self._adaptive]
-        parameters = list(map(ops.copy, self._variables)) if self._settings.needs_parameters else None
+        parameters = list(map(ops.copy, variables)) if self._settings.needs_parameters else None
         traced = self._clipper.traced(named, step=step, states=states, parameters=parameters)
         for variable, state in zip(self._adaptive, traced.states, strict=True):
             variable.assign(state)
-        clipped = [grad for _, grad in traced.gradients]
+        clipped = [traced.gradients[place][1] for place in places]
         changes = [(old, new) for old, new in zip(grads, clipped, strict=True) if old is not None]
         kept = steps.outcome_arrays(self._settings, ops, traced, changes)
         now = ops.equal(ops.arange(WINDOW), ops.mod(self._steps, WINDOW))
@@ -300,8 +305,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
     TypeError: a rule needs this number, and the optimizer has no variables yet.
     """
-    per_tensor = any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in settings.parts)
-    if per_tensor and not optimizer.built:
+    if settings.needs_places and not optimizer.built:
         raise TypeError(
             "The adaptive rule adagc has a number for each variable, and the optimizer has no variables yet. Call "
             "optimizer.build(model.trainable_variables) before attach_to()."

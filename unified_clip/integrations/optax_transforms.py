@@ -70,16 +70,18 @@ def transformation(
         return ClipState(jnp.zeros((), jnp.int32), kept, recent, following.init(params), adaptive)
 
     def update(updates: Any, state: ClipState, params: Any = None, **extra: Any) -> tuple[Any, ClipState]:
-        entries, structure = jax.tree_util.tree_flatten_with_path(updates, is_leaf=_is_sparse)
-        named = [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries]
+        named, structure = _named_leaves(updates)
         parameters = _leaves(params) if settings.needs_parameters else None
         if parameters is not None and params is None:
             raise ValueError(
                 "the adaptive rule agc needs the parameters. Pass them: optimizer.update(grads, state, params)."
             )
+        before, places = [leaf for _, leaf in named], list(range(len(named)))
+        if (settings.needs_places or settings.needs_parameters) and params is not None:
+            named, places = _with_missing(named, _named_leaves(params)[0])
         traced = clipper.traced(named, step=state.step, states=state.adaptive, parameters=parameters)
-        leaves = [leaf for _, leaf in traced.gradients]
-        changes = zip((leaf for _, leaf in entries), leaves, strict=True)
+        leaves = [traced.gradients[place][1] for place in places]
+        changes = zip(before, leaves, strict=True)
         kept = steps.outcome_arrays(settings, jnp, traced, changes, any_device)
         new, inner = following.update(jax.tree_util.tree_unflatten(structure, leaves), state.inner, params, **extra)
         if skips:
@@ -233,6 +235,35 @@ def _clip_state(state: Any) -> ClipState:
         )
     arrays: ClipState = jax.tree.map(np.asarray, clip_state._replace(inner=()))
     return arrays
+
+
+Named = list[tuple[str, Any]]
+"""The name and the value of each leaf."""
+
+
+def _named_leaves(tree: Any) -> tuple[Named, Any]:
+    """Return (the leaves with their names, the structure of the tree)."""
+    entries, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_sparse)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in entries], structure
+
+
+def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
+    """Return (the updates with None for each parameter without an update, the index of each given update in them).
+
+    ValueError: some parameters have no update, and an update has the name of no parameter, or of two.
+    """
+    if len(updates) == len(params):
+        return updates, list(range(len(updates)))
+    places = {name: place for place, (name, _) in enumerate(params)}
+    unknown = [name for name, _ in updates if name not in places]
+    if unknown or len(places) != len(params):
+        problem = f"the update {unknown[0]!r} has no parameter" if unknown else "two parameters have the same name"
+        raise ValueError(
+            f"there are {len(updates)} updates for {len(params)} parameters, and {problem}. Pass updates with the "
+            "structure of params, with None for a parameter without an update."
+        )
+    by_name = dict(updates)
+    return [(name, by_name.get(name)) for name in places], [places[name] for name, _ in updates]
 
 
 def _leaves(tree: Any) -> list[Any]:

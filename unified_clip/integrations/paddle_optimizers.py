@@ -29,7 +29,14 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
         self._settings = settings
-        namer = _namer(names, settings.uses_names)
+        by_own_name = _names_by_own_name(names)
+        if settings.needs_places and names is None:
+            raise TypeError(
+                "The adaptive rule adagc has a number for each parameter, and Paddle passes only parameters with a "
+                "gradient. Pass the model: clip.as_paddle(model)."
+            )
+        self._places = list(by_own_name or {}) if settings.needs_places else None
+        namer = _namer(by_own_name, settings.uses_names)
         self._clipper = Clipper(settings, namer, unmatched=UNMATCHED if names is None else "")
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
@@ -58,7 +65,22 @@ class GradClip(OutcomeProperties, OptimizerClip):
                 "this clip before each step."
             )
         self._clipped = self._clipped | names if is_next_group else names
-        return self._clipper.pairs(param_grads, step=self.step - 1 if is_next_group else self.step)
+        return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
+
+    def _clip(self, param_grads: ParamGrads, step: int) -> ParamGrads:
+        """Clip the gradients. If the state has a number for each parameter, find it by the parameter's name."""
+        if self._places is None:
+            return self._clipper.pairs(param_grads, step=step)
+        by_name = {str(BACKEND.parameter_name(parameter)): (parameter, grad) for parameter, grad in param_grads}
+        unknown = [name for name in by_name if name not in self._places]
+        if unknown:
+            raise ValueError(
+                f"The adaptive rule adagc has a number for each parameter. The optimizer's parameter {unknown[0]!r} is "
+                "not in the model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
+            )
+        everything = [by_name.get(name, (name, None)) for name in self._places]
+        clipped = dict(zip(self._places, self._clipper.pairs(everything, step=step), strict=True))
+        return [clipped[name] for name in by_name]
 
     @property
     def step(self) -> int:
@@ -111,27 +133,30 @@ class GradClip(OutcomeProperties, OptimizerClip):
 paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
-def _namer(names: Any, needs_all: bool) -> Namer:
-    """Return a function that returns the name of a gradient in the user's `names`.
-
-    It looks the name up by Paddle's own name of the parameter, because static programs have other objects.
-
-    needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
-    """
+def _names_by_own_name(names: Any) -> dict[str, str] | None:
+    """Return the user's name of each parameter by Paddle's own name, because static programs have other objects."""
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):
         raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
-    by_own_name = {BACKEND.parameter_name(parameter): name for name, parameter in (names or {}).items()}
-    known = {*by_own_name, *by_own_name.values()}  # the clipper also looks up the names that this function returned
+    return None if names is None else {str(BACKEND.parameter_name(parameter)): name for name, parameter in names.items()}
+
+
+def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
+    """Return a function that returns the name of a gradient in the user's `names`.
+
+    needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
+    """
+    given = by_own_name or {}
+    known = {*given, *given.values()}  # the clipper also looks up the names that this function returned
 
     def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
-        if needs_all and names is not None and leaf.name not in known:
+        if needs_all and by_own_name is not None and leaf.name not in known:
             raise ValueError(
                 f"The configuration selects parameters by name. The optimizer's parameter {leaf.name!r} is not in the "
                 "model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
             )
-        return by_own_name.get(leaf.name, leaf.name)
+        return leaf.name and given.get(leaf.name, leaf.name)
 
     return name_of

@@ -152,6 +152,19 @@ def check_tensors_resume(begin: Any, restore: Any = None) -> None:
         assert handle.state_dict()["adaptive"] == state["adaptive"]
 
 
+def check_absent_gradients(step: Any, state_dict: Any) -> None:
+    """Train heads in turn: each parameter keeps its own number. With places by position, one would get the other's.
+
+    step: Makes a step with two gradients of three numbers, some of them None, and returns the effects on the weights.
+    """
+    clip, sequence = TENSORS.clipper(), [(2.0, 2000.0), (None, 1000.0), (1.0, None), (None, 3000.0), (3.0, None)]
+    for norms in sequence:
+        gradients = [None if norm is None else gradient(norm) for norm in norms]
+        for effect, expected in zip(step(gradients), clip(gradients), strict=True):
+            np.testing.assert_array_equal(effect, np.zeros(3) if expected is None else -expected)
+    assert state_dict()["adaptive"] == clip.state_dict()["adaptive"]
+
+
 def check_units_in_an_optimizer(step: Any) -> None:
     """step: Makes a step with the gradient of a weight with these values, and returns the effect on the weight."""
     chance = np.random.default_rng(0)

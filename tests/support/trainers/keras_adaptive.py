@@ -14,6 +14,7 @@ from support.trainers.adaptive_cases import (
     HALF,
     TENSORS,
     UNITS,
+    check_absent_gradients,
     check_tensors_in_an_optimizer,
     check_tensors_resume,
     check_units_in_an_optimizer,
@@ -61,7 +62,7 @@ def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
     def step(gradients: Any) -> Any:
         for weight in weights:
             weight.assign(np.zeros(3, np.float32))
-        optimizer.apply(list(map(keras.ops.convert_to_tensor, gradients)), weights)
+        optimizer.apply([None if each is None else keras.ops.convert_to_tensor(each) for each in gradients], weights)
         return [keras.ops.convert_to_numpy(weight) for weight in weights]
 
     return step, handle
@@ -84,6 +85,17 @@ def test_adagc_and_agc_clip_in_an_optimizer() -> None:
         return keras.ops.convert_to_numpy(weight)
 
     check_units_in_an_optimizer(unit_step)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")  # Keras's own
+def test_variables_without_a_gradient_keep_their_places() -> None:
+    step, handle = adagc_in_an_optimizer()
+    check_absent_gradients(step, handle.state_dict)
+    weights, optimizer = [keras.Variable(np.ones(3, np.float32)) for _ in range(2)], keras.optimizers.SGD(1.0)
+    UNITS.attach_to(optimizer)
+    optimizer.apply([None, keras.ops.convert_to_tensor(gradient(100.0))], weights)
+    (expected,) = UNITS([gradient(100.0)], parameters=[np.ones(3, np.float32)])
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights[1]), 1 - expected)
 
 
 def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
