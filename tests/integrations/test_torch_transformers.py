@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from accelerate.utils import DistributedType
 from support.trainers.torch_training import DATA, RATE, SCALE, Model, batches, config, plain_records, recorded
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from unified_clip import ClipConfig
+from unified_clip import ClipConfig, ClipWarning
 from unified_clip.integrations.transformers_callback import ClipCallback
 
 pytestmark = pytest.mark.usefixtures("accelerate_state")
@@ -162,6 +163,46 @@ def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> 
         lambda: second.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-7")),
     )
     assert [{**line, "step": line["step"] + 7} for line in records] == expected[7:]
+
+
+ADAPTIVE = ClipConfig(rule="global_norm", adaptive={"rule": "ema_ratio", "warmup_steps": 2})
+
+
+def test_a_second_training_begins_anew(tmp_path: Path) -> None:
+    clip, other = ClipCallback(ADAPTIVE), ClipCallback(ADAPTIVE)
+    trainer(tmp_path, clip, max_steps=4).train()
+    for each in (clip, other):
+        trainer(tmp_path, each, max_steps=1).train()
+    assert clip.state_dict() == other.state_dict()
+    assert (clip.last.norm, clip.last.coef, clip.rate) == (other.last.norm, 1.0, other.rate)
+
+
+def test_a_state_that_you_load_is_kept_when_training_begins(tmp_path: Path) -> None:
+    first, second = ClipCallback(ADAPTIVE), ClipCallback(ADAPTIVE)
+    trainer(tmp_path, first, max_steps=4).train()
+    second.load_state_dict(first.state_dict())
+    trainer(tmp_path, second, max_steps=1).train()
+    assert second.state_dict()["adaptive"][""]["state"]["steps"] == 5.0
+
+
+@pytest.mark.parametrize("threshold", [1.0, 7.0])
+def test_restored_callbacks_keep_the_configuration_and_the_ranks_that_were_passed(
+    tmp_path: Path, threshold: float
+) -> None:
+    declared, steps = {"process_group": None, "check_numel": 37}, {"save_strategy": "steps", "save_steps": 2}
+    saved = ClipConfig(rule="global_norm", threshold=1.0)
+    trainer(tmp_path, ClipCallback(saved, **declared), max_steps=2, **steps).train()
+    clip = ClipCallback(saved.model_copy(update={"threshold": threshold}), **declared)
+    resumed = trainer(tmp_path, clip, max_steps=3, restore_callback_states_from_checkpoint=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ClipWarning)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    messages = [str(each.message) for each in caught if each.category is ClipWarning]
+    assert len(messages) == (threshold != 1.0)
+    assert all("is from a ClipCallback with another configuration" in message for message in messages)
+    assert (clip.last.step, clip.last.parts[""].threshold) == (2, threshold)
+    (used,) = [each for each in resumed.callback_handler.callbacks if isinstance(each, ClipCallback)]
+    assert vars(used) is vars(clip)
 
 
 def test_a_trainer_that_clips_too_is_refused(tmp_path: Path) -> None:

@@ -140,7 +140,9 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):
         raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
-    return None if names is None else {str(BACKEND.parameter_name(parameter)): name for name, parameter in names.items()}
+    return (
+        None if names is None else {str(BACKEND.parameter_name(parameter)): name for name, parameter in names.items()}
+    )
 
 
 def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,11 @@ from .torch_optimizers import check_not_attached
 
 SAVED = "clip_state"
 """The name of the clip's state in a checkpoint."""
+
+OTHER_CONFIG = (
+    "The checkpoint is from a ClipCallback with another configuration. The configuration of the ClipCallback that you "
+    "passed to this trainer is used."
+)
 
 
 class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type: ignore[misc]  # mypy skips transformers
@@ -79,17 +85,27 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
 
     def state(self) -> dict[str, Any]:
         """Return the state for the trainer's checkpoint, which has it in `trainer_state.json`."""
-        arguments = {} if self._spec.is_given else {"config": json.loads(self._config.dumps("json"))}
+        arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
     @property
     def clip_state(self) -> dict[str, Any]:
-        """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint."""
+        """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint.
+
+        The trainer then replaces the user's callback by one that it makes from `state()["args"]`. That one becomes an
+        alias of the user's, because `args` cannot have a process group, and the user reads `last` of the own callback.
+        """
         return self.state_dict()
 
     @clip_state.setter
     def clip_state(self, state: dict[str, Any]) -> None:
-        self.load_state_dict(state)
+        original = sys._getframe(1).f_locals.get("callback")  # the trainer's loop over the callbacks to replace
+        if type(original) is not type(self):
+            self.load_state_dict(state)
+            return
+        if original._config.dumps("json") != self._config.dumps("json"):
+            validation.warn(OTHER_CONFIG)
+        self.__dict__ = original.__dict__  # `on_train_begin` loads the state
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, optimizer: Any, **kwargs: Any
@@ -102,6 +118,8 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         # All callbacks of one training share its state. They have no other way to find each other.
         if vars(state).setdefault("_clip_callback", self) is not self:
             raise ValueError(TWO_CALLBACKS)
+        if self._has_clipped:
+            self._begin()  # the callback is from another training
         if self._config.is_adaptive and state.global_step:
             saved = state.stateful_callbacks.get(type(self).__name__, {})
             if SAVED in saved.get("attributes", {}):
