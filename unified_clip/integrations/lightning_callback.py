@@ -17,12 +17,11 @@ from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper, OutcomeProperties
 from . import torch_scaling
-from .steps import NO_STATE
 from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
-OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index")
+OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
 """The attributes that a copy does not get."""
 
 
@@ -78,8 +77,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clippers: WeakKeyDictionary[Any, Clipper] = WeakKeyDictionary()
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._clipper = self._config.clipper(self._names, **vars(self._spec))
-        self._loaded: list[Any] | None = None
         self._by_index: dict[int, Clipper] = {}
+        self._loaded: dict[int, Any] = {}  # the states of optimizers that have made no step since
+        self._is_restored = False  # whether this training continues from a checkpoint
 
     @property
     def state_key(self) -> str:
@@ -91,10 +91,14 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         return key if self._config.is_adaptive else f"{key}@{id(self)}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the clip state of each optimizer for Lightning's checkpoint, or {} without an adaptive threshold."""
+        """Return the clip states for Lightning's checkpoint, by the index of the optimizer.
+
+        Without an adaptive threshold, return {}.
+        """
         if not self._config.is_adaptive:
             return {}
-        return {"clips": [self._by_index[index].state_dict() for index in sorted(self._by_index)]}
+        clips = self._loaded | {index: clipper.state_dict() for index, clipper in self._by_index.items()}
+        return {"clips": dict(sorted(clips.items()))}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from the state in a checkpoint.
@@ -105,18 +109,26 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         Raises:
             ValueError: At the first step: the state is from a configuration with other adaptive rules.
         """
-        self._loaded = list(state_dict.get("clips", [])) or None
+        clips = state_dict.get("clips", {})
+        # releases before this one saved a list
+        self._loaded = dict(enumerate(clips)) if isinstance(clips, list) else dict(clips)
+        self._by_index = {}
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        self._is_restored = True
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
         """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""
         clipper = self._config.clipper(pl_module if self._names is None else self._names, **vars(self._spec))
         index = [id(each) for each in trainer.optimizers].index(id(optimizer))
         self._by_index[index] = clipper
-        if self._config.is_adaptive and trainer.global_step:
-            if self._loaded is None or index >= len(self._loaded):
-                validation.warn(NO_STATE)
-            else:
-                clipper.load_state_dict(self._loaded[index])
+        if index in self._loaded:
+            clipper.load_state_dict(self._loaded.pop(index))
+        elif self._config.is_adaptive and self._is_restored:
+            validation.warn(
+                f"The checkpoint has no state of the adaptive threshold for optimizer {index}. The threshold starts "
+                "with its warm-up."
+            )
         return clipper
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,6 +142,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
+        if self._by_index:  # the callback is from another training
+            self._begin()
+        self._is_restored = False  # Lightning restores after this
         if (trainer.gradient_clip_val or 0) > 0:
             limit = f"gradient_clip_val={trainer.gradient_clip_val:g}"
             raise ValueError(f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val.")

@@ -35,16 +35,30 @@ CALLERS = 10
 """
 
 SAVED = "unified_clip"
-"""The key of the clip's state in an optimizer's `state_dict()`. Only adaptive configurations add it."""
+"""The key of the clip's state in an optimizer's `state_dict()`. Configurations with a fixed threshold do not add it."""
+
+HAS_STATE = (
+    "The optimizer has a state already, but the adaptive threshold starts with its warm-up. If you resume from a "
+    "checkpoint, call attach_to() before the optimizer's load_state_dict(), which then loads the state, too."
+)
+
+NO_STEP = (
+    "The checkpoint has no step of the threshold's schedule, so the schedule continues at the step of the handle that "
+    "attach_to() returned. Set `step` of this handle."
+)
+
+NOT_ADAPTIVE = (
+    "The checkpoint has the state of an adaptive threshold, and the attached configuration has none. Only the step is "
+    "loaded."
+)
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
-    A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again, and set `step` for a
-    schedule. With an adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold.
-    Attach before you load it, which restores both. A copy of the handle has the configuration and the state, and is not
-    attached.
+    A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again. With a schedule or an
+    adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold. Attach before you load
+    it, which restores both. A copy of the handle has the configuration and the state, and is not attached.
     """
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, spec: DistributedSpec) -> None:
@@ -55,11 +69,11 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
-        if config.is_adaptive:
-            self._hooks += [
-                optimizer.register_state_dict_post_hook(self._save),
-                optimizer.register_load_state_dict_pre_hook(self._load),
-            ]
+        if config.is_adaptive or config.has_schedule:
+            self._hooks.append(optimizer.register_state_dict_post_hook(self._save))
+        self._hooks.append(optimizer.register_load_state_dict_pre_hook(self._load))
+        if config.is_adaptive and optimizer.state:
+            validation.warn(HAS_STATE)
 
     def _begin(self, config: ClipConfig, spec: DistributedSpec = INFERRED) -> None:
         self._config = config
@@ -104,10 +118,14 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         return {**state, SAVED: self.state_dict()}
 
     def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        if SAVED in state:
-            self.load_state_dict(state[SAVED])
+        if SAVED not in state:
+            if self._config.is_adaptive or self._config.has_schedule:
+                validation.warn(NO_STATE if self._config.is_adaptive else NO_STEP)
+        elif state[SAVED].get("adaptive") and not self._config.is_adaptive:
+            validation.warn(NOT_ADAPTIVE)
+            self.step = state[SAVED]["step"]
         else:
-            validation.warn(NO_STATE)
+            self.load_state_dict(state[SAVED])
         return {key: value for key, value in state.items() if key != SAVED}
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
