@@ -15,14 +15,17 @@ import torch.distributed as dist
 from support import reference
 from support.processes import torch_on_device as on_device
 from support.processes.torch_on_device import LIMIT
+from support.processes.torch_sharded_terms import NUMBER
 from support.processes.worlds import World
 from support.tiers import nightly, quick
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu
+from unified_clip._backends.torch import gpu, process_group
 from unified_clip._distributed import on_device as agreements
 
 pytest.importorskip("triton")
@@ -69,13 +72,68 @@ def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: s
         np.testing.assert_array_equal(after, array.astype(np.float32))
 
 
-def check_clips(results: list[list[on_device.Clip]], norm: float) -> None:
+def check_clips(results: list[list[on_device.Clip]], norm: float, all_reduces: int = 2) -> None:
     """The first clip of each rank is read on the host, and later ones stay on the device, with the same bits."""
     for first, *later in results:
         assert (str(first.norm), first.stays) == (str(norm), False)
         for clip in later:
-            assert (str(clip.norm), clip.stays, clip.collectives) == (str(norm), True, ["all_reduce"] * 2)
+            assert (str(clip.norm), clip.stays, clip.collectives) == (str(norm), True, ["all_reduce"] * all_reduces)
             assert all(map(same_bits, clip.after, first.after))
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])
+@pytest.mark.parametrize("name", quick(GRADIENTS, "any", "a tie", "NaN on one rank"))
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_norms_of_sums_of_terms_stay_too(worlds: Worlds, size: int, name: str, p: float) -> None:
+    """The terms are added up between the other two all-reduces."""
+    arrays = [array.astype(np.float32) for array in GRADIENTS[name]]
+    check_clips(worlds(size).run(on_device.clips, arrays, p, "float32", "terms of a sum"), reference.norm(arrays, p), 3)
+
+
+@pytest.mark.parametrize(
+    ("layout", "reads"), [("row", True), *(pytest.param(*each, marks=pytest.mark.nightly) for each in
+    (("mean", True), ("row", False)))]
+)  # fmt: skip
+@pytest.mark.parametrize("p", [2.0, *nightly(1.0, math.inf)])
+@pytest.mark.parametrize("size", [2, *nightly(4)])
+def test_terms_of_each_rank_beside_shards(worlds: Worlds, size: int, p: float, layout: str, reads: bool) -> None:
+    """And a list without terms after that, for which the ranks add up zeros. `reads`: whether kernels of rank 1 read
+    its gradients.
+    """
+    results = worlds(size).run(on_device.clips_of_terms, layout, p, reads)
+    terms = [[clips[0][0].terms[number] for clips in results] for number in range(NUMBER)]
+    sums = [np.sum(each, 0, np.float64) / (size if layout == "mean" else 1) for each in terms]
+    shards = np.concatenate([clips[0][0].terms[NUMBER] for clips in results])
+    norm = reference.norm([*(array.astype(np.float32) for array in sums), shards], p)
+    of_shards = reference.norm([shards], p)
+    for clips in results:
+        (first, _), *_ = clips
+        kinds = [(found.norm, stays, found.error) for found, stays in clips]
+        assert kinds == [
+            (norm, False, ""),
+            (norm, True, ""),
+            (norm, True, ""),
+            (of_shards, False, ""),
+            (of_shards, True, ""),
+        ]
+        assert [found.all_reduces for found, _ in clips[1:3]] == [3, 3]
+        assert clips[4][0].all_reduces == 3
+        for found, _ in clips[1:3]:
+            assert all(map(same_bits, found.after, first.after))
+
+
+@pytest.mark.parametrize("change", ["without the first", "without any", "another threshold", "integers"])
+def test_after_a_fault_of_terms_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, change: str) -> None:
+    """A rank that has other terms reads its norm on the host, and takes part in the sum of the others' terms."""
+    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.faulty_terms, change)):
+        assert before.error == ""
+        assert math.isnan(during.norm)
+        at_once = {"another threshold": "", "integers": "position 7"}.get(change, "ranks make different calls")
+        assert during.error.startswith(at_once if rank else "")
+        assert bool(during.error) == (rank == 1 and change != "another threshold")
+        assert "call 2 of this process group" in after.error
+        assert after.all_reduces == 0
 
 
 WIDE = {
@@ -171,7 +229,7 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
         ),
         (
             "one rank has complex",
-            "a gradient of call 2 of this process group is complex or Partial, but none was at the",
+            "a gradient of call 2 of this process group is complex, but none was at the first call with these",
         ),
     ],
 )
@@ -223,26 +281,32 @@ DECLARED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("captures", "ownership", "dtype", "p", "ranks"),
+    ("captures", "ownership", "dtype", "p", "ranks", "terms"),
     [
-        (False, "replicated", torch.float32, 2.0, 2),
-        (True, "replicated", torch.bfloat16, 2.0, 2),
-        (False, "distinct", torch.float32, 2.0, 2),
-        (False, "function", torch.float16, 1.0, 2),
-        (False, "patterns", torch.float32, 2.0, 2),
-        (False, "replicated", torch.complex64, 2.0, 2),
-        (False, "replicated", torch.float64, 2.0, 2),
-        (True, "distinct", torch.float64, 1.0, 2),
-        (False, "replicated", torch.float32, math.inf, 2),
-        (True, "distinct", torch.float64, math.inf, 2),
-        (False, "replicated", torch.float32, 2.0, 1),
-        (True, "replicated", torch.float64, 2.0, 1),
+        (False, "replicated", torch.float32, 2.0, 2, 0),
+        (True, "replicated", torch.bfloat16, 2.0, 2, 0),
+        (False, "distinct", torch.float32, 2.0, 2, 0),
+        (False, "function", torch.float16, 1.0, 2, 0),
+        (False, "patterns", torch.float32, 2.0, 2, 0),
+        (False, "replicated", torch.complex64, 2.0, 2, 0),
+        (False, "replicated", torch.float64, 2.0, 2, 0),
+        (True, "distinct", torch.float64, 1.0, 2, 0),
+        (False, "replicated", torch.float32, math.inf, 2, 0),
+        (True, "distinct", torch.float64, math.inf, 2, 0),
+        (False, "replicated", torch.float32, 2.0, 1, 0),
+        (True, "replicated", torch.float64, 2.0, 1, 0),
+        (False, "replicated", torch.float32, 2.0, 2, 3),
+        (True, "replicated", torch.bfloat16, 1.0, 2, 3),
+        (False, "distinct", torch.float32, math.inf, 2, 3),
     ],
 )
 def test_no_rank_waits_for_its_gpu(
-    captures: bool, ownership: str, dtype: torch.dtype, p: float, ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fake tensors have no values, so to read one is an error. The kernels are not launched."""
+    captures: bool, ownership: str, dtype: torch.dtype, p: float, ranks: int, terms: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Fake tensors have no values, so to read one is an error. The kernels are not launched. `terms`: the number of
+    elements of a `Partial` gradient.
+    """
     from unified_clip._backends.torch.gpu import kernels, table
 
     gpu_0, wide = torch.device("cuda", 0), "float64" if dtype == torch.float64 else "float32"
@@ -257,6 +321,7 @@ def test_no_rank_waits_for_its_gpu(
         (table, "INTERPRETED", False),
         (table, "_on", lambda device: nullcontext()),
         (agreements, "agreed_dtype", lambda group, parameters: wide),
+        (process_group, "most_terms", lambda group: terms),
         (dist, "all_reduce", lambda tensor, op, group: reduced.append(tensor)),
         (torch.Tensor, "pin_memory", lambda tensor: tensor),
         (torch.cuda, "is_current_stream_capturing", lambda: captures),
@@ -268,12 +333,18 @@ def test_no_rank_waits_for_its_gpu(
     try:
         world: Any = dist.group.WORLD
         world.bound_device_id = gpu_0
+        mesh = DeviceMesh("cuda", list(range(ranks)), _init_backend=False, _rank=0)
+        monkeypatch.setattr(DeviceMesh, "mesh", property(lambda mesh: np.arange(ranks)))  # not fake, on the host
         with FakeTensorMode():
             given = [
                 torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in ((1000, 2000), (3,))
             ]
             for parameter in given:
                 parameter.grad = torch.empty_like(parameter)
+            if terms:
+                own = torch.empty(terms, dtype=dtype, device="cuda")
+                given.append(torch.nn.Parameter(DTensor.from_local(own, mesh, [Partial()], run_check=False)))
+                given[-1].grad = DTensor.from_local(own.clone(), mesh, [Partial()], run_check=False)
             named = [(str(number), parameter) for number, parameter in enumerate(given)]
             keywords = {"process_group": world, "ownership": DECLARED[ownership]}
             with Copies() as seen:
@@ -282,7 +353,8 @@ def test_no_rank_waits_for_its_gpu(
                 else:
                     norm = uc.clip_grad_norm_(named, 1.0, p, **keywords)
         assert (norm.device, norm.dtype) == (gpu_0, getattr(torch, wide))
-        assert [tensor.device for tensor in reduced] == ([gpu_0] * 2 if ranks > 1 else [])
+        assert [tensor.device for tensor in reduced] == ([gpu_0] * (2 + bool(terms)) if ranks > 1 else [])
+        assert [tensor.dtype for tensor in reduced[1:-1]] == [torch.float64] * bool(terms)
         compares = ranks > 1 and not captures
         assert seen.elements == ([reduced[0].numel() - agreements.FLAGS] if compares else [])
         assert (world in agreements._UNREAD) == compares, "the next call reads what the ranks compared"

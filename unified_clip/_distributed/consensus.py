@@ -112,14 +112,21 @@ class Consensus:
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
         """A digest of the parameters whose norm may stay on the device of the group; 0 if ranks read it on the host."""
+        self._terms: on_device.Terms | None = None
 
     def norm_on_device(
-        self, own: PartialSums, tensors: Sequence[Tensor], p: float, before: Consensus | None
+        self,
+        own: PartialSums,
+        tensors: Sequence[Tensor],
+        p: float,
+        before: Consensus | None,
+        find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
         """Return (the norm over all ranks on the device of the process group, its dtype); None if the ranks read the
         norm on the host.
 
         tensors: The local tensors that this rank counts. own: The sums over these tensors.
+        find_terms: Returns the `Partial` gradients. None: they do not have a term on each rank.
         before: The `Consensus` of the call's first norm. None: this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -131,15 +138,19 @@ class Consensus:
             listed = "lists that may differ"  # so all of them have one agreement
         if not listed:  # this rank lacks a shape
             return None
-        self.parameters = digest((listed, p, self._place, own.norm_dtype))
-        self._can_stay = not self._call.terms and group.fits_device(tensors, p)
+        # A rank that lacks a term has another digest, so it does not leave its norm on the device.
+        layouts = [(bucket.key, bucket.content) for bucket in self._call.terms]
+        self.parameters = digest((listed, p, self._place, own.norm_dtype, *layouts))
+        self._terms = terms = find_terms() if layouts else None
+        values = (*tensors, *terms.values) if terms else tensors
+        self._can_stay = bool(terms) == bool(layouts) and group.fits_device(values, p)
         dtype = on_device.agreed_dtype(group.key, self.parameters)
         if dtype is None:
             return None
         digests = self._begin()
         compared = [word for value in digests for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
-        result = self._with_note(lambda: group.norm_on_device(tensors, p, numbers, own, dtype))
+        result = self._with_note(lambda: group.norm_on_device(tensors, p, numbers, own, dtype, terms))
         on_device.store(group.key, self._call.arguments[CALL], result.added)
         return result.norm, dtype
 
@@ -264,16 +275,19 @@ class Consensus:
     def _agree(self, can_all_stay: bool, dtype: str) -> None:
         """Store whether later norms of the same parameters stay on the device. `dtype`: that of the norm."""
         if self.parameters:
-            on_device.agree(self.group.key, self.parameters, dtype if can_all_stay else None)
+            agreement = on_device.Agreement(dtype, self._terms.length if self._terms else 0)
+            on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
 
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
-        Before that, take part in their second all-reduce. As on these ranks, the next call on this rank raises, too.
+        Before that, take part in their other all-reduces. As on these ranks, the next call on this rank raises, too.
         reduced: The result of the first all-reduce.
         """
         if reduced[on_device.FLAGS + 1]:
             on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
+            if length := on_device.most_terms(self.group.key):
+                self.group.join_terms(length)
             self._all_reduce_sum([0] * on_device.WINDOWS)
             raise ValueError(on_device.MIXED)
 

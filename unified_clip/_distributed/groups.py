@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from .._core.distributed import PartialSums
 from .._core.types import Tensor
-from .on_device import NormOnDevice
+from .on_device import NormOnDevice, Terms
 from .ranks import Ranks
 
 
@@ -40,13 +40,22 @@ class Group(Protocol):
         """Return whether the p-norm over these tensors can stay on the device."""
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
+        self,
+        tensors: Sequence[Tensor],
+        p: float,
+        numbers: Sequence[int],
+        own: PartialSums,
+        dtype: str,
+        terms: Terms | None,
     ) -> NormOnDevice:
         """Return the norm over all ranks, without waiting for the device.
 
         numbers: The integers of the first all-reduce, with zeros for this rank's sum. own: The sums over `tensors`.
-        dtype: The dtype of the norm over all ranks.
+        dtype: The dtype of the norm over all ranks. terms: `Partial` gradients, which are not among `tensors`.
         """
+
+    def join_terms(self, length: int) -> None:
+        """Take part in the all-reduce of the terms of `Partial` gradients, with zeros. `length`: their number."""
 
 
 class ProcessGroup(ABC):
@@ -72,8 +81,17 @@ class ProcessGroup(ABC):
         return False
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
+        self,
+        tensors: Sequence[Tensor],
+        p: float,
+        numbers: Sequence[int],
+        own: PartialSums,
+        dtype: str,
+        terms: Terms | None,
     ) -> NormOnDevice:
+        raise NotImplementedError("norms of this process group are read on the host")
+
+    def join_terms(self, length: int) -> None:
         raise NotImplementedError("norms of this process group are read on the host")
 
     def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:

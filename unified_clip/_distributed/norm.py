@@ -14,6 +14,7 @@ from .._core import validation
 from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures, PartialSums
 from .._core.path import Path
 from .._core.types import Leaf, Scalar, Tensor
+from . import on_device
 from .consensus import Call, Consensus, send_rejection
 from .differences import ELEMENTS, PARAMETERS
 from .digests import digest
@@ -121,6 +122,10 @@ class LocalShards(ABC):
         """Return the sums of all `terms`, also of those that this rank does not count. All ranks have to call it."""
         return []
 
+    def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
+        """Return the `terms` as a norm on the device needs them. None: they have to be summed otherwise."""
+        return None
+
     def awaits_sums(self, measures: Measures) -> bool:
         """Return whether other collectives come before that of the norm. If so, a rank cannot reject the call before
         them.
@@ -179,7 +184,7 @@ class LocalShards(ABC):
         call = self._call_of(arguments, indices, measure, function, is_first)
         consensus, own = Consensus(self.group(), call, len(self._measured)), measure(counted)
         before = None if is_first or not self._measured else self._measured[0][1]
-        norm = consensus.norm_on_device(own, counted, p, before)
+        norm = consensus.norm_on_device(own, counted, p, before, lambda: self.terms_on_device(measure))
         self._measured.append((path, consensus))
         if norm is None:
             norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)

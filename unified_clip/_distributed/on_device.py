@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .._core.distributed import Measure
 from .._core.exact import WORDS
-from .._core.types import Deferred, Scalar
+from .._core.types import Deferred, Scalar, Tensor
 from . import waiting
 from .digests import PIECES
 from .integers import equal_summands
@@ -51,10 +52,39 @@ class NormOnDevice(NamedTuple):
     """The integers of the first all-reduce, from FLAGS on. None inside a CUDA graph, where nothing reads them."""
 
 
-_AGREED: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
-"""The dtype of norms that stay on the device, by the `key` of their process group, and then by a digest of the list of
-parameters.
-"""
+class Terms(NamedTuple):
+    """`Partial` gradients of a call that have a term on each rank of the process group."""
+
+    values: Sequence[Tensor]
+    """The terms of this rank."""
+
+    length: int
+    """The number of elements."""
+
+    flatten: Callable[[], Tensor]
+    """Returns the terms of this rank as one float64 tensor."""
+
+    round: Callable[[Tensor], Sequence[Tensor]]
+    """Returns the gradients, given the sum over all ranks of what `flatten` returns."""
+
+    owned: Sequence[int]
+    """The indices of the gradients that this rank counts."""
+
+    measure: Measure
+
+
+class Agreement(NamedTuple):
+    """What ranks agreed about the norm of a list of parameters that stays on the device."""
+
+    dtype: str
+    """The dtype of the norm."""
+
+    terms: int
+    """The number of elements of `Partial` gradients."""
+
+
+_AGREED: weakref.WeakKeyDictionary[Any, dict[int, Agreement]] = weakref.WeakKeyDictionary()
+"""The agreements by the `key` of their process group, and then by a digest of the list of parameters."""
 
 _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyDictionary()
 """(number of the last call, what its ranks compared), by the `key` of the process group."""
@@ -66,18 +96,26 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 
     group: The `key` of the process group. parameters: A digest of the list.
     """
-    return _AGREED.get(group, {}).get(parameters)
+    agreement = _AGREED.get(group, {}).get(parameters)
+    return None if agreement is None else agreement.dtype
 
 
-def agree(group: Any, parameters: int, dtype: str | None) -> None:
-    """Store the dtype of norms that stay on the device. None: the ranks did not agree. Other arguments: as for
-    `agreed_dtype`.
+def most_terms(group: Any) -> int:
+    """Return the largest number of elements of `Partial` gradients in the lists that the ranks have agreed about.
+
+    All ranks of a process group return the same number. They add up so many numbers in each call, because a rank does
+    not know for which list the other ranks call. `group`: The `key` of the process group.
     """
+    return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
+
+
+def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
+    """Store that norms stay on the device. None: the ranks did not agree. Other arguments: as for `agreed_dtype`."""
     kept = _AGREED.setdefault(group, {})
-    if dtype is None:
+    if agreement is None:
         kept.pop(parameters, None)
     else:
-        kept[parameters] = dtype
+        kept[parameters] = agreement
 
 
 def store(group: Any, number: int, added: Deferred | None) -> None:
@@ -104,9 +142,9 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
         raise ValueError(f"a rank rejected call {number} of this process group, so its norm is NaN. {REMEDY}")
     if stays == size and can < size:
         raise ValueError(
-            f"a gradient of call {number} of this process group is complex or Partial, but none was at the first call "
-            "with these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients the dtypes "
-            "and placements of the first call"
+            f"a gradient of call {number} of this process group is complex, but none was at the first call with "
+            "these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients the dtypes of "
+            "the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
         raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")

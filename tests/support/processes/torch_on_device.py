@@ -12,8 +12,9 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes import torch_sharded
+from support.processes import torch_sharded, torch_sharded_terms
 from support.processes.torch_sharded import counted, gathered
+from support.processes.torch_sharded_terms import Summed
 from support.processes.worlds import World, of_any_size
 from torch import nn
 
@@ -80,10 +81,41 @@ def clip_of(given: list[nn.Parameter], p: float, limit: float = LIMIT, **keyword
     return Clip(norm, after, made, bool(calls), error)
 
 
-def clips(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
+def clips(arrays: list[np.ndarray], p: float, dtype: str, layout: str = "FSDP") -> list[Clip]:
     """Three clips of equal gradients, of which the first is read on the host."""
     group = dist.new_group(list(range(dist.get_world_size())))
-    return [clip(arrays, p, process_group=group, dtype=dtype) for _ in range(3)]
+    return [clip(arrays, p, process_group=group, dtype=dtype, layout=layout) for _ in range(3)]
+
+
+def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, bool]]:
+    """Three clips of `Partial` gradients beside a sharded one, then two of the sharded one alone; and whether each
+    norm stayed on the device. `reads`: whether the kernels of rank 1 read its gradients.
+    """
+    group, found, own = dist.new_group(), [], gpu.table_of
+
+    def table_of(tensors: Any, **options: Any) -> Any:
+        return own(tensors, **options) if reads or dist.get_rank() != 1 else None
+
+    for number in (*[torch_sharded_terms.NUMBER] * 3, 0, 0):
+        with (
+            mock.patch.object(
+                TorchGroup, "norm_on_device", autospec=True, side_effect=TorchGroup.norm_on_device
+            ) as stay,
+            mock.patch.object(gpu, "table_of", table_of),
+        ):
+            clip = torch_sharded_terms.clipped(layout, p, number=number, process_group=group)
+        found.append((clip, bool(stay.call_count)))
+    return found
+
+
+def faulty_terms(change: str) -> list[Summed]:
+    """A clip that is read on the host, one with a fault of rank 1, and one more."""
+    group = dist.new_group()
+    limits = {"limit": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
+    changes = {} if change == "another threshold" else {"change": change}
+    return [
+        torch_sharded_terms.clipped("row", process_group=group, **keywords) for keywords in ({}, limits | changes, {})
+    ]
 
 
 def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:

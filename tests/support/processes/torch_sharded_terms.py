@@ -54,7 +54,13 @@ def term(layout: str, rank: int, number: int, dtype: torch.dtype) -> torch.Tenso
 
 
 def clipped(
-    layout: str, p: float = 2.0, dtype: str = "float32", change: str = "", number: int = NUMBER, **options: Any
+    layout: str,
+    p: float = 2.0,
+    dtype: str = "float32",
+    change: str = "",
+    number: int = NUMBER,
+    limit: float = 1.0,
+    **options: Any,
 ) -> Summed:
     """Clip six gradients and a sharded one. `change`: what another rank has."""
     rank, mesh = dist.get_rank(), mesh_of(LAYOUTS[layout][0])
@@ -78,7 +84,7 @@ def clipped(
     before, error, norm = [local.float().numpy().copy() for local in (*locals_, shard)], "", float("nan")
     with counted() as calls:
         try:
-            norm = uc.clip_grad_norm_(given, 1.0, p, **keywords).item()
+            norm = uc.clip_grad_norm_(given, limit, p, **keywords).item()
         except (TypeError, ValueError) as raised:
             error = str(raised)
     return Summed(norm, error, len(calls), before, [local.float().numpy().copy() for local in (*locals_, shard)])

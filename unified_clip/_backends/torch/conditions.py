@@ -29,7 +29,8 @@ DTYPES = {
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-REAL = (*HALF, torch.float32, torch.float64)
+NARROW = (*HALF, torch.float32)
+REAL = (*NARROW, torch.float64)
 COMPLEX = (torch.complex64, torch.complex128)
 
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..._core.distributed import PartialSums
-from ..._core.exact import WORDS
 from ..._core.types import Tensor
 from ..._distributed.groups import ProcessGroup
-from ..._distributed.on_device import FLAGS, NormOnDevice
+from ..._distributed.on_device import FLAGS, NormOnDevice, Terms, most_terms
 from ..._distributed.ranks import KeptByIdentity, Ranks
 from . import arithmetic, gpu
 from .conditions import COMPLEX, REAL
 from .mesh_groups import MeshGroups, groups_of
+
+if TYPE_CHECKING:
+    from .gpu import ranks
 
 
 class TorchGroup(ProcessGroup):
@@ -50,26 +52,63 @@ class TorchGroup(ProcessGroup):
         return all(tensor.dtype in dtypes for tensor in tensors)
 
     def norm_on_device(
-        self, tensors: Sequence[Tensor], p: float, numbers: Sequence[int], own: PartialSums, dtype: str
+        self,
+        tensors: Sequence[Tensor],
+        p: float,
+        numbers: Sequence[int],
+        own: PartialSums,
+        dtype: str,
+        terms: Terms | None,
     ) -> NormOnDevice:
         from .gpu import ranks
-        from .gpu.table import Table
 
-        device, words, largest = self._device, list(numbers), 0.0
-        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
-        table = gpu.table_of(present) if present else None
-        if not isinstance(table, Table) or table.device != device:
-            table = None
-            if present and p == math.inf:  # the kernels do not support them: this rank waits
-                largest = own.max_abs(dtype)
-            elif present:
-                words[:WORDS] = own.power_sum(int(p), True).to_words()
-        request = ranks.Request(words, table, p, dtype == "float64", largest, self.size)
+        def counted(tensors: Sequence[Tensor], measure: Callable[[], PartialSums]) -> ranks.Counted:
+            return self._counted(tensors, p, dtype, measure)
+
+        def sum_terms() -> tuple[ranks.Counted, ranks.Counted]:
+            number = most_terms(self.key)
+            if terms is None:
+                self.join_terms(number)
+                return ranks.Counted(), ranks.Counted()
+            lengths = [terms.length, number - terms.length]
+            buffer = torch.cat([terms.flatten(), self._zeros(lengths[1])])
+            self._reduce(buffer, "SUM")
+            sums = terms.round(buffer.split(lengths)[0])
+            owned = [sums[at] for at in terms.owned]
+            return counted(sums, lambda: terms.measure(sums)), counted(owned, lambda: terms.measure(owned))
+
+        request = ranks.Request(
+            numbers, counted(tensors, lambda: own), sum_terms if most_terms(self.key) else None, p, dtype == "float64",
+            self.size,
+        )  # fmt: skip
         with torch.no_grad():
-            norm, added = ranks.norm_over_ranks(request, device, self._reduce)
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            norm, added = ranks.norm_over_ranks(request, self._device, self._reduce)
+        if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return NormOnDevice(norm, None)
         return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
+
+    def _counted(
+        self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
+    ) -> ranks.Counted:
+        """Return what a rank adds up of these tensors. If the kernels do not support them, this rank waits."""
+        from .gpu.ranks import Counted
+        from .gpu.table import Table
+
+        present = [tensor for tensor in tensors if tensor.numel()] if self.fits_device(tensors, p) else []
+        if not present:
+            return Counted()
+        table = gpu.table_of(present)
+        if isinstance(table, Table) and table.device == self._device:
+            return Counted(table)
+        if p == math.inf:
+            return Counted(None, largest=measure().max_abs(dtype))
+        return Counted(None, measure().power_sum(int(p), True))
+
+    def join_terms(self, length: int) -> None:
+        self._reduce(self._zeros(length), "SUM")
+
+    def _zeros(self, length: int) -> Tensor:
+        return torch.zeros(length, dtype=torch.float64, device=self._device)
 
     def _reduce(self, tensor: Tensor, op: str) -> None:
         for group in self._groups:

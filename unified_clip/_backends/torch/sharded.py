@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._core.distributed import DistributedSpec, Measures
+from ..._core.distributed import DistributedSpec, Measure, Measures
 from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import ProcessGroup, SingleProcess
 from ..._distributed.norm import NormGroup
+from ..._distributed.on_device import Terms
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import Ranks, is_first_in_part
 from ..._distributed.replicas import ReplicaSet
 from . import gpu, terms
+from .conditions import NARROW
 from .mesh_groups import group_of_mesh, groups_of_shards
 from .process_group import TorchGroup, ranks_of
 from .terms import Bucket
@@ -225,6 +227,20 @@ class TorchShards(DistributedGradients):
             for bucket in self._buckets:
                 self._sums.update(bucket.summed(self.values))
         return [self._sums[index] for index in self._deferred]
+
+    def terms_on_device(self, measure: Measure) -> Terms | None:
+        """Return the terms if each rank of the process group has one of each gradient, and sums fit into float32."""
+        bucket, *others = self._buckets
+        values = [self.values[index] for index in bucket.members]
+        if others or len(bucket.ranks) != self._group.size or not all(value.dtype in NARROW for value in values):
+            return None
+        length = sum(value.numel() for value in values)
+
+        def rounded(buffer: Tensor) -> list[Tensor]:
+            self._sums.update(bucket.rounded(buffer, self.values))
+            return [self._sums[index] for index in self._deferred]
+
+        return Terms(values, length, lambda: bucket.flattened(self.values), rounded, self.owned_terms(), measure)
 
     def awaits_sums(self, measures: Measures) -> bool:
         partial = sorted(self._partial)

@@ -19,21 +19,35 @@ from .table import ERROR, OPTIONS, ORDERS, SUM_LANES, WIDE_ERROR, Table
 assert kernels.STATE.value == 2 + WINDOWS
 
 
+class Counted(NamedTuple):
+    """Gradients whose powers, or largest magnitude, a rank adds to those of other ranks."""
+
+    table: Table | None = None
+    """None: there are no gradients, or the kernels do not support them."""
+
+    total: Accumulator = Accumulator()
+    """The exact sum of powers of gradients without a table."""
+
+    largest: float = 0.0
+    """The largest magnitude of gradients without a table, if p is inf."""
+
+
 class Request(NamedTuple):
     """What one rank brings to a norm over all ranks."""
 
-    words: Sequence[int]
-    """The integers to be added up over the ranks. The first WORDS are those of an accumulator."""
+    numbers: Sequence[int]
+    """The integers to be added up over the ranks. The first WORDS are zeros, in place of the sum."""
 
-    table: Table | None
-    """The table of gradients whose powers are added to the words. None: there are none, or the words have their sum."""
+    own: Counted
+
+    sum_terms: Callable[[], tuple[Counted, Counted]] | None
+    """Sums the terms of `Partial` gradients. Returns (all of them, those that this rank counts). None: no rank has
+    terms.
+    """
 
     p: float
     is_wide: bool
     """Whether the norm is float64."""
-
-    largest: float
-    """The largest magnitude of gradients that have no table, if p is inf."""
 
     ranks: int
 
@@ -44,17 +58,23 @@ def norm_over_ranks(
     """Return (norm over all ranks, the added words), on the device. `all_reduce`: reduces a tensor over the ranks by
     SUM or MAX.
 
-    The second all-reduce adds up exact sums if the first leaves the last bit of the norm open, and zeros otherwise. If
-    p is inf, it takes the maximum of magnitudes.
+    Terms of `Partial` gradients are summed after the first all-reduce. Then each rank has their sums, and adds their
+    powers to the words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and
+    zeros otherwise. If p is inf, it takes the maximum of magnitudes.
     """
-    local, order, wide = request.table, ORDERS[request.p], request.is_wide
+    order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
     with table._on(device):
-        added = _sent(request.words, device)
-        sums = None if local is None else local.sums(order, wide, torch.float64)
-        if local is not None and request.p != math.inf:
-            kernels.pack_sums[(1,)](sums, local.chunks, added, width=SUM_LANES, wide=wide, **OPTIONS)
+        added = _sent([*own.total.to_words(), *request.numbers[WORDS:]], device)
+        sums = _sums(own, added, request)
         all_reduce(added, "SUM")
+        terms = owned = Counted()
+        of_terms = None
+        if request.sum_terms is not None:
+            terms, owned = request.sum_terms()
+            if terms.total != Accumulator():
+                added.split([WORDS, len(added) - WORDS])[0].add_(_sent(terms.total.to_words(), device))
+            of_terms = _sums(terms, added, request)
         norm = torch.empty([], dtype=torch.float64, device=device)
         states = torch.empty([1, kernels.STATE.value], dtype=torch.int64, device=device)
         kernels.round_words[(1,)](
@@ -63,23 +83,37 @@ def norm_over_ranks(
         )  # fmt: skip
         second = states.view(-1).split([2, WINDOWS])[1]
         if request.p == math.inf:
-            if local is not None:
-                kernels.pack_largest[(1,)](sums, local.chunks, states, width=SUM_LANES, **OPTIONS)
-            elif request.largest:
-                second += _sent([bits(request.largest), *[0] * (WINDOWS - 1)], device)
+            for counted, magnitudes in ((own, sums), (terms, of_terms)):
+                if counted.table is not None:
+                    kernels.pack_largest[(1,)](magnitudes, counted.table.chunks, states, width=SUM_LANES, **OPTIONS)
+            largest = max(bits(own.largest), bits(terms.largest))  # NaN has the largest bits
+            if largest:
+                other = _sent([largest, *[0] * (WINDOWS - 1)], device)
+                torch.maximum(second, other, out=second)
             all_reduce(second, "MAX")
             kernels.round_largest[(1,)](states, norm, **OPTIONS)
         else:
-            if local is not None:
-                local.add_exactly(states, order, wide, per_tensor=False)
+            for counted in (own, owned):
+                if counted.table is not None:
+                    counted.table.add_exactly(states, order, wide, per_tensor=False)
             if wide:
                 kernels.flag[(1,)](states, **OPTIONS)
-            own = Accumulator.from_words(request.words[:WORDS])
-            if own.total or own.infinite:
-                second += _sent([int(wide and own.infinite), *_in_windows(own, order, wide)], device)
+            total = own.total + owned.total
+            if total.total or total.infinite:
+                second += _sent([int(wide and total.infinite), *_in_windows(total, order, wide)], device)
             all_reduce(second, "SUM")
             kernels.decide[(1,)](states, norm, over_ranks=True, **options)
     return norm, added
+
+
+def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
+    """Add the sums of the kernels to the words, and return the sum of each chunk. None: there is no table."""
+    if counted.table is None:
+        return None
+    sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)
+    if request.p != math.inf:
+        kernels.pack_sums[(1,)](sums, counted.table.chunks, words, width=SUM_LANES, wide=request.is_wide, **OPTIONS)
+    return sums
 
 
 def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:

@@ -89,13 +89,15 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Store the bits of the largest magnitude of all chunks, as float64, in the third number of a state."""
+    """Store the bits of the largest magnitude of all chunks, as float64, in the third number of a state, if they are
+    larger than this number.
+    """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):
         magnitudes = tl.load(sums + 2 * (at + lanes), mask=at + lanes < chunks, other=0.0)
         largest = tl.maximum(largest, magnitudes.to(tl.int64, bitcast=True))
-    tl.store(states + 2, tl.max(largest, 0))
+    tl.store(states + 2, tl.maximum(tl.load(states + 2), tl.max(largest, 0)))
 
 
 @triton.jit
