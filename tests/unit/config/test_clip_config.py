@@ -241,6 +241,29 @@ def test_unknown_kinds_are_rejected(kind: str) -> None:
         ClipConfig(rule="none").dumps(kind)
 
 
+TEXTS = st.one_of(
+    st.sampled_from(["1e-3", "08", "1e5", "0o7", ".5e3", "0x1F", "1_0", "+1", "1:30", "0b1", "null", "~", "yes", "inf"])
+    | st.sampled_from(
+        [".inf", "NaN", "=", "<<", "2001-01-01", "a\x85b", "\u2028", "\ufeff", "\r\n", "\x00", "\x7f", "- a"]
+    ),
+    st.from_regex(r"[-+]?[0-9._]{1,3}([eE][-+]?[0-9]{1,2})?", fullmatch=True),
+    st.text(min_size=1),
+    st.text("ab \n\t", min_size=1, max_size=200),
+)
+
+
+@pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
+@given(data=st.data())
+def test_names_and_patterns_of_any_text_are_saved_and_read(kind: str, data: Any) -> None:
+    names = data.draw(st.lists(TEXTS, max_size=2, unique=True))
+    groups = [{"name": name, "include": data.draw(st.lists(TEXTS, min_size=1, max_size=3))} for name in names]
+    number = data.draw(st.floats(0, allow_nan=False))
+    clip = ClipConfig(rule="norm", threshold=number, exclude=data.draw(st.lists(TEXTS, max_size=2)), groups=groups)
+    again = ClipConfig.loads(clip.dumps(kind), kind)
+    assert again == clip
+    assert again.data() == {"version": 1, **clip.data()}
+
+
 @pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
 def test_what_is_none_is_left_out(kind: str) -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, norm_type=None, eps=None,

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-import yaml
 
 from ..._json import plain
 from ...errors import ConfigError
@@ -60,7 +59,7 @@ def dump(data: Any, kind: str) -> str:
     if kind == "toml":
         return tomlkit.dumps(data)
     if kind == "yaml":
-        return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+        return yaml_text.dump(data)
     return json.dumps(plain(data), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -111,6 +111,30 @@ _Yaml.add_implicit_resolver(
 )
 
 
+BREAKS = re.compile("[\x85\u2028\u2029]")
+"""Characters at which YAML 1.1 begins a new line, so that they need an escape sequence."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """A YAML dumper that quotes each text that YAML 1.1 or `_Yaml` would not read as the same text."""
+
+    yaml_implicit_resolvers = {
+        first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()), *resolvers]
+        for first, resolvers in (yaml.SafeDumper.yaml_implicit_resolvers | _Yaml.yaml_implicit_resolvers).items()
+    }
+
+    def quoted_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar(f"{STANDARD}str", text, style='"' if BREAKS.search(text) else None)
+
+
+_Dumper.add_representer(str, _Dumper.quoted_text)
+
+
+def dump(data: Any) -> str:
+    """Return data as YAML text, which `parse` and parsers of YAML 1.1 read as the same data."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+
 def parse(text: str) -> tuple[Any, tuple[Duplicate, ...]]:
     """Parse YAML. Return (data, duplicate keys). The data of a text without content is None.
 
