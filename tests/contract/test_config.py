@@ -471,6 +471,21 @@ def test_the_step_can_be_given_or_set(kit: Kit) -> None:
             greatest(step=step)
 
 
+def test_the_step_that_is_set_may_be_of_numpy_or_a_tensor(kit: Kit) -> None:
+    runner = ClipConfig(rule="none").clipper()
+    for number in (np.int64(5), np.uint8(5), np.array(5), kit.tensor(np.array(5), "int32")):
+        runner.step = 0
+        runner.step = number
+        runner([kit.tensor([1.0])], step=runner.step)
+        assert (runner.step, type(runner.step)) == (6, int)
+        runner.load_state_dict({**runner.state_dict(), "step": number})
+        assert json.dumps(runner.state_dict()["step"]) == "5"
+    for wrong in (np.float64(5.0), np.bool_(True), True, "5", None, kit.tensor([5.0]), kit.tensor([1.0, 2.0])):
+        with pytest.raises(TypeError, match=r"(?s)step is .*\. Pass a whole number\.$"):
+            runner.step = wrong
+    assert runner.step == 5
+
+
 @given(st.integers(0, 30), st.floats(0, 1e3), st.floats(0, 1e3), st.integers(1, 20), st.integers(0, 5), st.booleans())
 def test_a_schedule_goes_from_its_start_to_its_end(
     step: int, start: float, end: float, steps: int, begin: int, is_linear: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 from .._core import entry
@@ -27,12 +28,17 @@ class Step(NamedTuple):
         return isinstance(self.value, int)
 
 
-def checked_step(step: Any) -> int:
-    if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"step is {step!r}. Pass a whole number, or a tensor with one element.")
-    if step < 0:
-        raise ValueError(f"step is {step}. Pass 0 or more.")
-    return step
+def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
+    """Return a step as an int. Also accept NumPy's whole numbers, and tensors that Python can use as an index."""
+    try:
+        number = None if isinstance(step, bool) else operator.index(step)
+    except (TypeError, ValueError, RuntimeError, AssertionError):  # which frameworks raise for other tensors
+        number = None
+    if number is None:
+        raise TypeError(f"step is {step!r}. {remedy}")
+    if number < 0:
+        raise ValueError(f"step is {number}. Pass 0 or more.")
+    return number
 
 
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
@@ -64,7 +70,7 @@ def resolve_step(backend: Backend, step: Any, counted: int) -> Step:
     if step is None:
         return Step(counted, True)
     if not backend.is_tensor(step):
-        return Step(checked_step(step), False)
+        return Step(checked_step(step, "Pass a whole number, or a tensor with one element."), False)
     shape = backend.shape(backend.as_tensor(step))
     if shape is None or any(size != 1 for size in shape):
         which = "an unknown shape" if shape is None else f"the shape {shape}"
