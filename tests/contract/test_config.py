@@ -695,6 +695,23 @@ def test_a_copy_of_a_clipper_keeps_what_is_stated(copies: Any) -> None:
     assert copies(clip).spec == clip.spec != ClipConfig(rule="none").clipper().spec
 
 
+class Model(dict[str, Any]):
+    def named_parameters(self) -> Any:
+        return iter(self.items())
+
+
+@pytest.mark.parametrize("kind", [dict, Model])
+def test_a_deep_copy_of_a_clipper_has_the_same_model_or_its_copy(kit: Kit, kind: Any) -> None:
+    names = kind({"encoder.weight": kit.parameter("a"), "encoder.bias": kit.parameter("b")})
+    clipper = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).clipper(names)
+    clipper.step = 7
+    model, follows = copy.deepcopy((names, clipper))
+    for copied, parameters in ((copy.deepcopy(clipper), names), (follows, model)):
+        found = copied.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
+        assert [kit.array(gradient).max() for _, gradient in found] == [1.0, 3.0]
+        assert (copied.step, clipper.step) == (8, 7)
+
+
 def test_calls_of_several_threads_are_all_counted(kit: Kit) -> None:
     clip = ClipConfig(rule="none")
     grads = [kit.tensor([1.0])]

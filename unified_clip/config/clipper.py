@@ -24,7 +24,7 @@ from ..recording.clip_event import as_mapping
 from .adaptive import AdaptiveStates, States, keeping_states
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
-from .selection import ParameterSelection, consecutive_ranges
+from .selection import ParameterSelection, consecutive_ranges, copied_names
 from .steps import Step, checked_step, resolve_step, threshold_at
 
 INSTEAD = "the configuration itself, clip(grads)"
@@ -67,7 +67,7 @@ class Clipper:
     ) -> None:
         names = as_mapping(names)
         self.settings, self.details, self.spec = settings, details, spec
-        self._arguments = {"settings": settings, "names": names, "details": details, "spec": spec}
+        self._arguments: dict[str, Any] = {"settings": settings, "names": names, "details": details, "spec": spec}
         self._arguments["unmatched"] = unmatched
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         self.declare_names(all_names)
@@ -80,10 +80,9 @@ class Clipper:
             {title: part.adaptive for title, part in zip(titles, parts, strict=True) if part.adaptive}
         )
         self._options: dict[str, Any] = {"reject_complex": self._needs_order, "spec": spec, "measures": "total"}
-        self._step = 0
+        self._step, self._counting = 0, threading.Lock()
         self._last: ClipOutcome | None = None
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
-        self._counting = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the constructor's arguments and `state_dict()`, for a copy or a pickle, which has no last outcome."""
@@ -92,6 +91,11 @@ class Clipper:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state["arguments"])  # type: ignore[misc]
         self.load_state_dict(state["state"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Clipper:
+        copied = type(self)(**{**self._arguments, "names": copied_names(self._arguments["names"], memo)})
+        copied.load_state_dict(self.state_dict())
+        return copied
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.

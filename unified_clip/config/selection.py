@@ -6,7 +6,7 @@ import fnmatch
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -176,6 +176,13 @@ def names_in(names: Any) -> list[str]:
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     return list(names or ())
+
+
+def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
+    """Return `names` for a deep copy: with the copied model or parameters if they are in `memo`, else with the same."""
+    if isinstance(names, Mapping):
+        return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
+    return memo.get(id(names), names)
 
 
 def consecutive_ranges(lengths: Sequence[int]) -> list[range]:
