@@ -178,8 +178,9 @@ def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
 
 def gradients(out: Path, side: str) -> Iterator[Bits]:
     """The gradients of each step as they were before the clip, whatever their order, names and layout."""
-    for line in (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:]:
-        stored = safetensors.load(out / side / json.loads(line)["gradients"])
+    lines = map(json.loads, (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:])
+    for line in (each for each in lines if "call" in each):
+        stored = safetensors.load(out / side / line["gradients"])
         yield sorted(np.sort(each.array, axis=None).tobytes() for each in stored.values())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, run, verified
+from support.tiers import sampled
 
 from unified_clip.cli import main
 
@@ -111,6 +112,68 @@ def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsy
 
 @pytest.mark.nightly
 def test_weights_are_not_copied_into_copies_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new = NATIVE.replace("dict(net.named_parameters())", "net.state_dict()")
+    copies = "{name: each.detach().clone() for name, each in net.named_parameters()}"
+    new = NATIVE.replace("dict(net.named_parameters())", copies)
     assert run(tmp_path, NATIVE, new, "--resync") == 2
     assert "new.py:step: the function yields 'weight' as Tensor, which may be a copy" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_weights_are_copied_into_views_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())").replace("0.25", "0.26")
+    check_resync(tmp_path, capsys, new.replace("dict(net.named_parameters())", "net.state_dict()"))
+
+
+ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr=0.01)")
+
+
+@pytest.mark.parametrize(
+    ("change", "mistake", "text"),
+    sampled(
+        [
+            ("lr=0.01, eps=1e-3", "another optimizer", "differs from old.py:step as with eps 0.001 instead of 1e-08"),
+            ("lr=0.02", "another learning rate", "as with a learning rate of 0.02 instead of 0.01"),
+            ("lr=0.01, betas=(0.9, 0.9)", "another optimizer", "betas 0.9 and 0.9 instead of 0.9 and 0.999"),
+            ("lr=0.01, weight_decay=0.1", "another optimizer", "weight_decay 0.1 instead of 0.01"),
+        ],
+        2,
+    ),
+)
+def test_a_setting_of_the_optimizer_is_named_with_both_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, mistake: str, text: str
+) -> None:
+    data = verified(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", change))
+    assert mistakes(data) == [mistake]
+    (found,) = [each["text"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    assert text in found
+
+
+def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verified(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", "lr=0.01, eps=1e-12"), "--max-ulp", "64")["same"]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            ("optimizer.step()", "optimizer.step(); optimizer.step()"),
+            "at step 1, old.py:step calls optimizer.step() 1 time, and new.py:step 2 times",
+        ),
+        (("optimizer.step()", "pass"), "only the old step changes the parameters. Check that the optimizer of the new"),
+        (
+            ("AdamW(net.parameters()", "AdamW([net.weight]"),
+            "only the old step changes 'bias'. Check that the optimizer",
+        ),
+        (
+            ("optimizer.step()", "optimizer.step(); net.weight.data.mul_(0.5)"),
+            "The recorded settings are equal: amsgrad, betas, eps, lr, maximize, weight_decay. Compare which",
+        ),
+    ],
+)
+def test_updates_that_differ_with_equal_settings_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str
+) -> None:
+    data = verified(tmp_path, capsys, ADAM, ADAM.replace(*change))
+    assert mistakes(data) == ["another optimizer"]
+    assert text in data["finding"]["text"].replace(f"{tmp_path}/", "")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from .._progress import Advance, unseen
 from ..causes.observation import Cause
 from .causes.coefficients import first_other_eps
 from .causes.find_causes import find_causes
-from .causes.join_causes import join
+from .causes.join_causes import effective, join
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
@@ -78,7 +79,7 @@ def compare(
     max_ulp: float = 0,
     labels: Sequence[str | None] = (None, None),
     advance: Advance = unseen,
-    rate: float = 0.0,
+    has_effect: Callable[[int], bool] | None = None,
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
@@ -89,8 +90,9 @@ def compare(
         max_ulp: Numbers that differ by up to this many units in the last place are the same.
         labels: The name of each run in sentences. None: the name of the run's file.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        rate: The learning rate of steps without a recorded learning rate. Weights may differ by it if their gradients
-            are only rounding noise.
+        has_effect: For runs of `verify`: a function that returns whether updates differ at a step or after it. Only
+            then is a difference between optimizers' settings reported. Calls keep their steps, and weights may differ
+            by rounding noise of any size.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
@@ -118,8 +120,8 @@ def compare(
     left, right = (read(path, label, partial(advance, "read")) for path, label in zip((a, b), labels, strict=True))
     for run in (left, right):
         check_clipped(run)
-    left, right = merge_loops(*number_calls(left, right))
-    pairs = pair_calls(left, right, names or {}, rate)
+    left, right = merge_loops(*((left, right) if has_effect else number_calls(left, right)))
+    pairs = pair_calls(left, right, names or {}, math.inf if has_effect else None)
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
@@ -131,7 +133,7 @@ def compare(
     found = [find_causes(point) for point in points]
     points = [as_rule(point, causes) for point, causes in zip(points, found, strict=True)]
     causes = dict(zip((point.first for point in points), found, strict=True))
-    explained = join(points, causes, step_differences(left, right), pairs)
+    explained = join(points, causes, effective(step_differences(left, right), pairs, has_effect))
     advance("compare", 1)
     if not (explained or agreements):
         raise RunError(

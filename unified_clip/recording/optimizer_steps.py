@@ -82,10 +82,13 @@ def _numbered(run: RecordedRun) -> RecordedRun:
 def _is_late(run: RecordedRun) -> bool:
     """Return whether every clip follows the optimizer's step that should use it.
 
-    In such a run, no clip is before the first step, one clip is before the second step, and so on.
+    In such a run, no clip is before the first step. As many calls are before the second step as between any two steps,
+    and at least as many are after the last step.
     """
     steps = run.optimizer_steps
-    return len(run.lines) >= len(steps) and all(step.calls == number for number, step in enumerate(steps))
+    count = steps[1].calls if len(steps) > 1 else len(run.lines)
+    is_late = all(step.calls == number * count for number, step in enumerate(steps))
+    return 0 < count * len(steps) <= len(run.lines) and is_late
 
 
 def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
@@ -98,7 +101,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):
         late, early = (a, b) if _is_late(a) else (b, a)
         sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} clips before the step"
-        counts = (0, 1) if late is a else (1, 0)
+        counts = (a.optimizer_steps[0].calls, b.optimizer_steps[0].calls)
         found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
     shift = _rate_shift(a, b)
     clips = [_lines_by_step(run) for run in (a, b)]
@@ -121,7 +124,8 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     """
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
-    differing = [n for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x and y and not _same_setting(x, y)]
+    both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]
+    differing = [n for n, x, y in both if not _same_setting(x, y)]
     for run, other, early, late in ((b, a, of_b, of_a), (a, b, of_a, of_b)):
         pairs = [(x, y) for x, y in zip(early, late[1:], strict=False) if x is not None and y is not None]
         if len({x for x, _ in pairs}) > 1 and differing and all(_same_setting(x, y) for x, y in pairs):
@@ -177,9 +181,10 @@ def _clips(
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
         cause = _left_out(*((b, a) if old else (a, b)), step)
-    elif len(old) == len(new) or not _is_repeated(*((old, steps[0]) if len(old) > len(new) else (new, steps[1]))):
-        return
     else:
+        more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
+        if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
+            return
         cause = _several(*((a, b) if len(old) > len(new) else (b, a)), (len(old), len(new)), step)
     yield StepDifference(Divergence(step, "clips", len(old), len(new)), cause)
 
@@ -191,18 +196,28 @@ def _left_out(run: RecordedRun, other: RecordedRun, step: int) -> Cause:
     return Cause("left-out clip", sentence)
 
 
-def _is_repeated(lines: Sequence[RecordedCall], step: OptimizerStep) -> bool:
-    """Return whether the clip calls of a step clip the same gradients.
+def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
+    """Return whether the clip calls of a step clip the same gradients again and again.
 
-    Positions do not show which gradients a call has. Then there has to be one call for each backward pass.
+    Positions do not show which gradients a call has. Then there have to be as many calls for each backward pass as
+    `other`, the calls of the other run, has in the step.
     """
-    same_shapes = all(
-        line.count == lines[0].count and {name: each.shape for name, each in line.parameters.items()}
-        == {name: each.shape for name, each in lines[0].parameters.items()}
-        for line in lines
-    )  # fmt: skip
-    is_named = bool(lines[0].parameters) and not any(map(str.isdecimal, lines[0].parameters))
-    return same_shapes and (is_named or len(lines) == step.backward_calls)
+    count = len(other)
+    is_same = all(itertools.starmap(_have_equal_shapes, zip(lines, itertools.cycle(lines[:count]), strict=False)))
+    is_named = bool(lines[0].parameters) and not _has_positions(lines[0])
+    return is_same and ((is_named and count == 1) or len(lines) == count * (step.backward_calls or 0))
+
+
+def _have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
+    """Return whether two calls have gradients of the same shapes and, if both have names, of the same names."""
+    shapes = [sorted(str(each.shape) for each in call.parameters.values()) for call in (a, b)]
+    is_same = a.parameters.keys() == b.parameters.keys() or _has_positions(a) or _has_positions(b)
+    return a.count == b.count and shapes[0] == shapes[1] and is_same
+
+
+def _has_positions(call: RecordedCall) -> bool:
+    """Return whether a call has gradients without a name. `verify` may append words to their positions."""
+    return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
 def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], step: int) -> Cause:
@@ -236,6 +251,8 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
         ):
             continue
         values = f"{setting_text(new)} instead of {setting_text(old)}"
+        if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
+            values += " in its parameter groups"
         if name == "lr":
             sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))

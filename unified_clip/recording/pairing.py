@@ -38,20 +38,20 @@ class CallPair:
     """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
 
-def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float = 0.0) -> list[CallPair]:
+def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
 
     names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
-    rate: The learning rate of steps without a recorded learning rate.
+    rate: The learning rate of all steps. None: the recorded learning rates, or 0.
 
     RunError: `names` has a name that is in neither run.
     """
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
-    rates = _rates(a, b)
+    rates = _rates(a, b) if rate is None else {}
     return [
-        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate))
+        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate or 0.0))
         for both in of_one_step
     ]
 

@@ -204,11 +204,10 @@ class Recording:
             self._write({"step": step}, [fields], {})
 
     def add_optimizer_step(self, fields: dict[str, Any]) -> None:
-        """Write a line for a step of an optimizer, after the pending lines. With `stores_results`, write nothing."""
-        if not self.stores_results:
-            with self._flushing:
-                self._flush(wait=True)
-                self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
+        """Write a line for a step of an optimizer, after the pending lines."""
+        with self._flushing:
+            self._flush(wait=True)
+            self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
 
     def log(self, **numbers: float) -> None:
         """Record numbers of the current step, such as `log(loss=loss.item())`. The step is 1 before the first call.

@@ -6,74 +6,22 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from ..causes.observation import Cause
 from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names, orient_names
-from ..recording.rounding import GROWTH, ROUNDING, Distance, distance
-from ..recording.runs import RecordedCall, RecordedRun
-from ..tensors.arithmetic import FORMATS
-from ..tensors.types import Stage
+from ..recording.rounding import ROUNDING, Distance, distance
+from ..recording.runs import RecordedRun
+from .find_causes import find_cause, without_consequences
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
-from .step_pairing import TOLERANCE, MaxDistance, StepPairing, coarsest_ulp, max_distance, without_noise
+from .step_comparison import StepComparison, TensorComparison
+from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
 """An error lists at most this many names."""
-
-
-@dataclass(frozen=True)
-class StepComparison:
-    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage.
-
-    The stages are the norm, the coefficient, the clipped gradients (tensors), and the update.
-    """
-
-    step: int
-    old: Sequence[RecordedCall]
-    new: Sequence[RecordedCall]
-    """`old` and `new` are the recorded clip calls of the old and of the new training step."""
-
-    norm: Distance | None
-    """The distance of both total norms. Here and below, None means that there is nothing to compare on one side."""
-
-    coefficient: Distance | None
-    tensors: MaxDistance | None
-    """The distance of the clipped gradients."""
-
-    update: MaxDistance | None
-    """The distance of the updates, which are the changes of the parameters by the step."""
-
-    clips_alike: bool
-    """Whether both steps clip by the same rules, norm types and thresholds, in the same number of calls. A threshold
-    that is unknown on one side counts as the same."""
-
-    noise: Collection[str] = ()
-    """The parameters that were not compared: their gradients are only rounding noise (see `StepPairing.noise`)."""
-
-    losses: tuple[float | None, float | None] = (None, None)
-    """The losses that the old and the new training step yield. None for a training step that yields no loss."""
-
-    @property
-    def has_clip(self) -> bool:
-        """Return whether the old or the new function called a clip at this step."""
-        return bool(self.old or self.new)
-
-    def distances(self) -> dict[Stage, Distance | MaxDistance | None]:
-        return {stage: getattr(self, stage) for stage in get_args(Stage)}
-
-    def greatest(self) -> float:
-        """Return the largest distance of all stages, in ULP. Return 0 if no stage was compared."""
-        return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
-
-    def differing(self, max_ulp: float) -> list[str]:
-        """Return the stages whose distance is more than `max_ulp`. Add "clip" if the clip calls differ."""
-        distances = self.distances().items()
-        stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
-        return [*([] if self.clips_alike else ["clip"]), *stages]
 
 
 @dataclass(frozen=True)
@@ -130,34 +78,28 @@ def compare_steps(
     for run, common_names in ((old, {}), (new, {new_name: name for name, new_name in pairing.names.items()})):
         path = out / f"{run.script.side}.jsonl"
         recordings.append(normalize(run, weights, steps, path, common_names, *recordings))
-        if not recordings[-1].lines:
-            raise VerifyError(
-                f"No clip call of {run.script} on gradients was recorded: neither one of unified_clip nor one of the "
-                "functions that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or "
-                "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield "
-                "(parameters, gradients, unclipped). A step that does not clip cannot be compared.",
-                "UC603",
-            )
+    reject_without_clip(*recordings)
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
-    clips = compare(
-        recordings[0].path, recordings[1].path, names=recorded, max_ulp=max_ulp, labels=labels, rate=math.inf
-    )
-    rows: list[StepComparison] = []
+    tensors: list[TensorComparison] = []
     for step in range(1, steps + 1):
-        known = rows[-1].noise if rows else ()
-        rows.append(_compare_step(step, clips, pairing, recordings, known))
+        tensors.append(_compare_tensors(step, pairing, recordings, tensors[-1].noise if tensors else ()))
+    largest = [each.update[0].ulps if each.update else 0.0 for each in tensors]
+    clips = compare(
+        recordings[0].path,
+        recordings[1].path,
+        names=recorded,
+        max_ulp=max_ulp,
+        labels=labels,
+        has_effect=lambda step: max(largest[step - 1 :], default=0.0) > max(max_ulp, ROUNDING),
+    )
+    rows = [_compare_step(step, clips, each) for step, each in enumerate(tensors, start=1)]
     unclipped = [recording.run for recording in recordings if recording.unclipped]
-    finding, rounding = None, all(cause.kind.startswith("rounding") for cause in clips.findings)
-    if rounding:
-        finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
     resynced = any(output.resynced is not None for output in new.outputs)
-    if finding is None and not clips.findings and not resynced:
-        finding = _grown_rounding(rows, clips, max_ulp)
-    if finding is None and (rounding or resynced):  # with resynced weights, updates are no consequence of the clips
-        finding = _cause_of_update(rows, pairing, max(max_ulp, ROUNDING))
+    finding = find_cause(rows, clips, pairing, recordings, max_ulp)
+    clips = without_consequences(clips) if finding else clips
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)
 
@@ -221,6 +163,26 @@ def reject_changing_outputs(run: ScriptRun) -> None:
                 )
 
 
+def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> None:
+    """Check that both training steps clip.
+
+    VerifyError: a run has no clip call on gradients.
+    """
+    for recording, other in ((old, new), (new, old)):
+        if recording.lines:
+            continue
+        script, count = recording.run.script, len(other.lines)
+        calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
+        end = f"If it does not clip, that is the difference: {calls}" if count else "Without clips, nothing is compared"
+        raise VerifyError(
+            f"No clip call of {script} on gradients was recorded: neither one of unified_clip nor one of the functions "
+            "that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or jit_compile=True "
+            "are not recorded: turn these off. If the step clips by its own code, yield (parameters, gradients, "
+            f"unclipped). {end}.",
+            "UC603",
+        )
+
+
 def reject_unpaired(
     old: ScriptRun, new: ScriptRun, weights: Parameters, names: Names, axes: Mapping[str, Sequence[int] | None]
 ) -> None:
@@ -265,13 +227,16 @@ def _listing(names: Collection[str]) -> str:
 # -- comparing steps
 
 
-def _compare_step(
-    step: int,
-    clips: RecordingComparison,
-    pairing: StepPairing,
-    recordings: Sequence[NormalizedRecording],
-    known_noise: Collection[str],
-) -> StepComparison:
+def _compare_tensors(
+    step: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording], known_noise: Collection[str]
+) -> TensorComparison:
+    noise = pairing.noise(step, recordings, known_noise)
+    gradients = [pair for pair in pairing.gradients(step, recordings) if pair.name not in noise]
+    updates = without_noise(list(pairing.updates(step)), noise)
+    return TensorComparison(sorted_distances(gradients), sorted_distances(updates), noise)
+
+
+def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparison) -> StepComparison:
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
@@ -280,12 +245,9 @@ def _compare_step(
     )
     if any(True for pair in pairs for _ in divergence.unexplained(pair)):
         coefficient = Distance(math.inf, math.inf)
-    noise = pairing.noise(step, recordings, known_noise)
-    tensors = max_distance(pair for pair in pairing.gradients(step, recordings) if pair.name not in noise)
-    update = max_distance(without_noise(list(pairing.updates(step)), noise))
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     losses = (_loss(clips.a, step), _loss(clips.b, step))
-    return StepComparison(step, old, new, norm, coefficient, tensors, update, alike, noise, losses)
+    return StepComparison(step, old, new, norm, coefficient, tensors, alike, losses)
 
 
 def _loss(run: RecordedRun, step: int) -> float | None:
@@ -296,95 +258,3 @@ def _clip_alike(pair: CallPair) -> bool:
     a, b = pair.a, pair.b
     same_threshold = None in (a.threshold, b.threshold) or divergence.threshold(a) == divergence.threshold(b)
     return a.rule == b.rule and a.norm_type == b.norm_type and same_threshold
-
-
-def _cause_of_update(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Return the cause of different updates, if nothing else differs at the first step with a difference. Else return
-    None.
-    """
-    row = next((row for row in rows if row.differing(max_ulp)), None)
-    if row is None or row.differing(max_ulp) != ["update"]:
-        return None
-    ratio = pairing.ratio(row.step)
-    if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
-        return Cause(
-            "another optimizer",
-            "the clipped gradients are the same, but the updates differ. Check the learning rate, momentum and weight "
-            "decay of both optimizers, and the place at which they add epsilon: `unified-clip compare` on two "
-            "recordings compares these settings. Check also whether one of them clips or scales",
-        )
-    for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
-        if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
-            return Cause(
-                "the clip does not reach the step",
-                f"every update of the {side} step is the one that unclipped gradients give. "
-                "This step clips after optimizer.step(), or its optimizer gets other gradients",
-            )
-    return Cause(
-        "another learning rate",
-        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old "
-        "one: the learning rates differ, or one step does not divide by its loss scale",
-    )
-
-
-def _uncleared_gradients(
-    clips: RecordingComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
-) -> Cause | None:
-    """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
-
-    Only one step is examined: the first one whose difference in clips has no cause, or step 1 if there is none.
-    """
-    step = next((divergence.step for divergence, causes in clips.divergences.items() if not causes), 1)
-    side = pairing.uncleared_side(step, recordings)
-    if side is None:
-        return None
-    return Cause(
-        "gradients are not cleared",
-        f"at step {step} every gradient of the {side} step is the sum of the other side's gradient and of its own at "
-        f"step {step - 1}. Clear the gradients of the {side} step after each step",
-    )
-
-
-def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
-    """Return a cause if the two training steps use different dtypes for a parameter, and this explains the difference.
-
-    It does if both differ at the first step by no more than the rounding to these dtypes. Else return None.
-    """
-    differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
-    if not differing:
-        return None
-    name, dtypes = differing[0]
-    are_rounded = FORMATS.keys() >= set(dtypes)  # conversion to an integer does not round
-    if not are_rounded or rows[0].greatest() > ROUNDING * coarsest_ulp(dtypes):
-        return None
-    return Cause(
-        "another dtype",
-        f"{name!r} is {dtypes[0]} in the old step and {dtypes[1]} in the new one, and at step {rows[0].step} both "
-        "differ by no more than rounding to these dtypes",
-    )
-
-
-def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, max_ulp: float) -> Cause | None:
-    """Return the cause "rounding that has grown" if it applies, else None.
-
-    It applies if the earlier steps differ by at most `max_ulp`, and the first larger difference is at most GROWTH times
-    as large as theirs.
-    """
-    differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
-    if clips.first is not None and clips.first.ulps is not None:
-        differences.append((clips.first.step, clips.first.ulps))
-    step, difference = min(differences, default=(1, 0.0))
-    before = max((row.greatest() for row in rows if row.step < step), default=0.0)
-    if not 0 < difference <= GROWTH * before:
-        return None
-    return Cause(
-        "rounding that has grown",
-        f"before step {step}, both already differ by {before:.3g} ULP. Each step starts from the previous one, so "
-        "rounding grows. Compare each step by itself with --resync, or fewer steps with --steps. Or raise --max-ulp",
-    )
-
-
-def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0. Else return []."""
-    coefs = [coef for line in lines for coef in line.coefs()]
-    return [coefs[0]] if len(coefs) == 1 and coefs[0] else []

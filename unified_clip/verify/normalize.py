@@ -9,13 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..recording import runs
 from ..recording.lines import encode
 from ..recording.natives.evidence import NativeCall, ObservedTensors, fields
 from ..recording.pairing import count_mergeable, merge_calls
-from ..recording.runs import RecordedCall
+from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.types import Dense
 from .name_gradients import NameMatch, NameMatcher, Parameters, clipped_gradients, stored_gradients
 from .run import ScriptRun
@@ -44,6 +44,9 @@ class NormalizedRecording:
     not_gradients: Counter[str] = field(default_factory=Counter)
     """The number of calls on tensors that are not gradients, by function. These calls are left out."""
 
+    optimizer_steps: list[OptimizerStep] = field(default_factory=list)
+    """The recorded steps of optimizers, with the number of their training step."""
+
     order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
     """By step: a list with a set for each call, in order. The set has the names of the call's parameters, as both runs
     share them.
@@ -61,7 +64,8 @@ def normalize(
     """Rewrite the recording of a run so that it can be compared, write it to `path`, and return it.
 
     Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
-    out calls on tensors that are not gradients. If the run has no call, use the clips of the step's own code.
+    out calls on tensors that are not gradients. If the run has no call, use the clips of the step's own code. Leave out
+    the steps of optimizers if the other run has another number of them in a training step.
 
     weights: The initial weights.
     steps: The number of batches.
@@ -69,9 +73,10 @@ def normalize(
     reference: The other run's recording. The calls of this run are sorted like its calls.
     """
     recording = runs.read(run.directory / RECORDING)
-    recorded = recording.lines
-    lines = list(_distribute_over_steps(recorded, run, steps)) or list(_lines_of_own_clipping(run, steps))
+    recorded = list(_distribute_over_steps(recording.lines, run, steps))
+    lines = recorded or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, path)
+    result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
         matcher = NameMatcher(run, weights, step, steps)
         calls = []
@@ -89,16 +94,40 @@ def normalize(
         result.lines += _in_order_of(merged, order, reference.order.get(step, []) if reference else [])
     header = (run.directory / RECORDING).read_text(encoding="utf-8").partition("\n")[0]
     logged = recording.logged if run.yields else [each.model_copy(update={"step": steps}) for each in recording.logged]
-    written = [header, *(line.model_dump_json(exclude_unset=True) for line in result.lines)]
-    written += [encode(each.model_dump(mode="json", exclude_unset=True)) for each in logged]
-    path.write_text("".join(f"{line}\n" for line in written), encoding="utf-8")
+    items = [*_with_optimizers(result, recorded, reference), *logged]
+    written = [
+        encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses"})) for each in items
+    ]
+    path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")
     return result
 
 
-def _distribute_over_steps(lines: list[RecordedCall], run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
-    """Yield the calls with the number of their step.
+def _with_optimizers(
+    result: NormalizedRecording, recorded: Sequence[RecordedCall], reference: NormalizedRecording | None
+) -> list[RecordedCall | OptimizerStep]:
+    """Return the calls of a recording and, among them, the steps of optimizers.
 
-    If the training step returns only once, at the end, assign the same number of calls to each step. If the calls
+    A step of an optimizer comes before the calls of its training step if no recorded call was before it, else after
+    them. Return no steps of optimizers if `reference`, the other run, has another number of them in a training step.
+    """
+
+    def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
+        if isinstance(item, RecordedCall):
+            return item.step, 1
+        is_early = bool(recorded) and item.calls <= sum(line.step < item.step for line in recorded)
+        return item.step, 0 if is_early else 2
+
+    counts = [Counter(item.step for item in each.optimizer_steps) for each in (result, reference or result)]
+    return sorted([*result.lines, *(result.optimizer_steps if counts[0] == counts[1] else ())], key=place)
+
+
+Line = TypeVar("Line", RecordedCall, OptimizerStep)
+
+
+def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) -> Iterator[Line]:
+    """Yield recorded lines with the number of their step.
+
+    If the training step returns only once, at the end, assign the same number of lines to each step. If the lines
     cannot be divided in this way, yield them unchanged.
     """
     if run.yields or len(lines) % steps:

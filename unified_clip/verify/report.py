@@ -12,17 +12,22 @@ from .. import _json
 from .._display import cell
 from ..recording.report import model
 from ..recording.report.agreement import losses
-from ..recording.report.sentences import UNEXPLAINED, describe
+from ..recording.report.remedies import remedies
+from ..recording.report.sentences import UNEXPLAINED, describe, with_remedies
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
-from .compare import StepComparison, Verification
-from .step_pairing import MaxDistance
+from .compare import Verification
+from .step_comparison import StepComparison
+from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
 """A table with up to this many rows is printed whole."""
 
 FIRST_ROWS = 3
 """A longer table is shortened: this many rows are printed at its beginning, and from the first difference on."""
+
+MOST_PARAMETERS = 3
+"""A sentence has at most this many parameters that differ. The JSON data have all of them."""
 
 WIDTH = 200
 """The number of characters in a line if the output is not a terminal."""
@@ -102,7 +107,7 @@ def _without_clip(result: Verification) -> list[str]:
 
 def _noise(result: Verification) -> list[str]:
     """Return a list with a sentence about the parameters whose gradients are only rounding noise, or []."""
-    names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.noise)))
+    names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.parameters.noise)))
     if not names:
         return []
     listed = ", ".join(map(repr, names[:FIRST_ROWS])) + (", ..." if len(names) > FIRST_ROWS else "")
@@ -115,7 +120,7 @@ def _noise(result: Verification) -> list[str]:
 
 def _uncompared(result: Verification) -> str:
     """Return a phrase with the stages that could not be compared at any step. Return '' if there are none."""
-    unknown = [what for stage, what in TENSOR_STAGES.items() if all(getattr(row, stage) is None for row in result.rows)]
+    unknown = [what for stage, what in TENSOR_STAGES.items() if not any(_distances(row, stage) for row in result.rows)]
     return f", except {' and '.join(unknown)}, which were not compared" if unknown else ""
 
 
@@ -126,7 +131,7 @@ def _stages(result: Verification) -> list[str]:
     the first sentence.
     """
     why = [str(result.finding)] if result.finding else []
-    clips = describe(result.clips)
+    clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
     if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
         first, *rest = (_format_stage(result, stage) for stage in stages)
@@ -144,21 +149,30 @@ def _first_difference(result: Verification, stage: Stage) -> float:
 
 def _format_stage(result: Verification, stage: Stage) -> str:
     what = TENSOR_STAGES[stage]
-    known = [(row, distance) for row in result.rows if isinstance(distance := getattr(row, stage), MaxDistance)]
+    known = [(row, distances) for row in result.rows if (distances := _distances(row, stage))]
     if not known:
         return f"{what.capitalize()} were not compared: at least one of the two training steps does not yield them."
-    differ = [(row, distance) for row, distance in known if distance.ulps > result.max_ulp]
+    differ = [(row, distances) for row, distances in known if distances[0].ulps > result.max_ulp]
     if not differ:
         all_of_them = f"all {len(known)} steps" if len(known) > 1 else "the one step"
         which = all_of_them if len(known) == len(result.rows) else f"{len(known)} of {len(result.rows)} steps"
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         return f"{what.capitalize()} are equal in {which}{allowed}."
-    row, distance = differ[0]
-    greatest = max((distance for _, distance in differ), key=lambda distance: distance[:2])
+    row, distances = differ[0]
+    greatest = max((distances[0] for _, distances in differ), key=lambda distance: distance[:2])
+    differing = [each for each in distances if each.ulps > result.max_ulp]
+    worst = [f"{each.parameter!r} ({_format_distance(each)})" for each in differing[:MOST_PARAMETERS]]
+    others = len(differing) - MOST_PARAMETERS
+    rest = f" and {others} other{'s' * (others > 1)}" if others > 0 else ""
+    count = f"{len(differing)} of {len(distances)} parameters"
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there most in {distance.parameter!r} "
-        f"({_format_distance(distance)}); overall at most by {_format_distance(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, there in {count}: {', '.join(worst)}{rest}. Over all "
+        f"steps, they differ by at most {_format_distance(greatest)}."
     )
+
+
+def _distances(row: StepComparison, stage: Stage) -> Sequence[ParameterDistance]:
+    return row.parameters.tensors if stage == "tensors" else row.parameters.update
 
 
 def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
@@ -186,7 +200,7 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
         *(("-" if loss is None else f"{loss:.9g}") for loss in row.losses if with_losses),
         *(_numbers([number for line in lines for number in line.norms()], max) for lines in (row.old, row.new)),
         *(_numbers([number for line in lines for number in line.coefs()], min) for lines in (row.old, row.new)),
-        *("-" if distance is None else _format_distance(distance) for distance in (row.tensors, row.update)),
+        *(_format_distance(each[0]) if (each := _distances(row, stage)) else "-" for stage in TENSOR_STAGES),
         VERDICTS[differing[0] if differing else "" if row.has_clip else "no clip"],
     ]
 
@@ -202,7 +216,7 @@ def _numbers(numbers: Sequence[float | None], which: Any) -> str:
     return f"{which(known):.9g} ({which.__name__} of {len(known)}{unknown})"
 
 
-def _format_distance(distance: MaxDistance) -> str:
+def _format_distance(distance: ParameterDistance) -> str:
     return "0" if not distance.ulps else f"{distance.ulps:.3g} ULP, {distance.relative:.2g}"
 
 
@@ -232,7 +246,10 @@ def _step_data(row: StepComparison, max_ulp: float) -> dict[str, Any]:
         "differs": row.differing(max_ulp),
         "old": [line.model_dump(include=keys) for line in row.old],
         "new": [line.model_dump(include=keys) for line in row.new],
-        "noise": sorted(row.noise),
+        "noise": sorted(row.parameters.noise),
+        "parameters": {
+            stage: [each._asdict() for each in _distances(row, stage) if each.ulps > max_ulp] for stage in TENSOR_STAGES
+        },
         "loss": dict(zip(("old", "new"), row.losses, strict=True)),
         **{stage: distance and distance._asdict() for stage, distance in row.distances().items()},
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ POLL = 0.005
 """Seconds between two searches for the output of the old step."""
 
 HOW = (
-    "Yield the parameters themselves (torch.nn.Parameter, tf.Variable, Paddle's parameters). If the step computes with "
-    "arrays, continue with the weights that yield returns, as in: weights = (yield weights, gradients) or weights"
+    "Yield the parameters themselves (torch.nn.Parameter or views of it, tf.Variable, Paddle's parameters). If the "
+    "step computes with arrays, continue with the weights that yield returns, as in: weights = (yield weights, "
+    "gradients) or weights"
 )
 
 
@@ -81,7 +84,8 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
     InvalidStepError: without `is_sent`, a parameter may be a copy, so that writing would have no effect. Then nothing
         is written.
     """
-    writers = {name: _writer(parameter) for name, parameter in parameters.items() if name in weights}
+    memory = cache(_memory_of_parameters)
+    writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None and not is_sent:
             raise InvalidStepError(
@@ -93,22 +97,32 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
             write(weights[name])
 
 
-def _writer(parameter: Any) -> Callable[[Any], object] | None:
+def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
     """Return a function that assigns an array to a parameter.
 
-    Return None for a tensor that may be a copy: in PyTorch, if it is neither a Parameter nor a leaf that requires a
-    gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
+    Return None for a tensor that may be a copy: in PyTorch, if it is neither a Parameter, nor a view of one, nor a leaf
+    that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
+
+    memory: A function that returns the result of `_memory_of_parameters`.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":
         torch = sys.modules["torch"]
         is_own = isinstance(parameter, torch.nn.Parameter) or (parameter.is_leaf and parameter.requires_grad)
+        is_own = is_own or parameter.untyped_storage().data_ptr() in memory()
         return (lambda array: parameter.data.copy_(torch.from_numpy(array))) if is_own else None
     if framework == "paddle":
         is_own = hasattr(parameter, "trainable")  # tensors that are no parameters do not have it
         return parameter.set_value if is_own else None
     assign_to = getattr(parameter, "assign", None)
     return assign_to if callable(assign_to) else None
+
+
+def _memory_of_parameters() -> set[int]:
+    """Return the address of the memory of each `torch.nn.Parameter` in this process."""
+    kind = sys.modules["torch"].nn.Parameter
+    parameters = (each for each in gc.get_objects() if issubclass(type(each), kind))
+    return {each.untyped_storage().data_ptr() for each in parameters if each.numel()}
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:

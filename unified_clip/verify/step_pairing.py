@@ -24,12 +24,15 @@ STORAGE_ULPS = 4
 Some steps round twice.
 """
 
+FAR = 10
+"""A parameter that moves farther than this many times the largest update of the other side began with other weights."""
+
 GREATEST = 2.0**127
 """Above this number, one ULP of float32 does not grow any more."""
 
 
-class MaxDistance(NamedTuple):
-    """The largest distance between paired tensors, in ULP and relative, with the name of the parameter."""
+class ParameterDistance(NamedTuple):
+    """The largest distance between two paired tensors, in ULP and relative, with the name of the parameter."""
 
     ulps: float
     relative: float
@@ -63,7 +66,7 @@ class StepPairing:
         self._yields_each_step = all(run.yields for run in self._runs)
         first = 1 if self._yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
-        self._shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
+        self.shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
         self.names, self.axes = match_layout(old_values, new_values, names)
         first_old, first_new = (run.outputs[0].parameters for run in self._runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
@@ -102,13 +105,49 @@ class StepPairing:
                 found.add(pair.name)
         return found
 
+    def orders(self) -> dict[str, str]:
+        """Return {old name of a matrix: order of its elements in the new run}: "same", "transposed" or "reshaped".
+
+        A matrix is reshaped if its elements have the same order, but its shape is transposed. Leave out matrices with
+        one row or one column.
+        """
+        found = {}
+        for name, other in self.names.items():
+            old, new = (
+                run.outputs[0].parameters[own].values() for run, own in zip(self._runs, (name, other), strict=True)
+            )
+            if old.ndim != 2 or 1 in old.shape:
+                continue
+            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, new.T)
+            found[name] = "reshaped" if is_reshaped else "transposed" if self.axes[name] == (1, 0) else "same"
+        return found
+
+    def not_loaded(self) -> tuple[str, list[str]] | None:
+        """Return (side, names of its parameters that are far from their initial weights after step 1), else None.
+
+        They are farther than FAR times the largest update of the other side. Return None if all parameters are.
+        """
+        pairs = [
+            pair
+            for pair in self.updates(1)
+            if pair.name in self._initial[0] and self.names[pair.name] in self._initial[1]
+        ]
+        scale = max((_greatest(self._initial[0][pair.name]) for pair in pairs), default=0.0)
+        for side, other in (("new", "old"), ("old", "new")):
+            most = max((_greatest(getattr(pair, other)) for pair in pairs), default=0.0)
+            limit = max(FAR * most, TOLERANCE * scale)
+            far = [pair.name for pair in pairs if _greatest(getattr(pair, side)) > limit]
+            if 0 < len(far) < len(pairs):
+                return side, far
+        return None
+
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
         """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
 
         A missing gradient has the same effect as zeros.
         """
         both = [pair for pair in self.names.items() if pair[0] in sides[0] or pair[1] in sides[1]]
-        for side, names, shapes in zip(sides, zip(*both, strict=True), self._shapes, strict=False):
+        for side, names, shapes in zip(sides, zip(*both, strict=True), self.shapes, strict=False):
             for name in names:
                 side.setdefault(name, np.zeros(shapes[name]))
 
@@ -202,17 +241,21 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
 
 
+def _apart(old: Float64s, new: Float64s) -> float:
+    return float(np.abs(old - new).sum())
+
+
 def _close(old: Float64s, new: Float64s) -> bool:
     return bool(np.abs(old - new).max(initial=0.0) <= TOLERANCE * _greatest(old))
 
 
-def max_distance(pairs: Iterable[TensorPair]) -> MaxDistance | None:
-    """Return the largest distance of these pairs. Return None if there are no pairs."""
-    return max(map(_distance, pairs), key=lambda distance: distance[:2], default=None)
+def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:
+    """Return the distance of each pair, the largest first."""
+    return sorted(map(_distance, pairs), key=lambda distance: distance[:2], reverse=True)
 
 
-def _distance(pair: TensorPair) -> MaxDistance:
-    return MaxDistance(*tensor_distance(*pair[1:]), pair.name)
+def _distance(pair: TensorPair) -> ParameterDistance:
+    return ParameterDistance(*tensor_distance(*pair[1:]), pair.name)
 
 
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:

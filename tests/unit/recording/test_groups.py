@@ -213,3 +213,67 @@ def test_positions_of_two_calls_are_not_one_weight(compared: Any) -> None:
     steps = [{"step": 2, **STEP}]
     found = compared([*old, *steps], [*new, *steps])
     assert found.first.ulps_at_its_size > 64
+
+
+@pytest.mark.parametrize("norms", [True, False])
+def test_a_group_that_one_run_does_not_clip_is_left_out(compared: Any, norms: bool) -> None:
+    old = [{**each, "step": 1} for each in per_group(1)[:2]]
+    old[1] = {**old[1], "parameters": {"bias": old[1]["parameters"]["0"]}}
+    if not norms:
+        old = without_norms(old)
+    for a, b, name in ((old, old[:1], "b"), (old[:1], old, "a")):
+        (cause,) = compared(a, b).findings
+        assert cause.kind == "left out"
+        assert cause.sentence.startswith(f"{name}.jsonl differs from ")
+        listed = " ('bias')" if norms else ""
+        assert f"it does not clip 1 of 3 gradients{listed}. Pass them to a clip call, too" in cause.sentence
+
+
+def test_a_call_that_clips_the_same_gradients_again_is_not_left_out(compared: Any) -> None:
+    old = [{**per_group(1)[0], "step": 1}] * 2
+    assert mistakes(compared(old, old[:1])) == []
+
+
+def test_clips_of_several_groups_after_the_step_are_late(compared: Any) -> None:
+    early = per_group(3)
+    late = [each for n in range(0, 9, 3) for each in (early[n + 2], *early[n : n + 2])]
+    assert [each.kind for each in compared(early, late).findings] == ["clipping after the step"]
+    assert compared(late, late).first is None
+
+
+def test_clips_of_several_groups_after_each_micro_batch_are_several_clips(compared: Any) -> None:
+    old = per_group(2)
+    old = [{**each, "step": 1 + index // 3, **({"backward_calls": 2} if "settings" in each else {})}
+           for index, each in enumerate(old)]  # fmt: skip
+    often = [each for n in range(0, 6, 3) for each in (*old[n : n + 2], *old[n : n + 3])]
+    (cause,) = compared(old, often).findings
+    assert cause.kind == "several clips before a step"
+    assert "b.jsonl clips the same gradients 4 times before step 1 of the optimizer, and a.jsonl 2 times" in str(cause)
+
+
+def test_a_weight_decay_of_all_groups_is_named_beside_those_of_each_group(compared: Any) -> None:
+    old, new = by_total_norm(3), by_total_norm(3, weight=2.0)
+    new = [{**each, "settings": {"lr": 0.1, "weight_decay": 0.1}} if "settings" in each else each for each in new]
+    new[0] = old[0]
+    (cause,) = [each for each in compared(old, new).findings if each.kind == "another optimizer"]
+    assert "weight_decay 0.1 instead of 0.1 and 0 in its parameter groups" in cause.sentence
+
+
+def test_a_rate_of_0_is_part_of_a_shifted_schedule(compared: Any) -> None:
+    def with_rates(*rates: float) -> Lines:
+        lines = by_total_norm(3, weight=1.0 + rates[0])
+        return [{**each, "settings": {"lr": rates[each["step"] - 1]}} if "settings" in each else each for each in lines]
+
+    found = compared(with_rates(0.0, 0.1, 0.2), with_rates(0.1, 0.2, 0.3))
+    first = next(each for each in found.divergences if each.stage == "learning rate")
+    assert (first.step, first.a, first.b) == (1, 0.0, 0.1)
+    assert "shifted step" in mistakes(found)
+
+
+@pytest.mark.parametrize(("factor", "advice"), [(2.0, True), (0.5, False)])
+def test_gradients_that_are_sums_over_passes_are_to_be_divided(compared: Any, factor: float, advice: bool) -> None:
+    new = [{**each, **({"backward_calls": 2} if "settings" in each else {})} for each in by_total_norm(2, factor)]
+    (cause,) = compared(by_total_norm(2), new).findings
+    assert cause.kind == "gradient accumulation"
+    text = "The gradients of b.jsonl are the sums of these passes: divide each loss by the number of passes"
+    assert (text in cause.sentence) is advice

@@ -455,9 +455,17 @@ def test_the_first_difference_is_reported_first_and_its_cause_after_it(
 def test_a_difference_without_a_cause_is_reported_as_unexplained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = GLOBAL.replace("grads, _ =", "grads['bias'] = grads['bias'] + np.float32(1); grads, _ =")
+    new = GLOBAL.replace("grads, _ =", "uc.clip_by_global_norm({'bias': grads['bias'] + 1}, 0.5); grads, _ =")
     assert run(tmp_path, GLOBAL, new) == 1
     assert "Unexplained: " in capsys.readouterr().out
+
+
+def test_gradients_that_change_after_the_clip_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5); grads['bias'] *= np.float32(2)")
+    data = verified(tmp_path, capsys, GLOBAL, new)
+    assert data["steps"][0]["differs"] == ["tensors", "update"]
+    assert data["finding"]["mistake"] == "the clip does not reach the step"
+    assert "yields are not the results of its clip calls: 'bias'. Other code changes" in data["finding"]["text"]
 
 
 def two_calls(order: str, limit: str = "0.5") -> str:

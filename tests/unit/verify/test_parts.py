@@ -19,9 +19,10 @@ from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors,
 from unified_clip.recording.rounding import Distance
 from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, name_gradients, normalize, report, step_pairing
-from unified_clip.verify.compare import StepComparison, Verification
+from unified_clip.verify import compare, find_causes, name_gradients, normalize, report, step_pairing
+from unified_clip.verify.compare import Verification
 from unified_clip.verify.run import Script, ScriptRun, StepOutput, VerifyError
+from unified_clip.verify.step_comparison import StepComparison, TensorComparison
 
 SCRIPT = Script("old", Path("old.py"), "step", "old.py:step")
 
@@ -32,7 +33,7 @@ def dense(*values: float) -> Dense:
 
 def row(step: int, ulps: float) -> StepComparison:
     """A step whose clips are the same and whose norms are so far apart."""
-    return StepComparison(step, [], [], Distance(ulps, 0.0), None, None, None, True)
+    return StepComparison(step, [], [], Distance(ulps, 0.0), None, TensorComparison(), True)
 
 
 def written(path: Path, **changes: Any) -> Path:
@@ -69,7 +70,7 @@ def test_steps_with_other_parameters_are_rejected(
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
 def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
     same = compare_runs(*[written(tmp_path / "run.jsonl")] * 2)
-    found = compare._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
+    found = find_causes._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
     assert (found is not None) is grown
 
 
@@ -259,11 +260,12 @@ def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> Non
 
 
 def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> None:
-    far = step_pairing.MaxDistance(0.0, 0.0, "a")
-    rows = [row(1, 0), dataclasses.replace(row(2, 0), update=far)]
+    far = [step_pairing.ParameterDistance(0.0, 0.0, "a")]
+    rows = [row(1, 0), dataclasses.replace(row(2, 0), parameters=TensorComparison(update=far))]
     found = cast(Verification, SimpleNamespace(rows=rows))
     assert report._uncompared(found) == ", except the clipped gradients, which were not compared"
-    found = cast(Verification, SimpleNamespace(rows=[dataclasses.replace(each, tensors=far) for each in rows]))
+    rows = [dataclasses.replace(each, parameters=each.parameters._replace(tensors=far)) for each in rows]
+    found = cast(Verification, SimpleNamespace(rows=rows))
     assert report._uncompared(found) == ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
@@ -107,29 +107,36 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     different = [name or "the weight" for name, a, b in numbers(pair, "weight") if not _agree(a, b)]
     if different:
-        return Cause("other initial weights", f"{_names(different)} differ before the first step")
+        return Cause("other initial weights", f"{names_text(different)} differ before the first step")
     if point.first.stage == "weight":
         return None
     orders = _orders(pair)
     if others := [name for name, order in orders.items() if order == "other"]:
-        sentence = f"{_names(others)} have equal norms before the first step, but other elements or another order"
+        sentence = f"{names_text(others)} have equal norms before the first step, but other elements or another order"
         return Cause("other initial weights", sentence)
-    return _untransposed(pair, orders)
+    return untransposed({name: pair.a.parameters[name].shape for name in orders}, orders)
 
 
-def _untransposed(pair: CallPair, orders: dict[str, str]) -> Cause | None:
-    """Return a cause if square weights are not transposed, but all other matrices are, else None.
+def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
+    """Return a cause if a port has not transposed some weights, else None.
 
-    orders: The result of `_orders`. Matrices with one row or one column do not count.
+    These are weights that it has reshaped, and square ones if it has transposed weights that are not square. Square
+    embeddings look alike, but frameworks do not transpose them.
+
+    shapes: The shapes of the weights in the first run.
+    orders: The order of the elements of each weight in the second run: "same", "transposed" or "reshaped".
     """
-    matrices = {name: pair.a.parameters[name].shape for name in orders if len(pair.a.parameters[name].shape) == 2}
+    if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
+        sentence = f"{names_text(reshaped)} have transposed shapes, but the same order of elements"
+        return Cause("untransposed weight", f"{sentence}: transpose them, do not reshape them")
+    matrices = {name: shapes[name] for name in orders if len(shapes[name]) == 2 and 1 not in shapes[name]}
     square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
-    rest = [name for name, (rows, columns) in matrices.items() if rows != columns and 1 not in (rows, columns)]
-    if not square or not rest or any(orders[name] != "transposed" for name in rest):
+    rest = [name for name, order in orders.items() if name in matrices and order == "transposed"]
+    if not square or not any(len({*matrices[name]}) == 2 for name in rest):
         return None
     sentence = (
-        f"{_names(square)} have the same order of elements in both runs, but {_names(rest)} are transposed, as between "
-        "PyTorch and other frameworks. Transpose square weights too"
+        f"{names_text(square)} have the same order of elements in both runs, but {names_text(rest)} are transposed, as "
+        "between PyTorch and other frameworks. Transpose square weights too, unless they are embeddings"
     )
     return Cause("untransposed weight", sentence)
 
@@ -215,8 +222,13 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     if not different:
         found = _orders(later) if not before else {}
         others = [name for name in names if found.get(name) == "other"]
-        return Cause("other initial weights", f"{place}, but {_names(others)} have other elements") if others else None
-    place = f"{place}, but {_names(different)}, which no step changes before step {later.a.step}, differ there"
+        return (
+            Cause("other initial weights", f"{place}, but {names_text(others)} have other elements") if others else None
+        )
+    if later.a.step == pair.a.step:
+        place = f"{place}, but {names_text(different)}, which another call of this step clips, differ before the clip"
+    else:
+        place = f"{place}, but {names_text(different)}, which no step changes before step {later.a.step}, differ there"
     if not before:
         return Cause("other initial weights", f"{place}, at their first clip. Compare their initial weights")
     step = before[-1].a.step
@@ -250,8 +262,8 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
             rest -= {*known}
         rest_here = rest & {*both.a.parameters}
         if rest_here:
-            return found, _names(sorted(rest_here))
-    return found, _names(sorted(rest)) if rest else ""
+            return found, names_text(sorted(rest_here))
+    return found, names_text(sorted(rest)) if rest else ""
 
 
 def _shows_itself(a: float, b: float) -> bool:
@@ -319,6 +331,7 @@ def _agree(a: float, b: float) -> bool:
     return is_near(a, b) or abs(a - b) <= ROUNDING * 2.0**-24 * max(abs(a), abs(b))
 
 
-def _names(names: list[str]) -> str:
-    shown = [repr(name) for name in names[:3]] + [f"{len(names) - 3} others"] * (len(names) > 3)
+def names_text(names: Sequence[str]) -> str:
+    """Return names in quotes, at most 3, and the number of the others."""
+    shown = [repr(name) for name in names[:3]] + [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

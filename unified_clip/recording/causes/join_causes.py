@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause, CauseKind
 from ..divergence import Divergence, DivergencePoint, divergences
@@ -27,19 +27,17 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 def join(
-    points: Sequence[DivergencePoint], explained: Explained, steps: Sequence[StepDifference], pairs: Sequence[CallPair]
+    points: Sequence[DivergencePoint], explained: Explained, steps: Iterable[StepDifference]
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
 
-    A difference of optimizers' steps is left out if it has no effect on recorded numbers, or if a call has the same
-    kind of cause. A divergence without a cause may get one by elimination.
+    A difference of optimizers' steps is left out if a call has the same kind of cause. A divergence without a cause may
+    get one by elimination.
 
     points: The divergences of calls, with both runs.
     explained: The causes of the divergences in `points`.
-    steps: The differences of optimizers' steps.
-    pairs: The calls of both runs.
+    steps: The differences of optimizers' steps, without those that `effective` leaves out.
     """
-    steps = list(_effective(steps, pairs))
     known = {cause.kind for causes in explained.values() for cause in causes}
     steps = [each for each in steps if not known & {each.cause.kind, *SHOWN_BY.get(each.cause.kind, ())}]
     explained, steps = _accumulated(points, explained, steps)
@@ -47,12 +45,16 @@ def join(
     return _by_elimination(points, joined)
 
 
-def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> Iterator[StepDifference]:
+def effective(
+    steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Callable[[int], bool] | None = None
+) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
     A difference that acts before the clip is yielded if numbers of its step differ. Any other difference is yielded if
     numbers of a later step differ. Both are also yielded if these numbers were not recorded. A difference in clips is
     always yielded.
+
+    has_effect: As for `compare`. If given, it decides on differences that act after the clip.
     """
     measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
     differing = {
@@ -69,7 +71,7 @@ def _effective(steps: Sequence[StepDifference], pairs: Sequence[CallPair]) -> It
         elif _acts_first(each.divergence):
             if step in differing or step not in measured:
                 yield each
-        elif last_differing > step or last_measured <= step:
+        elif has_effect(step) if has_effect else last_differing > step or last_measured <= step:
             yield each
 
 
@@ -80,7 +82,8 @@ def _accumulated(
 
     Return (explained, steps), without what was removed:
 
-    - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients".
+    - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients",
+      and advise to divide the losses.
     - If the gradients have another cause, remove the difference in backward passes.
     - If they have no cause, or if the numbers of backward passes are equal, remove nothing.
     """
@@ -92,8 +95,20 @@ def _accumulated(
     scaled = [first for first, cause in causes if cause.kind == SCALED]
     if scaled and _is_factor_of_passes(passes.divergence, scaled[0]):
         rest = {first: [each for each in found if each.kind != SCALED] for first, found in explained.items()}
-        return {first: found for first, found in rest.items() if found or first not in scaled}, list(steps)
+        summed = passes._replace(cause=_with_advice(passes, scaled[0], points[0]))
+        steps = [summed if each is passes else each for each in steps]
+        return {first: found for first, found in rest.items() if found or first not in scaled}, steps
     return explained, [each for each in steps if each is not passes]
+
+
+def _with_advice(passes: StepDifference, scaled: Divergence, point: DivergencePoint) -> Cause:
+    """Return the cause of `passes`, with advice if the gradients of the run with more backward passes are larger."""
+    sides = (point.a, point.b)
+    more, larger = (sides[float(str(each.b)) > float(str(each.a))] for each in (passes.divergence, scaled))
+    if more is not larger:
+        return passes.cause
+    sentence = f"{passes.cause.sentence}. The gradients of {more.name} are the sums of these passes"
+    return passes.cause._replace(sentence=f"{sentence}: divide each loss by the number of passes")
 
 
 def _is_factor_of_passes(passes: Divergence, scaled: Divergence) -> bool:

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
@@ -16,6 +17,7 @@ from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import PRODUCT, is_near
 from ..runs import RecordedCall, RecordedRun
+from .before_clips import names_text
 
 DESCENT = 0.1
 """The relative difference up to which the multiples in `_is_descent` count as equal. They are inexact, because they are
@@ -139,6 +141,39 @@ def shifted(point: DivergencePoint) -> Cause | None:
                     f"step{'s' * (shift != 1)} later: {run.name} leaves out the start of {other.name}, such as a batch",
                 )
     return None
+
+
+def left_out_calls(point: DivergencePoint) -> Cause | None:
+    """Return a cause if one run has fewer clip calls in the step, which clip only some gradients of the other run.
+
+    The norms of these calls have to be norms of calls of the other run. No other call may have these norms, too: it may
+    clip the same gradients again.
+    """
+    for run, other in point.both_ways():
+        few, rest = (calls_of_number(each, point.first.step) for each in (run, other))
+        every = [*rest]
+        for call in few:
+            same = next((each for each in rest if call.rule == each.rule and _have_near_norms(call, each)), None)
+            if same is not None:
+                rest.remove(same)
+        is_again = any(_have_near_norms(call, each) for call in few for each in rest)
+        if few and 0 < len(rest) == len(every) - len(few) and not is_again:
+            return point.cause("left out", f"it does not clip {_gradients_of(rest, every)}", run)
+    return None
+
+
+def _have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
+    norms = [sorted(each.known_norms()) for each in (a, b)]
+    is_near = partial(math.isclose, rel_tol=PRODUCT)
+    return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
+
+
+def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) -> str:
+    """Return a phrase about the gradients of some of the calls of a step, by name if names were recorded."""
+    count, total = (sum(map(count_of, each)) for each in (calls, every))
+    names = [name for call in calls for name in call.parameters if not name.isdecimal()]
+    listed = f" ({names_text(names)})" if names else ""
+    return f"{count} of {total} gradients{listed}. Pass them to a clip call, too, before the optimizer's step"
 
 
 def one_is_shorter(point: DivergencePoint) -> Cause | None:

@@ -82,7 +82,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
     causes = ruled_out(comparison)
     return [
         *map(about, (comparison.a, comparison.b)),
-        *_with_remedies(describe(comparison), remedies(comparison)),
+        *with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
         *losses(comparison),
         *where_to_look(comparison),
@@ -90,7 +90,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
     ]
 
 
-def _with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
+def with_remedies(described: Sequence[str], remedies: Mapping[CauseKind, Sequence[str]]) -> Iterator[str]:
     """Yield the sentences. After the first sentence about a cause, also yield the advice about this cause.
 
     remedies: The advice about each cause, by kind.

@@ -1,0 +1,157 @@
+"""`unified-clip verify` names weights that a port has not loaded, transposed or clipped, and parameters that differ."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip.cli import main
+
+STEPS = 3
+
+LAYERS = """
+import numpy as np
+import unified_clip.numpy as uc
+
+def gradients(w, batch):
+    hidden = np.tanh(batch["x"] @ w["in"])
+    middle = np.tanh(hidden @ w["mid"] + w["bias"])
+    error = (middle @ w["out"] - batch["y"]) / len(batch["y"])
+    last = error @ w["out"].T * (1 - middle**2)
+    first = last @ w["mid"].T * (1 - hidden**2)
+    return {"in": batch["x"].T @ first, "mid": hidden.T @ last, "bias": last.sum(0), "out": middle.T @ error}
+
+def step(weights, batches):
+    w = {name: array.copy() for name, array in weights.items()}
+    for batch in batches:
+        grads = gradients(w, batch)
+        CLIP
+        for name, grad in grads.items():
+            w[name] -= 0.125 * grad
+        yield w, grads
+"""
+"""A network of three layers. CLIP is to be replaced."""
+
+CLIP = "grads, _ = uc.clip_by_global_norm(grads, 0.01)"
+OLD = LAYERS.replace("CLIP", CLIP)
+
+PORT = OLD.replace("w = {name: array.copy() for name, array in weights.items()}", "w = load(weights)").replace(
+    "yield w, grads", "yield turned(w), turned(grads)"
+)
+PORT += """
+def turned(tensors):
+    return {name: array.T if array.ndim == 2 else array for name, array in tensors.items()}
+
+def load(weights):
+    stored = {name: array.T.copy() if array.ndim == 2 else array.copy() for name, array in weights.items()}
+    LOAD
+    return {name: array.copy() for name, array in turned(stored).items()}
+"""
+"""A port that stores its matrices transposed. LOAD is to be replaced by a mistake at loading."""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    source = np.random.default_rng(2)
+    shapes = {"in": (6, 5), "mid": (5, 5), "bias": (5,), "out": (5, 2)}
+    np.savez(tmp_path / "init.npz", **{name: source.normal(size=shape) for name, shape in shapes.items()})
+    np.savez(tmp_path / "batches.npz", x=source.normal(size=(STEPS, 8, 6)), y=source.normal(size=(STEPS, 8, 2)))
+    return ["--weights", str(tmp_path / "init.npz"), "--batches", str(tmp_path / "batches.npz"), "--max-ulp", "64"]
+
+
+def verify(tmp_path: Path, new: str, options: list[str]) -> int:
+    (tmp_path / "old.py").write_text(OLD, encoding="utf-8")
+    (tmp_path / "new.py").write_text(new, encoding="utf-8")
+    return main(["verify", f"{tmp_path}/old.py:step", f"{tmp_path}/new.py:step", *options])
+
+
+def data_of(tmp_path: Path, new: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert verify(tmp_path, new, [*options, "--format", "json"]) == 1
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, options: list[str]) -> None:
+    assert verify(tmp_path, PORT.replace("LOAD", ""), options) == 0
+
+
+@pytest.mark.parametrize(
+    ("load", "mistake", "text"),
+    [
+        (
+            "stored['mid'] = weights['mid'].copy()",
+            "untransposed weight",
+            "'mid' have the same order of elements in both runs, but 'in' and 'out' are transposed",
+        ),
+        (
+            "stored['in'] = weights['in'].reshape(5, 6)",
+            "untransposed weight",
+            "'in' have transposed shapes, but the same order of elements: transpose them, do not reshape them",
+        ),
+        (
+            "stored['bias'] = np.ones(5)",
+            "other initial weights",
+            "more than 10 times the largest update of the other step: 'bias'. Check that the new step loads them",
+        ),
+    ],
+)
+def test_a_mistake_at_loading_is_named_with_its_parameter(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], load: str, mistake: str, text: str
+) -> None:
+    finding = data_of(tmp_path, PORT.replace("LOAD", load), options, capsys)["finding"]
+    assert finding["mistake"] == mistake
+    assert text in finding["text"]
+
+
+def test_a_mistake_in_the_data_is_not_called_an_untransposed_weight(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = PORT.replace("LOAD", "").replace('batch["y"]) /', 'batch["y"] + 1) /')
+    finding = data_of(tmp_path, new, options, capsys)["finding"]
+    assert finding["mistake"] == "other data or loss"
+    assert "at step 1, both sides begin with the same parameters, and their gradients differ" in finding["text"]
+
+
+def test_a_clip_that_lacks_some_gradients_is_named_with_their_names(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = "; ".join(
+        f"grads |= uc.clip_by_global_norm({{n: grads[n] for n in {names}}}, 0.01)[0]"
+        for names in (("in", "mid"), ("bias", "out"))
+    )
+    (tmp_path / "both.py").write_text(LAYERS.replace("CLIP", groups), encoding="utf-8")
+    (tmp_path / "one.py").write_text(LAYERS.replace("CLIP", groups.split(";")[0]), encoding="utf-8")
+    assert main(["verify", f"{tmp_path}/both.py:step", f"{tmp_path}/one.py:step", *options]) == 1
+    expected = "Left out: one.py:step differs from both.py:step: it does not clip 2 of 4 gradients ('bias' and 'out')."
+    printed = capsys.readouterr().out
+    assert f"{expected} Pass them to a clip call, too, before the optimizer's step." in printed
+    assert "Unexplained" not in printed
+
+
+def test_every_parameter_that_differs_is_in_the_json_data_and_the_worst_are_printed(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = OLD.replace("0.125 * grad", "0.125 * grad * (name == 'bias' or 2)")
+    step = data_of(tmp_path, new, options, capsys)["steps"][0]
+    assert step["parameters"]["tensors"] == []
+    updates = step["parameters"]["update"]
+    assert {each["parameter"] for each in updates} == {"in", "mid", "out"}
+    assert [each["ulps"] for each in updates] == sorted((each["ulps"] for each in updates), reverse=True)
+    assert step["update"] == updates[0]
+    assert verify(tmp_path, new, options) == 1
+    assert "The updates differ from step 1 on, there in 3 of 4 parameters: " in capsys.readouterr().out
+
+
+def test_a_parameter_that_no_optimizer_has_is_named(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = OLD.replace("for name, grad in grads.items():", "for name, grad in {**grads, 'mid': 0}.items():")
+    finding = data_of(tmp_path, new, options, capsys)["finding"]
+    assert finding["mistake"] == "another optimizer"
+    assert (
+        "at step 1, only the old step changes 'mid'. Check that the optimizer of the new step gets" in finding["text"]
+    )

@@ -1,0 +1,73 @@
+"""The result of comparing two training steps at one step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..recording.rounding import Distance
+from ..recording.runs import RecordedCall
+from ..tensors.types import Stage
+from .step_pairing import ParameterDistance
+
+
+class TensorComparison(NamedTuple):
+    """The distances of all tensors of both runs at one step, the largest first.
+
+    A list is empty if there is nothing to compare.
+    """
+
+    tensors: Sequence[ParameterDistance] = ()
+    """The distances of the clipped gradients."""
+
+    update: Sequence[ParameterDistance] = ()
+    """The distances of the updates, which are the changes of the parameters by the step."""
+
+    noise: Collection[str] = ()
+    """The parameters that were not compared: their gradients are only rounding noise (see `StepPairing.noise`)."""
+
+
+@dataclass(frozen=True)
+class StepComparison:
+    """The comparison of both runs at one step: their clip calls, and the distance of their results at each stage.
+
+    The stages are the norm, the coefficient, the clipped gradients (tensors), and the update.
+    """
+
+    step: int
+    old: Sequence[RecordedCall]
+    new: Sequence[RecordedCall]
+    """`old` and `new` are the recorded clip calls of the old and of the new training step."""
+
+    norm: Distance | None
+    """The distance of both total norms. Here and below, None means that there is nothing to compare on one side."""
+
+    coefficient: Distance | None
+    parameters: TensorComparison
+    clips_alike: bool
+    """Whether both steps clip by the same rules, norm types and thresholds, in the same number of calls. A threshold
+    that is unknown on one side counts as the same."""
+
+    losses: tuple[float | None, float | None] = (None, None)
+    """The losses that the old and the new training step yield. None for a training step that yields no loss."""
+
+    @property
+    def has_clip(self) -> bool:
+        """Return whether the old or the new function called a clip at this step."""
+        return bool(self.old or self.new)
+
+    def distances(self) -> dict[Stage, Distance | ParameterDistance | None]:
+        """Return the largest distance at each stage, or None if there is nothing to compare."""
+        tensors, update = (next(iter(each), None) for each in (self.parameters.tensors, self.parameters.update))
+        return {"norm": self.norm, "coefficient": self.coefficient, "tensors": tensors, "update": update}
+
+    def greatest(self) -> float:
+        """Return the largest distance of all stages, in ULP. Return 0 if no stage was compared."""
+        return max((distance.ulps for distance in self.distances().values() if distance), default=0.0)
+
+    def differing(self, max_ulp: float) -> list[str]:
+        """Return the stages whose distance is more than `max_ulp`. Add "clip" if the clip calls differ."""
+        distances = self.distances().items()
+        stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
+        return [*([] if self.clips_alike else ["clip"]), *stages]
