@@ -307,7 +307,8 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         raise
     finally:
         for copy in copies.values():
-            copy.unlink(missing_ok=True)
+            with suppress(OSError):
+                copy.unlink(missing_ok=True)
     return [file.path for _, file in changed]
 
 
@@ -318,7 +319,7 @@ def is_written(ported: PortedFile) -> bool:
 
 def _write_beside(path: Path, content: bytes) -> Path:
     """Write this content to a temporary file in the directory of `path`, with the same mode. Return its path."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:
             file.write(content)

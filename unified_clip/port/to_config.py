@@ -119,14 +119,25 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         unknown = ", ".join(module.code(limit) for limit in reversed(passed))
     elif None in numbers:
         settings["threshold"], unknown = 1.0, module.code(passed[0])
-    elif len(numbers) == 2 and numbers[1] != -numbers[0]:  # type: ignore[operator]
+    elif len(numbers) == 2 and (numbers[1] != -numbers[0] or numbers[0] < 0):  # type: ignore[operator]
         settings["max"], settings["min"] = numbers
     else:
         settings["threshold"] = numbers[0]
     try:
         return Meaning(ClipConfig(rule=rule, **settings), unknown)
     except ConfigError as error:
-        raise UnsureError(f"unified_clip rejects the arguments of this clip: {error}") from None
+        key, _, problem = str(error).removeprefix("ClipConfig, ").partition(": ")
+        nodes = [order] if key == "norm_type" and order is not None else passed
+        code = " and ".join(_argument(module, node) for node in nodes)
+        what = "the arguments" if len(nodes) > 1 else "the argument"
+        raise UnsureError(f"unified_clip rejects {what} {code} of this clip: {problem}") from None
+
+
+def _argument(module: Module, node: cst.CSTNode) -> str:
+    """Return the code of an expression, with its keyword if it is a keyword argument, as in max_norm=1.0."""
+    parent = module.parents.get(node)
+    keyword = keyword_of(parent) if isinstance(parent, cst.Arg) else ""
+    return f"{keyword}={module.code(node)}" if keyword else module.code(node)
 
 
 def of_family(meaning: Meaning | None, family: str) -> Meaning | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import re
@@ -276,7 +277,7 @@ def test_what_json_cannot_write_is_a_string() -> None:
 # -- files
 
 
-@pytest.mark.parametrize("name", ["port.txt", "port.json", "PORT.HTML"])
+@pytest.mark.parametrize("name", ["port.txt", "port.json", "PORT.HTML", f"port{'t' * 246}.txt"])
 def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
     build.write(tmp_path / name, everything())
     text = (tmp_path / name).read_text(encoding="utf-8")
@@ -290,6 +291,8 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
         ("port", "the name of a report must end in .txt or .json or .html"),
         ("no/such/port.txt", "There is no directory"),
         ("a.json", "It is a directory. Pass another file."),
+        (f"{'t' * 300}.txt", ".txt cannot be written: File name too long. Pass another file."),
+        (f"{'t' * 300}/port.txt", "/port.txt cannot be written: File name too long. Pass another file."),
     ],
 )
 def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, name: str, said: str) -> None:
@@ -304,6 +307,22 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied\. Pass another file"):
+        build.write(tmp_path / "port.txt", everything())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_report_on_a_read_only_file_system_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("touch", "write_text", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
+        build.writer(tmp_path / "port.txt")
+    monkeypatch.setattr(build, "writer", lambda _: lambda _: "text")  # the file system may change during the work
+    with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
         build.write(tmp_path / "port.txt", everything())
 
 

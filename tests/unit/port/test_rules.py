@@ -301,10 +301,22 @@ def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
     assert ported(source)[0] == source
 
 
-def test_a_limit_that_ours_refuse_is_flagged() -> None:
-    text, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, -1.0)\n")
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("torch.nn.utils.clip_grad_norm_(p, -1.0)", "the argument -1.0 of this clip: it is -1.0. Give 0 or more"),
+        ("torch.nn.utils.clip_grad_norm_(p, max_norm=-1.0)", "the argument max_norm=-1.0 of this clip: it is -1.0."),
+        ("torch.nn.utils.clip_grad_norm_(p, 1.0, norm_type=-2)", "the argument norm_type=-2 of this clip: it is -2.0."),
+        (
+            "tensorflow.clip_by_value(grads, 1.0, -1.0)",
+            "the arguments -1.0 and 1.0 of this clip: min (1) is above max (-1)",
+        ),
+    ],
+)
+def test_a_limit_that_ours_refuse_is_flagged_with_the_argument_of_the_call(call: str, reason: str) -> None:
+    text, (site,) = ported(f"import {call.partition('.')[0]}\n{call}\n")
     assert site.verdict == "flagged"
-    assert "Give 0 or more" in site.reason
+    assert site.reason.startswith(f"unified_clip rejects {reason}")
     assert "unified_clip" not in text
 
 

@@ -46,16 +46,19 @@ def test_the_clip_comes_before_each_step() -> None:
         ),
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
-        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has more arguments than the loss"),
+        ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has arguments besides the loss"),
+        ((("optimizer.step()", "optimizer.minimize(*args)")), "in line 8 has arguments besides the loss"),
+        ((("optimizer.step()", "optimizer.minimize(**kwargs)")), "has arguments besides the loss"),
         ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Clip inside"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
+        ((("optimizer.step()", "optimizer.minimize(model(x).loss)")), "computes the loss in optimizer.minimize()"),
         (
             (("optimizer.step()", "x = optimizer._grad_clip")),
             "PyTorch has no optimizer._grad_clip, which line",
         ),
-        ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has more arguments than the loss"),
+        ((("optimizer.step()", "optimizer.minimize(f(x), parameters=p)")), "has arguments besides the loss"),
         ((("parameters=", "q=")), "optimizer may be created without parameters=. Pass parameters= by name"),
         (((", grad_clip=clip", "")), "If no other file uses clip either, it clips nothing: remove it."),
         ((("clip = paddle.nn.ClipGradByNorm(1.0)", "clip = f(paddle.nn.ClipGradByNorm(1.0))")), "write a line clip ="),
@@ -69,6 +72,43 @@ def test_a_step_with_unknown_parts_stays_unchanged(change: tuple[str, str], reas
     assert site.verdict == "flagged"
     assert reason in site.reason
     assert site.suggestion
+
+
+MINIMIZE = """\
+from paddle import fluid
+
+def train(model, x, optimizer):
+    with fluid.dygraph.guard():
+        clip = fluid.clip.GradientClipByNorm(1.0)
+        loss = model(x)
+        loss.backward()
+        optimizer.minimize(loss, grad_clip=clip)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("loss", ""),
+        ("loss.total", ""),
+        ("step_loss(model, x)", "Line 8 computes the loss in optimizer.minimize(). Assign the loss to a variable"),
+        ("step_loss(model, x).mean", "Line 8 computes the loss in optimizer.minimize()"),
+        ("*args", "optimizer.minimize() in line 8 has arguments besides the loss. Remove them if they are defaults"),
+        ("**kwargs", "optimizer.minimize() in line 8 has arguments besides the loss"),
+        ("loss, no_grad_set=frozen", "optimizer.minimize() in line 8 has arguments besides the loss"),
+    ],
+)
+def test_minimize_with_a_clip_becomes_a_step_if_it_has_only_a_loss_that_was_computed_before(
+    arguments: str, reason: str
+) -> None:
+    source = with_lines(MINIMIZE, ("(loss, grad", f"({arguments}, grad"))
+    text, (site,) = ported(source)
+    if reason:
+        assert (text, site.verdict) == (source, "flagged")
+        assert reason in site.reason
+    else:
+        assert text.endswith("\n        optimizer.step()\n")
+        assert site.verdict == "rewritten"
 
 
 CLASS = """\
@@ -165,9 +205,35 @@ def test_an_unscale_of_the_step_before_is_not_enough() -> None:
     assert ported(with_lines(PADDLE, ("optimizer.step()", lines)))[0].count("unscale_") == 2
 
 
-def test_an_unscale_in_some_cases_only_is_not_enough() -> None:
-    change = ("optimizer.step()", "if log:\n            scaler.unscale_(optimizer)\n        scaler.step(optimizer)")
-    assert ported(with_lines(PADDLE, change))[0].count("scaler.unscale_(optimizer)") == 2
+UNSCALE = "scaler.unscale_(optimizer)"
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"if amp:\n            {UNSCALE}\n        scaler.step(optimizer)",
+        f"with context():\n            {UNSCALE}\n        scaler.step(optimizer)",
+        "trainer.scaler.unscale_(optimizer)\n        scaler.step(optimizer)",
+        f"{UNSCALE}\n        for scaler in scalers:\n            scaler.step(optimizer)",
+        f"if amp:\n            {UNSCALE}\n            scaler.step(optimizer)\n        else:\n            {UNSCALE}\n"
+        "        scaler.step(optimizer)",
+    ],
+)
+def test_a_clip_is_flagged_if_its_gradients_may_be_unscaled(lines: str, native: bool) -> None:
+    source = with_lines(PADDLE, ("optimizer.step()", lines))
+    text, (site,) = ported(source, native=native)
+    assert (text, site.verdict) == (source, "flagged")
+    assert "unscales the gradients, but maybe not before each step. Move scaler.unscale_(optimizer)" in site.reason
+
+
+def test_a_clip_is_flagged_if_another_method_may_unscale_its_gradients() -> None:
+    source = CLASS.replace("self.opt.step()", "self.scaler.step(self.opt)")
+    assert ported(source)[0].count("self.scaler.unscale_(self.opt)\n") == 1
+    source += "\n    def log_norm(self):\n        self.scaler.unscale_(self.opt)\n"
+    text, (site,) = ported(source)
+    assert (text, site.verdict) == (source, "flagged")
+    assert "Line 11 unscales the gradients" in site.reason
 
 
 def test_parameters_out_of_sight_are_those_of_the_optimizer() -> None:

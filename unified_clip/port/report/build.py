@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
@@ -66,14 +67,20 @@ def build_report(
 def writer(path: Path) -> Callable[[Report], str]:
     """Return the function that formats a report for this file, chosen by the file's suffix.
 
-    ReportError: the suffix is unknown, the path is a directory, or its directory does not exist.
+    ReportError: the suffix is unknown, the path is a directory, or no file can be created in its directory.
     """
     if path.suffix.lower() not in WRITERS:
         suffixes = " or ".join(WRITERS)
         raise ReportError(f"{path}: the name of a report must end in {suffixes}. Pass such a name.", "UC203")
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
-        raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
+    try:
+        if path.is_dir() or not path.parent.is_dir():
+            reason = "It is a directory" if path.is_dir() else f"There is no directory {path.parent}"
+            raise ReportError(f"{path} cannot be written. {reason}. Pass another file.", "UC205")
+        new = _new_file(path)
+        new.touch()
+        new.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
     return WRITERS[path.suffix.lower()]
 
 
@@ -83,14 +90,24 @@ def write(path: Path, report: Report) -> None:
     ReportError: the file has another suffix, or cannot be written.
     """
     text = writer(path)(report)
-    new = path.resolve().with_name(f".{path.name}.{os.getpid()}")
+    new = _new_file(path)
     try:
         new.write_text(text, encoding="utf-8")
         new.replace(path.resolve())
     except OSError as error:
-        raise ReportError(f"{path} cannot be written: {error.strerror}. Pass another file.", "UC205") from None
+        raise _unwritable(path, error) from None
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _new_file(path: Path) -> Path:
+    """Return the path of the file that will replace the one at `path`. Its name is short: the other may be too long."""
+    return path.resolve().with_name(f".unified-clip.{os.getpid()}")
+
+
+def _unwritable(path: Path, error: OSError) -> ReportError:
+    return ReportError(f"{path} cannot be written: {error.strerror}. Pass another file.", "UC205")
 
 
 def read(path: Path) -> Report:

@@ -82,10 +82,12 @@ def _insert_clips(
 
     write_clip: A function that returns the lines of the clip.
 
-    UnsureError: with --native, an optimizer may have another clip, too. Then no step is changed.
+    UnsureError: a loss scaler may unscale the gradients before a step. Or, with --native, an optimizer may have another
+    clip, too. Then no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
+    unscaled = {step: _unscaled(file.module, step, each) for each in optimizers for step in each.steps}
     for argument, optimizer in zip(source.uses, optimizers, strict=True):
         file.edits.remove_argument(argument)
         name = _clip_name(file, argument, optimizer)
@@ -98,7 +100,7 @@ def _insert_clips(
                 clips = write_clip(name, _parameters(file.module, step, optimizer))
             if source.may_be_none:
                 clips = _block(f"if {name} is not None", clips)
-            file.edits.insert(step.statement, [*_unscaled(file.module, step, optimizer), *clips])
+            file.edits.insert(step.statement, [*unscaled[step], *clips])
             if step.kind == "minimize":
                 owner = file.module.tree.code_for_node(owner_of(step.call))
                 file.edits.replace(step.call, f"{owner}.step()")
@@ -139,36 +141,51 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"] if a loss scaler makes the step and the file lacks this line. Else return
-    [].
+    """Return ["scaler.unscale_(optimizer)"] if a loss scaler makes the step and no line above it has this code. Else
+    return [].
+
+    UnsureError: the file unscales the gradients elsewhere, for example in an `if`. A second call would be an error.
     """
-    if step.kind != "scaler":
+    if step.kind != "scaler" or _line_that_unscales(module, step, optimizer) is not None:
         return []
-    name = optimizer.binding.text
-    code = f"{module.code(owner_of(step.call))}.unscale_({name})"
-    ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
-    return [] if _stands_before(module, step.statement, code, ends) else [code]
+    code = _unscale(module, step, optimizer)
+    others = [_line_that_unscales(module, other, optimizer) for other in optimizer.steps if other.kind == "scaler"]
+    for read in optimizer.binding.reads:
+        call = module.parents[module.parents[read]]
+        is_unscale = isinstance(call, cst.Call) and method_of(call) == "unscale_"
+        if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
+            raise UnsureError(
+                f"Line {module.position(call)[0]} unscales the gradients, but maybe not before each step. Move {code} "
+                f"to the line above {module.code(step.call)}, without an if: a disabled scaler ignores it."
+            )
+    return [code]
 
 
-def _stands_before(module: Module, statement: cst.CSTNode, code: str, ends: re.Pattern[str]) -> bool:
-    """Return whether the line `code` stands above a statement.
+def _unscale(module: Module, step: OptimizerStep, optimizer: Optimizer) -> str:
+    return f"{module.code(owner_of(step.call))}.unscale_({optimizer.binding.text})"
 
-    The search goes upwards, and stops at a line that matches `ends`, at a loop, and at the head of a function.
+
+def _line_that_unscales(module: Module, step: OptimizerStep, optimizer: Optimizer) -> cst.CSTNode | None:
+    """Return the line above a step that unscales the gradients each time before this step, or None.
+
+    The search goes upwards, and stops at the previous step or update, at a loop, and at the head of a function.
     """
-    inner = module.parents[statement]
+    name, code = optimizer.binding.text, _unscale(module, step, optimizer)
+    ends = re.compile(rf"\.update\(|\.step\([^)]*\b{re.escape(name)}\b|\b{re.escape(name)}\.step\(")
+    inner = module.parents[step.statement]
     for block in module.ancestors(inner):
         if isinstance(block, cst.IndentedBlock | cst.Module):
             lines = list(block.body)
             for line in reversed(lines[: next(i for i, line in enumerate(lines) if line is inner)]):
                 text = module.code(line).partition("#")[0].strip()
                 if text in (code, code.replace("(", "(optimizer=")):
-                    return True
+                    return line
                 if ends.search(text):
-                    return False
+                    return None
         elif isinstance(block, cst.For | cst.While | cst.FunctionDef):
-            return False
+            return None
         inner = block if isinstance(block, cst.BaseStatement) else inner
-    return False
+    return None
 
 
 def _block(header: str, lines: Sequence[str]) -> list[str]:

@@ -272,18 +272,11 @@ class PaddleOptimizers:
         """
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
-        step = self._at(call, "minimize", line)
-        if len(call.args) > 2:
-            raise UnsureError(f"minimize() in line {line} has more arguments than loss and clip. {BY_HAND}")
         if binding.key is None:
             raise UnsureError(
                 f"minimize() in line {line} is not called on a variable. Assign the optimizer first: optimizer = ..."
             )
-        if not isinstance(step.statement, cst.Expr):
-            raise UnsureError(
-                f"Line {line} uses the result of minimize(). Remove that use: step() of PyTorch returns None."
-            )
-        return Optimizer(binding, [argument], [step], None)
+        return Optimizer(binding, [argument], [self._minimize(call, line)], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
         arguments, lists = [], []
@@ -366,22 +359,28 @@ class PaddleOptimizers:
             raise UnsureError(f"PyTorch has no {full_name}, which line {line} uses. Remove this use. {OTHERWISE}")
         if not isinstance(call, cst.Call):
             raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
-        step = self._at(call, name, line)
-        if name == "step" and call.args:
-            raise UnsureError(
-                f"{full_name}() in line {line} takes a closure. Clip inside the closure, after backward()."
-            )
         if name == "minimize":
-            if len(call.args) > 1:
-                raise UnsureError(f"{full_name}() in line {line} has more arguments than the loss. {BY_HAND}")
-            if not all(isinstance(argument.value, Target) for argument in call.args):
-                raise UnsureError(
-                    f"Line {line} computes the loss in {full_name}(). Assign the loss to a variable first."
-                )
-            if not isinstance(step.statement, cst.Expr):
-                raise UnsureError(
-                    f"Line {line} uses the result of {full_name}(). Remove that use: step() returns None."
-                )
+            return self._minimize(call, line)
+        if call.args:
+            raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside it, after backward().")
+        return self._at(call, name, line)
+
+    def _minimize(self, call: cst.Call, line: int) -> OptimizerStep:
+        """Return the step of a call minimize(loss), or minimize(loss, grad_clip=clip), which becomes step().
+
+        UnsureError: the call has other arguments, the argument computes the loss, or code uses the result.
+        """
+        name, step = self._module.code(call.func), self._at(call, "minimize", line)
+        losses = [argument for argument in call.args if keyword_of(argument) != "grad_clip"]
+        if len(losses) > 1 or any(argument.star for argument in losses):
+            raise UnsureError(
+                f"{name}() in line {line} has arguments besides the loss. Remove them if they are defaults, such as "
+                f"None. {OTHERWISE}"
+            )
+        if not all(isinstance(node, Target) for argument in losses for node in sorted_nodes(argument.value)):
+            raise UnsureError(f"Line {line} computes the loss in {name}(). Assign the loss to a variable first.")
+        if not isinstance(step.statement, cst.Expr):
+            raise UnsureError(f"Line {line} uses the result of {name}(). Remove that use: step() returns None.")
         return step
 
     def _at(self, call: cst.Call, kind: str, line: int) -> OptimizerStep:
