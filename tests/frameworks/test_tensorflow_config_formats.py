@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,33 @@ def test_the_example_of_the_page_prints_what_it_says(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == printed
 
 
-def test_a_model_is_no_optimizer() -> None:
-    with pytest.raises(TypeError, match=r"A Sequential is not a Keras optimizer\. Pass the optimizer"):
-        ClipConfig.of(keras.Sequential())
+class InOptimizerStudy(keras.Model):
+    """A model in a module whose name contains "optimizer"."""
+
+
+InOptimizerStudy.__module__ = "optimizer_study"
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (keras.Sequential, "keras.src.models.sequential.Sequential"),
+        (InOptimizerStudy, "optimizer_study.InOptimizerStudy"),
+        (
+            lambda: keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9),
+            "keras.src.optimizers.schedules.learning_rate_schedule.ExponentialDecay",
+        ),
+        (keras.callbacks.EarlyStopping, "keras.src.callbacks.early_stopping.EarlyStopping"),
+    ],
+)
+def test_what_is_no_optimizer_is_a_type_error(make: Callable[[], Any], name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{re.escape(name)} is not a Keras optimizer\. Pass the optimizer"):
+        ClipConfig.of(make())
+
+
+class OfTheUser(keras.optimizers.SGD):
+    """An optimizer outside of Keras' modules."""
+
+
+def test_an_optimizer_of_the_user_is_one() -> None:
+    assert ClipConfig.of(OfTheUser(0.1, clipvalue=0.5)).threshold == 0.5

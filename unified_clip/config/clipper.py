@@ -215,7 +215,7 @@ class Clipper:
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list."""
+        """Clip the gradients in (parameter, gradient) tuples. Return a list of tuples with the clipped gradients."""
         return entry.run(Clipper._pairs, self, params_grads, step)
 
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
@@ -342,8 +342,8 @@ class Clipper:
         if in_graph and step.is_counted and settings.has_schedule:
             raise TypeError(
                 "the threshold has a schedule, but a clip inside a compiled graph cannot count its calls. Pass "
-                "step=step to the clip, where step is a tensor argument of the compiled function. Or attach the "
-                "configuration to the optimizer, which counts steps: docs/config.md lists the calls."
+                "step=step to the clip, where step is a tensor argument of the compiled function. Or clip in the "
+                "optimizer, which counts its steps: attach_to(optimizer), as_optax(optimizer) or as_paddle()."
             )
         if in_graph and states is None and current:
             raise TypeError(

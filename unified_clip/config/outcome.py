@@ -143,7 +143,7 @@ class ClipOutcome:
 
     @cached_property
     def parts(self) -> dict[str, GroupOutcome]:
-        """The outcome of each group, by its name. The entry '' is for the parameters that are in no group."""
+        """The outcome of each group, in a dict by name. The key '' is for all parameters that are in no group."""
         return {title: self._part(index) for index, title in enumerate(self._titles)}
 
     @property

@@ -17,7 +17,7 @@ from .._core.rule import ClipConvention, ClipRule
 from .adaptive import Adaptive
 from .check_rules import CheckRules
 from .fields import Bound, ConfigModel, Finite, Name, NormType, Threshold, located_error
-from .schedules import Constant, Schedule
+from .schedules import Constant, Piecewise, Schedule
 
 VERSION = 1
 
@@ -98,7 +98,8 @@ class Clipping(ConfigModel):
                 f"{wanted!r}, or remove adaptive."
             )
         if wanted == "norm" and self.norm_type not in (None, 2.0):
-            raise ValueError(f"norm_type is {self.norm_type:g}, but the rule of adaptive needs 2. Set norm_type = 2.")
+            own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
+            raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type = 2.")
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
@@ -277,7 +278,7 @@ class Settings(Clipping):
         """
         parts = [
             ClipRule("global_norm", formula.PADDLE)
-            if is_off(part)
+            if _is_off(part)
             else part.as_clip_rule(part.adaptive.meaning if part.adaptive else part.threshold)
             for part in self.parts
         ]
@@ -317,9 +318,20 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
     return {name: settings[name] for name in missing} | own
 
 
-def is_off(settings: Clipping) -> bool:
-    """Return whether these settings clip nothing: the rule is "none", or the threshold is inf and not adaptive."""
-    return settings.rule == "none" or (settings.threshold == math.inf and settings.adaptive is None)
+def is_off(settings: Settings) -> bool:
+    """Return whether a configuration clips nothing, neither the parameters of a group nor all others."""
+    return all(map(_is_off, settings.parts))
+
+
+def _is_off(part: Clipping) -> bool:
+    """Return whether one part of a configuration clips nothing: its rule is "none", or its thresholds or bounds are
+    infinite. An adaptive threshold clips, even if the largest threshold is inf.
+    """
+    if part.rule == "none":
+        return True
+    thresholds = part.threshold.values if isinstance(part.threshold, Piecewise) else [part.threshold]
+    is_infinite = all(threshold == math.inf for threshold in thresholds) or part.bounds == (-math.inf, math.inf)
+    return is_infinite and part.adaptive is None
 
 
 def json_schema() -> str:

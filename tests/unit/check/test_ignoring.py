@@ -38,6 +38,17 @@ def test_an_approved_clip_may_be_off(check: Check) -> None:
     assert one(check({"rl/ds.json": DEEPSPEED % "0.1"}, clip)).kind == "drift"
 
 
+def test_a_configuration_with_a_group_that_clips_is_not_off(check: Check) -> None:
+    clip = f'{WANTED}{IGNORE.format("rl/*")}rule = "none"\n'
+    files = {"rl/train.py": LOADED.replace("clip.toml", "rl/clip.toml").format(""), "rl/clip.toml": 'rule = "none"\n'}
+    files["ds.json"] = DEEPSPEED % "1.0"
+    assert check(files, clip).findings == []
+    files["rl/clip.toml"] += '[[groups]]\nname = "head"\ninclude = ["head.*"]\nrule = "norm"\nthreshold = 5.0\n'
+    assert [(each.kind, each.path) for each in check(files, clip).findings] == [
+        ("drift", "rl/clip.toml"), ("drift", "rl/train.py"),
+    ]  # fmt: skip
+
+
 def test_an_approved_clip_may_have_another_family(check: Check) -> None:
     clip = f"{WANTED}{IGNORE.format('rl.yml')}threshold = {{}}\n"
     files = {"rl.yml": MAXTEXT, "ds.json": DEEPSPEED % "1.0"}

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from unified_clip import ClipConfig, ConfigError
 from unified_clip._install import command
 from unified_clip.config import documents
-from unified_clip.config.schema import FAMILIES, Group, Settings, json_schema
+from unified_clip.config.schema import FAMILIES, Group, Settings, is_off, json_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -187,7 +187,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("toml", "rule = 'norm'\nthreshold = " + "9" * 5000, "clip.toml, line 2: a number has 5000 characters"),
         ("json", '{"rule": "norm", "threshold": "-inf"}', "line 1, threshold: it is '-inf'. Give 0 or more"),
         ("json", '{"rule": ', "clip.json, line 1: this is not JSON: Expecting value. Correct it."),
-        ("json", "[" * 100_000, "clip.json: lists or tables are nested too deep"),
+        ("json", "[" * 100_000, "clip.json: its lists or tables are nested too deep"),
         ("ini", "rule = norm", "the suffix is not one of .toml, .yaml, .yml, .json"),
     ],
 )  # fmt: skip
@@ -437,6 +437,28 @@ def test_an_editor_with_the_schema_sees_what_is_wrong(what: str) -> None:
 
 # -- meanings
 
+INFINITE = {"schedule": "piecewise", "values": ["inf", "inf"], "boundaries": [10]}
+OFF: list[dict[str, Any]] = [
+    {"rule": "norm", "threshold": "inf"},
+    {"rule": "value", "min": "-inf", "max": "inf"},
+    {"rule": "global_norm", "threshold": INFINITE},
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        *((off, True) for off in [{"rule": "none"}, *OFF]),
+        ({"rule": "value", "min": "-inf", "max": 1.0}, False),
+        ({"rule": "global_norm", "threshold": {**INFINITE, "values": ["inf", 1.0]}}, False),
+        ({"rule": "none", "groups": [{"name": "a", "include": ["a.*"], "rule": "norm", "threshold": 5.0}]}, False),
+        ({"rule": "none", "groups": [{"name": "a", "include": ["a.*"], "rule": "norm", "threshold": "inf"}]}, True),
+        ({"rule": "norm", "threshold": 5.0, "groups": [{"name": "a", "include": ["a.*"], "rule": "none"}]}, False),
+    ],
+)
+def test_a_configuration_is_off_if_no_part_of_it_clips(settings: dict[str, Any], expected: bool) -> None:
+    assert is_off(ClipConfig(**settings)) is expected
+
 
 def test_different_settings_can_have_equal_meanings() -> None:
     plain = ClipConfig(rule="global_norm", threshold=1.0)
@@ -444,7 +466,8 @@ def test_different_settings_can_have_equal_meanings() -> None:
         plain.meaning == ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", eps=1e-6, norm_type=2).meaning
     )
     assert plain.meaning != ClipConfig(rule="global_norm", threshold=1.0, family="paddle").meaning
-    assert ClipConfig(rule="none").meaning == ClipConfig(rule="norm", threshold="inf").meaning
+    for off in OFF:
+        assert ClipConfig(rule="none").meaning == ClipConfig(**off).meaning
     assert ClipConfig(rule="value", threshold=1.0).meaning == ClipConfig(rule="value", min=-1.0, max=1.0).meaning
 
 

@@ -322,6 +322,11 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
             "maxtext",
             "the rule 'value'. Set `rule` to \"global_norm\", or export to ano",
         ),
+        (
+            {"rule": "value", "threshold": 1.0, "nonfinite": "raise"},
+            "mmengine",
+            '`nonfinite = "raise"` with the rule value. Remove `nonfinite`, which changes the clip. Or clip in Python',
+        ),
     ],
 )
 def test_export_names_the_way_to_clip_in_python(settings: dict[str, object], to: str, message: str) -> None:
@@ -561,7 +566,7 @@ def test_a_file_without_a_key_of_the_format_that_is_named_is_refused_with_the_fo
     (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")
     with pytest.raises(
         ConfigError,
-        match=r"^clip\.yaml: the file has no key of .* The file looks like unified_clip, not like hf\. If it is, pass",
+        match=r"^clip\.yaml: no key shows that .* The file looks like unified_clip, not like hf\. If it is, pass",
     ):
         ClipConfig.import_from(tmp_path / "clip.yaml", "hf")
     with pytest.raises(

@@ -239,6 +239,40 @@ def test_gradients_that_are_given_are_compared_at_later_steps_too() -> None:
     ]
 
 
+LINEAR = {"threshold": {"schedule": "linear", "start": 9.0, "end": 1.0, "steps": 100}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # a schedule of a group in one, and of all other parameters in the other
+        ({"threshold": 9.0, "groups": [{"name": "bias", "include": ["*.bias"], **LINEAR}]}, LINEAR),
+        # the same schedule of other groups
+        *[
+            [
+                {"threshold": 9.0, "groups": [{"name": "group", "include": [pattern], **LINEAR}]}
+                for pattern in ("*.bias", "*.weight")
+            ]
+        ],
+        # the same schedule with another rule
+        (LINEAR, LINEAR | {"rule": "norm"}),
+    ],
+)
+def test_gradients_that_are_given_are_compared_at_the_steps_of_every_schedule(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    given = {"a.weight": np.array([3.0, 4.0]), "a.bias": np.array([3.0])}
+    a, b = (ClipConfig(**{"rule": "global_norm"} | settings) for settings in (first, second))
+    rows = compare.compare(a, b, ["a", "b"], given).compared
+    assert [each.of for each in rows] == ["your gradients", *(f"your gradients, at step {n}" for n in (25, 100))]
+    assert [each.distance > 0 for each in rows] == [False, rows[1].distance > 0, True]
+
+
+def test_configurations_with_the_same_effect_are_compared_at_one_step() -> None:
+    a, b = (ClipConfig(rule="global_norm", family=family, **LINEAR) for family in ("pytorch", None))
+    assert examples.steps([a, b], 3) == [3]
+
+
 LABELS = {
     "a norm": (PLAIN, 2, False),
     "excluded names": (PLAIN | {"exclude": ["*.bias", "head.*"]}, 2, False),

@@ -89,6 +89,35 @@ MISPLACED = [
         2,
         "OptimizerBuilder.cli",
     ),
+    (
+        "rllib",
+        "a.yaml",
+        "config:\n  grad_clip: 1.0\n",
+        2,
+        "Move it to EXPERIMENT.config.grad_clip. EXPERIMENT stands for",
+    ),
+    ("rllib", "a.yaml", "a:\n  config:\n    max_grad_norm: 1.0\n", 3, "Set EXPERIMENT.config.grad_clip instead. EXPER"),
+    (
+        "stable_baselines3",
+        "a.yml",
+        "max_grad_norm: 0.5\n",
+        1,
+        "Move it to ENVIRONMENT.max_grad_norm. ENVIRONMENT stands",
+    ),
+    (
+        "tf_model_garden",
+        "a.yaml",
+        "trainer:\n  optimizer_config:\n    optimizer:\n      global_clipnorm: 1.0\n",
+        4,
+        "Move it to trainer.optimizer_config.optimizer.OPTIMIZER.global_clipnorm. OPTIMIZER stands for a name. If",
+    ),
+    (
+        "composer",
+        "a.yaml",
+        "gradient_clipping:\n  clipping_threshold: 1.0\n",
+        1,
+        "Move it to algorithms.gradient_clipping",
+    ),
 ]
 
 
@@ -104,7 +133,7 @@ def test_a_sample_with_a_misplaced_clip_key_names_its_line(sample: Sample) -> No
 
 @pytest.mark.parametrize("sample", shows("unrelated"), ids=str)
 def test_a_sample_without_any_key_of_the_trainer_says_so(sample: Sample) -> None:
-    assert f"the file has no key of {sample.format.title}, so it may be a file of another trainer" in str(sample.error)
+    assert f"no key shows that this is a file of {sample.format.title}. If it is of another" in str(sample.error)
 
 
 @pytest.mark.parametrize("sample", shows("absent"), ids=str)
@@ -132,6 +161,43 @@ def test_a_misplaced_clip_key_is_rejected_with_its_line_and_its_place(
 
 
 @pytest.mark.parametrize(
+    ("name", "file", "text", "reason"),
+    [
+        ("gpt_neox", "a.yml", "clip_grad: 3.0\n", "a.yml, line 1, clip_grad: GPT-NeoX replaces this value by"),
+        (
+            "gpt_neox",
+            "a.yml",
+            "optimizer: {params: {max_grad_norm: 1.0}}\n",
+            "line 1, optimizer.params.max_grad_norm: no optimizer",
+        ),
+        (
+            "rllib",
+            "a.yaml",
+            "d: {config: {world_model_grad_clip_by_global_norm: 9}}\n",
+            "line 1, d.config.world_model_grad_clip_by_global_norm: DreamerV3 has three optimizers",
+        ),
+        ("olmo", "a.yaml", "max_grad_norm_ratio: 1.0\n", "line 1, max_grad_norm_ratio: this key clips each tensor by"),
+        ("mmengine", "a.py", "optimizer_config = dict(grad_clip=3)\n", "line 1, optimizer_config.grad_clip: mmengine"),
+    ],
+)
+def test_a_file_with_only_a_clip_key_that_is_not_supported_has_the_error_about_this_key(
+    name: str, file: str, text: str, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ClipConfig.import_from(written(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
+    assert reason in str(raised.value)
+
+
+def test_an_argument_of_lamb_is_a_note_even_if_the_file_names_no_optimizer(tmp_path: Path) -> None:
+    for text, is_noted in (
+        ("opt_kwargs: {max_grad_norm: 1.0}\n", True),
+        ("opt_kwargs: {max_grad_norm: null}\n", False),
+    ):
+        config = ClipConfig.import_from(written(tmp_path, "a.yaml", text), "timm")
+        assert any("lamb clips the global norm at 1.0 again" in note for note in config.notes) is is_noted
+
+
+@pytest.mark.parametrize(
     ("name", "file", "text"),
     [
         ("lightning", "a.yaml", "lr: 0.1\n"),
@@ -155,7 +221,9 @@ def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     name: str, file: str, text: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, file, text)
-    with pytest.raises(ConfigError, match=r"the file has no key of .*, so it may be a file of another trainer"):
+    with pytest.raises(
+        ConfigError, match=r"no key shows that this is a file of .*\. If it is of another trainer, pass from_='NAME'"
+    ):
         ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
 
 

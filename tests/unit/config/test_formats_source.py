@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,6 @@ def no_other_file(path: Path, name: str) -> Document:
         ({"min": -1.0, "max": 1.0}, "ClipGradByValue(max=1.0)"),
         ({"min": 0.0, "max": float("inf")}, 'ClipGradByValue(max=float("inf"), min=0.0)'),
         ({"min": float("-inf"), "max": 0.5}, 'ClipGradByValue(max=0.5, min=float("-inf"))'),
-        ({"min": float("-inf"), "max": float("inf")}, 'ClipGradByValue(max=float("inf"), min=float("-inf"))'),
         ({"threshold": 0.0}, "ClipGradByValue(max=0.0, min=-0.0)"),
     ],
 )
@@ -41,6 +41,12 @@ def test_paddle_s_clip_by_value_has_bounds(bounds: dict[str, float], text: str) 
     low, high = (again["min"], again["max"]) if "min" in again else (-again["threshold"], again["threshold"])
     expected = bounds.get("threshold")
     assert (low, high) == ((bounds["min"], bounds["max"]) if expected is None else (-expected, expected))
+
+
+def test_bounds_that_are_infinite_clip_nothing() -> None:
+    for settings in (Settings(rule="value", min=-math.inf, max=math.inf), Settings(rule="value", threshold=math.inf)):
+        written = FORMATS["paddle"].dump(FORMATS["paddle"].write(settings, Version("3.3.1")))
+        assert "grad_clip = None" in written
 
 
 @pytest.mark.parametrize(

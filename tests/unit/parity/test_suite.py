@@ -335,7 +335,7 @@ def tensor(text: str) -> str:
             cases_of(NORM, "dtypes = ['float16']").replace("[1.0]", "[1.0, 2.0], dtype = 'complex64'"),
             "dtypes cannot convert 'a': 'gradient 0' has dtype complex64, not a real float. Remove dtypes, or ",
         ),
-        ("a = " + "[" * 100_000, "cases.toml: lists or tables are nested too deep"),
+        ("a = " + "[" * 100_000, "cases.toml: its lists or tables are nested too deep"),
         (cases_of("1"), "calls 1: it is 1. Give a table"),
         (ONE.replace('["a"]', '["b"]'), "no gradients have the name 'b'. Choose from a"),
         (GRADIENTS * 2 + CASES, "two lists of gradients have the name 'a'"),

@@ -49,7 +49,8 @@ def parse(text: str, kind: str, name: str) -> Document:
         line = f", line {error.line}" if error.line else ""
         raise ConfigError(f"{name}{line}: {error}", "UC102") from None
     except RecursionError:
-        raise ConfigError(f"{name}: lists or tables are nested too deep. Remove some levels.", "UC102") from None
+        problem = "its lists or tables are nested too deep to be read. Use fewer levels."
+        raise ConfigError(f"{name}: {problem}", "UC102") from None
     return Document(name, text, kind, {} if data is None else data, duplicates=duplicates)
 
 

@@ -110,9 +110,13 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 
 
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
-    """Return `step`, and other steps at which the thresholds of the configurations may differ."""
-    parts = itertools.zip_longest(*(config.parts for config in configs))
-    return [step, *dict.fromkeys(later for rules in parts for later in _later_steps(rules, step))]
+    """Return `step`, and other steps at which the effects of the configurations may differ.
+
+    These are steps of the schedules of all configurations. If all have the same effect, return only `step`.
+    """
+    if all(config.meaning == configs[0].meaning for config in configs):
+        return [step]
+    return [step, *_schedule_steps([part.threshold for config in configs for part in config.parts], step)]
 
 
 def norm_of(arrays: Sequence[Array], order: float) -> float:
@@ -166,14 +170,18 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return steps at the start, inside and at the end of schedules, without `step`.
+    """Return the steps of `_schedule_steps` for rules. Return [] if all have the same threshold or schedule.
 
-    Return [] if all rules have the same threshold or schedule.
     rules: The rule of each configuration for the same parameters.
     """
     thresholds = [rule.threshold if rule else None for rule in rules]
     if len(thresholds) < 2 or all(threshold == thresholds[0] for threshold in thresholds):
         return []
+    return _schedule_steps(thresholds, step)
+
+
+def _schedule_steps(thresholds: Sequence[Any], step: int) -> list[int]:
+    """Return steps at the start, inside and at the end of the schedules among these thresholds, without `step`."""
     later: set[int] = set()
     for threshold in thresholds:
         if isinstance(threshold, Ramp):

@@ -104,7 +104,9 @@ class Format(ABC):
     """Paths of keys that only this trainer has. A file with one of them is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths where the trainer reads its clip keys. "*" is any key. Error messages name the first path."""
+    """The paths where the trainer reads its clip keys. "*" is any key, which messages and `keys` call by the word
+    `placeholder`. Error messages name the first path."""
+    placeholder: ClassVar[str] = "NAME"
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """The paths of clip keys that only this trainer has, and reads from its command line, too."""

@@ -13,6 +13,9 @@ from .base import Imported
 from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
 from .trainers.tensorflow.keras import NAMES, Keras
 
+KERAS_BASES = ("Optimizer", "OptimizerV2")
+"""The base classes of Keras' optimizers. OptimizerV2 is that of the optimizers before Keras 2.11."""
+
 
 def data(optimizer: Any) -> dict[str, Any]:
     """Return the clip settings of an optimizer of Keras or Paddle. `ClipConfig.of` describes the errors."""
@@ -35,7 +38,11 @@ def data(optimizer: Any) -> dict[str, Any]:
             "does not expose its clip settings. Import the source that builds it: "
             "ClipConfig.import_from(FILE, 'optax')."
         )
-    raise TypeError(f"{type(optimizer).__module__}.{type(optimizer).__qualname__} {advice}")
+    raise TypeError(f"{_class_of(optimizer)} {advice}")
+
+
+def _class_of(optimizer: Any) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _inner(optimizer: Any) -> Any:
@@ -48,9 +55,13 @@ def _inner(optimizer: Any) -> Any:
 
 
 def _keras(optimizer: Any, version: str) -> Imported:
-    if not any("optimizer" in base.__module__ for base in type(optimizer).__mro__):
+    is_optimizer = any(
+        base.__name__ in KERAS_BASES and base.__module__.partition(".")[0] in ("keras", "tf_keras")
+        for base in type(optimizer).__mro__
+    )
+    if not is_optimizer:
         raise TypeError(
-            f"A {type(optimizer).__name__} is not a Keras optimizer. Pass the optimizer, such as model.optimizer."
+            f"{_class_of(optimizer)} is not a Keras optimizer. Pass the optimizer, such as model.optimizer."
         )
     optimizer = _inner(optimizer)
     config = {name: getattr(optimizer, name, None) for name in NAMES}
@@ -63,8 +74,8 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     name = type(optimizer).__name__
     if not hasattr(optimizer, "_grad_clip"):
         raise TypeError(
-            f"A {name} is not a paddle.optimizer.Optimizer. Pass the optimizer that updates the model's parameters. If "
-            "another object wraps it, pass the optimizer inside."
+            f"{_class_of(optimizer)} is not a paddle.optimizer.Optimizer. Pass the optimizer that updates the model's "
+            "parameters. If another object wraps it, pass the optimizer inside."
         )
     clip = optimizer._grad_clip
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]

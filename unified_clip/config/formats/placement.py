@@ -12,6 +12,7 @@ from ..._static_values import is_number
 from ...errors import ConfigError
 from ..documents import Document, Key, PartialTable, dotted
 from .base import Format
+from .naming import name_format
 
 Path = tuple[Key, ...]
 
@@ -55,7 +56,8 @@ def check(document: Document, trainer: Format) -> list[Path]:
 
     Raises:
         ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
-            Or the file has none of the trainer's keys, so the trainer's default cannot be assumed.
+            Or the file has none of the trainer's keys, so the trainer's default cannot be assumed. For a clip key in
+            `foreign_keys`, `read` of the trainer has the error.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -64,10 +66,13 @@ def check(document: Document, trainer: Format) -> list[Path]:
         _check_duplicates(part, trainer, places)
     read: list[Any] = []
     unread: dict[Path, Any] = {}
+    has_foreign = False
     for path, value in _entries(document.data, [*places, *trainer.foreign_keys]):
         if _is_at(path, places):
             read += [value] if path[-1] not in trainer.mode_keys else []
-        elif not _is_at(path, trainer.foreign_keys) and _is_clip_key(path, value, places):
+        elif _is_at(path, trainer.foreign_keys):
+            has_foreign = True
+        elif _is_clip_key(path, value, places):
             unread[path] = value
     if read:
         return [path for path, value in unread.items() if value not in read]
@@ -76,10 +81,12 @@ def check(document: Document, trainer: Format) -> list[Path]:
     keys = document.data if isinstance(document.data, dict) else {}
     if isinstance(document.data, PartialTable):  # the file names others: `read` has an error for keys that they may set
         return []
-    if not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
+    if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
+        target = _format_place(places[0], trainer)
         raise ConfigError(
-            f"{document.name}: the file has no key of {trainer.title}, so it may be a file of another trainer. "
-            f"Pass a whole configuration of {trainer.title}, or set {_format_place(places[0])}.",
+            f"{document.name}: no key shows that this is a file of {trainer.title}. If it is of another trainer, "
+            f"{name_format('NAME')}. Otherwise, pass a whole configuration of {trainer.title}, or set {target}."
+            f"{_explained(places[0], trainer)}",
             "UC103",
         )
     return []
@@ -147,7 +154,9 @@ def unset(document: Document, trainer: Format) -> str:
     read = [path for path, _ in _entries(document.data, places) if _is_at(path, places)]
     if not places or any(_raw(document, path) is not None for path in read):
         return ""
-    return f"{dotted(read[0])} is null" if read else f"{_format_place(best_place(document, places))} is not set"
+    return (
+        f"{dotted(read[0])} is null" if read else f"{_format_place(best_place(document, places), trainer)} is not set"
+    )
 
 
 def clip_keys(document: Document) -> list[tuple[Path, Any]]:
@@ -207,8 +216,14 @@ def _normalized(key: Key) -> str:
     return re.sub(r"[\W_]", "", str(key)).lower()
 
 
-def _format_place(place: Path) -> str:
-    return dotted([key for key in place if key != ANY])
+def _format_place(place: Path, trainer: Format) -> str:
+    """Return a place as text, with the placeholder of the format for ANY, as in "EXPERIMENT.config.grad_clip"."""
+    return dotted([trainer.placeholder if key == ANY else key for key in place])
+
+
+def _explained(place: Path, trainer: Format) -> str:
+    """Return a sentence, with a space before it, about the placeholder in a place. Return '' if it has none."""
+    return f" {trainer.placeholder} stands for a name." if ANY in place else ""
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:
@@ -219,9 +234,10 @@ def best_place(document: Document, places: Sequence[Path]) -> Path:
 def _misplaced(document: Document, trainer: Format, path: Path) -> ConfigError:
     places = trainer.places(document)
     targets = [place for place in places if _normalized(place[-1]) == _normalized(path[-1])]
-    target = _format_place(best_place(document, targets or places))
+    best = best_place(document, targets or places)
+    target = _format_place(best, trainer)
     if targets:
         advice = f"{trainer.title} does not read this key here. Move it to {target}."
     else:
         advice = f"{trainer.title} has no such key. Set {target} instead."
-    return document.wrong(path, f"{advice} {BY_CODE}", "UC105")
+    return document.wrong(path, f"{advice}{_explained(best, trainer)} {BY_CODE}", "UC105")

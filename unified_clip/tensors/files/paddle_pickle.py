@@ -202,9 +202,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().load_reduce()
 
     def load_build(self) -> None:
-        """Run an opcode that sets the state of an object. Set it for `Array` and `Dtype`, and ignore it for dicts.
+        """Run the opcode that sets the state of the last object on the stack.
 
-        ValueError: the object has another type.
+        An `Array` or a `Dtype` gets the state. A dict stays unchanged. ValueError: the object has another type.
         """
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, Array | Dtype):

@@ -40,6 +40,7 @@ class RLlib(Format):
     newest = "2.60.0"
     not_finite = NOT_FINITE
     own_keys = paths("rollout_fragment_length sample_batch_size num_env_runners")
+    placeholder = "EXPERIMENT"
     clip_keys = paths(f"*.config.{KEY} *.config.{MODE} {KEY} {MODE}")
     mode_keys = words(MODE)
     foreign_keys = tuple(("*", "config", f"{part}_{KEY}_by_global_norm") for part in ("world_model", "actor", "critic"))
@@ -99,9 +100,10 @@ class RLlib(Format):
 
     def _experiment(self, document: Document, name: Key, version: Version | None) -> Imported:
         algorithm = str(document.get(name, "run"))
-        if algorithm.lower() == "dreamerv3":
+        of_dreamer = [key for _, table, key in self.foreign_keys if document.has(name, table, key)]
+        if algorithm.lower() == "dreamerv3" or of_dreamer:
             raise document.wrong(
-                [name, "run"],
+                [name, "config", of_dreamer[0]] if of_dreamer else [name, "run"],
                 "DreamerV3 has three optimizers, each with its own threshold. Write a clip configuration for each one.",
             )
         return self._configuration(document, [name, "config"], algorithm, version)

@@ -29,6 +29,7 @@ class StableBaselines3(Format):
         "stable_baselines3: common/on_policy_algorithm.py, ppo/ppo.py, a2c/a2c.py, dqn/dqn.py; rl_zoo3/exp_manager.py"
     )
     newest = "2.9.2"
+    placeholder = "ENVIRONMENT"
     clip_keys = paths(f"*.{KEY}")
     zero = "zeros"
     off = math.inf

@@ -104,11 +104,14 @@ class Keras(Format):
         return Imported(self.settings("norm", threshold), ["clipnorm clips per tensor, not by the total norm."])
 
     def _era(self, document: Document, place: list[str], version: Version | None) -> Era:
-        """Return the generation of Keras that wrote the file, from the keys of the optimizer, or else from `version`.
+        """Return the generation of Keras that wrote the file.
+
+        The first of these decides: the key is_legacy_optimizer of the optimizer, then `version`, then other keys that
+        only Keras 3 writes.
 
         place: The path of the optimizer's configuration.
 
-        ConfigError: the keys do not show the generation, and `version` is None.
+        ConfigError: the file has none of these keys, and `version` is None.
         """
         config, wrapper = document.get(*place), document.get(*place[:-1])
         legacy = config.get("is_legacy_optimizer")

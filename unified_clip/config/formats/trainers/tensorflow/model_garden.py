@@ -25,6 +25,7 @@ class ModelGarden(Format):
     )
     newest = "2.20.0"
     own_keys = paths("trainer.optimizer_config")
+    placeholder = "OPTIMIZER"
     clip_keys = tuple((*ROOT, "*", key) for key in (*RULES, LEGACY[1]))
     foreign_keys = paths("runtime.differential_privacy_config trainer.optimizer_config.dp_config")
     vocabulary = words("trainer task runtime")
@@ -32,9 +33,11 @@ class ModelGarden(Format):
     family = "tensorflow"
     zero = "error"
     keys = (
-        FormatKey(f"{'.'.join(ROOT)}.NAME.global_clipnorm", "the global norm, TensorFlow's rule; null: off", "null"),
-        FormatKey(f"{'.'.join(ROOT)}.NAME.clipnorm", "each tensor by its own norm; null: off", "null"),
-        FormatKey(f"{'.'.join(ROOT)}.NAME.clipvalue", "each element; null: off", "null"),
+        FormatKey(
+            f"{'.'.join(ROOT)}.OPTIMIZER.global_clipnorm", "the global norm, TensorFlow's rule; null: off", "null"
+        ),
+        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipnorm", "each tensor by its own norm; null: off", "null"),
+        FormatKey(f"{'.'.join(ROOT)}.OPTIMIZER.clipvalue", "each element; null: off", "null"),
         imported_key(
             f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}", "the global norm, TensorFlow's rule; 0 or less: off", "1.0"
         ),

@@ -71,6 +71,8 @@ class Composer(Format):
         if not isinstance(document.get(*place), dict):
             raise document.wrong(place, f"Composer needs {KIND} and {THRESHOLD}. Set both.")
         kind = document.get(*place, KIND)
+        if not document.has(*place, KIND):
+            raise document.wrong(place, f"training fails without {KIND}. Set it to norm, value or adaptive.")
         if kind not in ("norm", "value", "adaptive"):
             raise document.wrong([*place, KIND], f"{kind!r:.60} is not a clipping_type. Set norm, value or adaptive.")
         threshold = self.read_threshold(document, [*place, THRESHOLD], null="error")

@@ -136,9 +136,8 @@ class MMEngine(OwnFormat):
         threshold = self.export_threshold(settings)
         raises = {"error_if_nonfinite": True} if settings.nonfinite == "raise" else {}
         if raises and settings.rule == "value" and not is_off(settings):
-            raise self.not_exported(
-                'it does not support `nonfinite = "raise"` with the rule value. Remove `nonfinite`.'
-            )
+            problem = 'it does not support `nonfinite = "raise"` with the rule value.'
+            raise self.not_exported(f"{problem} Remove `nonfinite`, which changes the clip.{self.in_python}")
         if threshold is None:
             return {"max_norm": float("inf"), **raises} if raises else None
         if settings.rule == "value":

@@ -57,7 +57,8 @@ class NeMo(Lightning):
             return self._aligner(document, tables)
         is_megatron = document.has("model", "tensor_model_parallel_size")
         if is_megatron and str(document.get("trainer", ALGORITHM)).lower() == "value":
-            raise document.wrong(["trainer", ALGORITHM], "NeMo's Megatron models clip by the norm. Set norm.")
+            problem = "NeMo's Megatron models clip by the global norm only. Set norm, or remove this key."
+            raise document.wrong(["trainer", ALGORITHM], problem)
         return super().read(document, version)
 
     def _aligner(self, document: Document, tables: list[str]) -> Imported:

@@ -41,7 +41,10 @@ class TorchTitan(Format):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if version is not None and version >= NO_FILES:
-            advice = f"For an older file, {name_format(f'{self.name}@{self.newest}')}."
+            advice = (
+                f"If an older version reads this file, {name_format(f'{self.name}@{self.newest}')}. Otherwise, write a "
+                "clip configuration with the value of max_norm in your Python configuration, which is 1.0 by default."
+            )
             raise ConfigError(f"{document.name}: {NO_TOML}. {advice}")
         threshold = self.read_threshold(document, KEYS, 1.0)
         notes = default_note(document, KEYS, "torchtitan clips at 1.0")
