@@ -1,8 +1,8 @@
 """Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
-A name may contain an escape sequence for the terminal, or a line break that begins a log command of a CI system. A
-character may reverse the text around it. With an invisible one, two names look alike. Each output calls `safe` once, on
-everything that it is about to write.
+A name may contain an escape sequence for the terminal. It may be a log command of a CI system, or contain a line break
+and such a command. A character may reverse the text around it. With an invisible one, two names look alike. Each output
+calls `safe` once, on everything that it is about to write.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ UNSAFE = re.compile(
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
+LOG_COMMAND = re.compile(r"\A\s*:(?=:)|##(?=\w*\[)")
+"""Matches the beginning of a log command of GitHub, such as ::error:: or ##[error], or of Azure, such as ##vso[."""
 
 LAYOUT = "\n\t"
 """The control characters that source code keeps: line breaks and tabs."""
@@ -34,9 +36,10 @@ LAYOUT = "\n\t"
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
 
-    In dicts, lists and tuples, each text is escaped. A tuple becomes a list. Other values stay unchanged.
+    In text of one line, the beginnings of log commands are escaped, too. In dicts, lists and tuples, each text is
+    escaped. A tuple becomes a list. Other values stay unchanged.
 
-    keep: Control characters that stay unchanged, such as line breaks.
+    keep: Control characters that stay unchanged, such as line breaks. '' for text of one line.
     code: Keys of dicts whose values are source code, which keeps its line breaks and tabs.
 
     Example:
@@ -44,7 +47,8 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
         a\x1b[2J[ab]
     """
     if isinstance(value, str):
-        return UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), value)
+        text = UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), value)
+        return text if keep else LOG_COMMAND.sub(lambda found: f"{found[0][:-1]}\\x{ord(found[0][-1]):x}", text)
     if isinstance(value, dict):
         return {safe(key): safe(item, LAYOUT if key in code else keep, code) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -95,9 +95,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     action = f"{options.command} {options.action}" if options.command == "config" else options.command
     if lacking := not_installed(action if action in EXTRAS else options.command):
         raise UsageError(lacking, "UC204")
+    _check_paths(options)
     _end_in_order()
     status: int = options.run(options)
     return status
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    """Check that the paths on the command line can be looked up.
+
+    UsageError: a name is too long, or a directory cannot be searched. Before Python 3.14, `Path.exists` raises OSError.
+    """
+    for value in vars(options).values():
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, Path):
+                try:
+                    path.exists()
+                except OSError as error:
+                    raise UsageError(f"{path} cannot be used: {error.strerror}. Pass another path.", "UC203") from None
 
 
 class OutputError(CodedError, code="UC205"):

@@ -105,3 +105,31 @@ def test_a_patch_does_not_go_with_write_or_verify(other: list[str], capsys: pyte
     path = [] if "--verify" in other else ["train.py"]
     assert cli.main(["port", *path, *other, "--diff"]) == 2
     assert f"--format diff does not apply to {other[0]}. Remove one of them." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "port {}",
+        "port . --report {}.txt",
+        "config check clip.toml {}",
+        "config check clip.toml . --out {}",
+        "config import clip.toml --from unified_clip --out {}",
+        "compare {} b.jsonl",
+        "compare a.jsonl b.jsonl --html {}",
+        "explain {}",
+        "parity --suite {}",
+        "parity --suite {} init",
+        "record {} -- true",
+        "verify a.py b.py --weights {} --batches b.npz",
+    ],
+)
+def test_a_path_that_cannot_be_looked_up_is_no_bug(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clip.toml").write_text("rule = 'none'\n")
+    assert cli.main(command.format("n" * 300).split()) == 2
+    err = capsys.readouterr().err
+    assert "nnn" in err
+    assert "UC901" not in err

@@ -59,15 +59,20 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
         ("a\udcff\u2028\u200f\ufeff", r"a\udcff\u2028\u200f\ufeff"),
         ("w\u200beight\u200c\u200d\u2060\u00ad", r"w\u200beight\u200c\u200d\u2060\xad"),
         ("w\u3164\ufe0f\U000e0061", r"w\u3164\ufe0f\U000e0061"),
+        ("::stop-commands::x.py", r"\x3a:stop-commands::x.py"),
+        ("\u2003 ::error::x", "\u2003 \\x3a:error::x"),
+        ("a ##[error]b ##vso[task.complete]", r"a #\x23[error]b #\x23vso[task.complete]"),
+        ("a::b :c ## [0.1] # ##x", "a::b :c ## [0.1] # ##x"),
     ],
 )
-def test_control_characters_are_escaped_and_nothing_else(text: str, shown: str) -> None:
+def test_control_characters_and_log_commands_are_escaped_and_nothing_else(text: str, shown: str) -> None:
     assert _display.safe(text) == shown
     assert _display.safe({text: [text, (text, 1.5, None)]}) == {shown: [shown, [shown, 1.5, None]]}
 
 
 def test_line_breaks_can_be_kept() -> None:
     assert _display.safe("a\n\tb\x1b", keep="\n\t") == "a\n\tb\\x1b"
+    assert _display.safe("::2", keep="\n\t") == "::2"
 
 
 def test_a_report_has_no_control_characters_in_any_format(

@@ -50,14 +50,10 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         report = _checked(options)
-        text = _writer(options.format)(report)
         if options.out:
-            options.out.write_text(text, encoding="utf-8")
-            print(_writer("text")(report), end="")
-        else:
-            print(text, end="")
-    except OSError as error:
-        raise unwritable(options.out, error, "another file to --out") from None
+            _write(options.out, _writer(options.format)(report))
+        is_text = bool(options.out) or options.format == "text"
+        print(_printed_text(report) if is_text else _writer(options.format)(report), end="")
     except KeyboardInterrupt:
         complain("interrupted. No report was written.")
         return INTERRUPTED
@@ -77,7 +73,20 @@ def _checked(options: argparse.Namespace) -> CheckReport:
         return engine.check(options.clip, options.paths, paths, done, nearest=options.nearest)
 
 
+def _write(out: Path, text: str) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise unwritable(out, error, "another file to --out") from None
+
+
 def _writer(format_: str) -> Callable[[CheckReport], str]:
     from . import output
 
     return output.WRITERS[format_]
+
+
+def _printed_text(report: CheckReport) -> str:
+    from . import output
+
+    return output.as_text(report, printed=True)

@@ -29,20 +29,23 @@ CODE = ("edit",)
 
 
 def _escaped(report: CheckReport) -> CheckReport:
-    """Return the report with control characters escaped, so that it is safe to print."""
+    """Return a copy of the report that is safe to print: `_display.safe` has escaped its texts."""
     return CheckReport.model_validate(safe(report.model_dump(), code=CODE))
 
 
 # -- text
 
 
-def as_text(report: CheckReport) -> str:
-    """Return a report as text, in colour if standard output is a terminal. Ignored findings have one line."""
+def as_text(report: CheckReport, *, printed: bool = False) -> str:
+    """Return a report as text. Ignored findings have one line.
+
+    printed: Whether the text is for standard output. If that is a terminal, the text is in colour.
+    """
     from rich.console import Console
     from rich.text import Text
 
     file = io.StringIO()
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_terminal = printed and sys.stdout is not None and sys.stdout.isatty()
     console = Console(file=file, highlight=False, force_terminal=is_terminal, no_color=None if is_terminal else True)
     report = _escaped(report)
     for finding in report.findings:
@@ -117,7 +120,7 @@ def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def as_json(report: CheckReport) -> str:
-    """Return a report as JSON. docs/check.schema.json is its schema."""
+    """Return a report as JSON, by the schema docs/check.schema.json."""
     return json.dumps(report.as_json(), indent=1, allow_nan=False) + "\n"
 
 

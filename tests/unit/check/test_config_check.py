@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,7 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
 
 PATHS = """
 import os
+import sys
 import pathlib
 from os.path import dirname
 from pathlib import Path
@@ -630,6 +632,26 @@ def test_annotations_of_github_escape_what_would_end_them(run: Any) -> None:
     assert annotation.startswith("::error file=a%2Cb%3Ac.py,line=3,col=1,title=A clip differs")
     assert "%0Athreshold: 2; wanted: 1%0A" in annotation
     assert headline == "1 clip: 1 not as in clip.toml."
+
+
+@pytest.mark.parametrize("threshold", ["1.0", "2.0"])
+@pytest.mark.parametrize("format_", ["text", "github"])
+def test_a_file_that_is_named_like_a_log_command_is_none(run: Any, format_: str, threshold: str) -> None:
+    _, out, _ = run("clip.toml", ".", "--format", format_, **{"::stop-commands::x_py": TORCH % threshold})
+    commands = [line for line in out.splitlines() if line.lstrip().startswith("::")]
+    assert len(commands) == (format_ == "github" and threshold == "2.0")
+    assert not any(line.startswith("::stop") for line in commands)
+    assert r"\x3a:stop-commands::x.py:3" in out or commands
+
+
+def test_a_file_has_no_colours_of_the_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    _, out, _ = run("clip.toml", ".", "--out", "r.txt", a_py=TORCH % "2.0")
+    assert "\x1b[" in out
+    assert "\x1b" not in Path("r.txt").read_text()
+    assert Path("r.txt").read_text().startswith("a.py:3:1 drift torch.nn.utils.clip_grad_norm_\n")
 
 
 def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:

@@ -35,4 +35,4 @@ def _place(problem: Problem, root: Path) -> dict[str, Any]:
         return {}
     path, name = own_functions.split(problem.function or "", root)
     line = own_functions.line_of(path, name)
-    return {"file": os.path.relpath(path)} | ({"line": line} if line else {})
+    return {"file": safe(os.path.relpath(path))} | ({"line": line} if line else {})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..._display import cell
 from ..results import ParityReport
@@ -22,7 +23,7 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     With a baseline, print only the table of changes. Without one, print no table if the report has more than MOST_CASES
     cases.
 
-    annotations: Lines to print in place of the problems, for `--format github`.
+    annotations: Lines to print in place of the problems, for `--format github`. They must be safe to print.
     """
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -38,10 +39,11 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
         tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
     elif len(report.cases) > MOST_CASES:
         tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
-    if annotations is None:  # without a failure, the baseline has all problems
-        annotations = markdown.problem_lines(report) if report.exit_code else []
-    for text in annotations:
-        console.print(cell(text), soft_wrap=True)
+    for annotation in annotations or ():
+        console.print(Text(annotation), soft_wrap=True)
+    if annotations is None and report.exit_code:  # without a failure, the baseline has all problems
+        for text in markdown.problem_lines(report):
+            console.print(cell(text), soft_wrap=True)
     for legend, columns, lines in tables:
         if lines:
             table = Table(caption=legend, caption_justify="left")
