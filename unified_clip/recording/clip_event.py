@@ -119,11 +119,12 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
-    """Give each gradient of a clip a unique name. Return {name: index of the gradient}.
+    """Return {name: index} of the gradients that a clip covers. Each name is unique.
 
-    A gradient without a name gets its position as name, such as "0".
+    A gradient without a name gets its position as name, such as "0". A name that is taken gets a suffix, such as "#2".
 
-    taken: The names that are in use. This function adds the new names.
+    name_of: Returns the name of a gradient, or None if it has none.
+    taken: The names that other clips of the call use. This function adds the new names.
     """
     indices: dict[str, int] = {}
     ordered = name_of.in_order(clip) if isinstance(name_of, ByParameter) else []

@@ -70,14 +70,13 @@ def record(
 
 
 class Recording:
-    """A recording of clip calls, made by `record`."""
+    """A recording of clip calls, which `record` returns. It writes a line to its file for each call."""
 
     records_forks = False
     """Whether this recording goes on in forked processes."""
 
     stores_results = False
-    """Whether this recording stores the gradients before and after each call of a framework's function, for `verify`.
-    """
+    """Whether it stores the gradients before and after each call of a framework's function, for `verify`."""
 
     def __init__(
         self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True
@@ -91,8 +90,7 @@ class Recording:
         self._make_locks()
         self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
-        self._is_empty = True
-        self._has_ended = False
+        self._is_empty, self._has_ended = True, False
         self._pending: deque[CallRecorder] = deque()
         self._stored: dict[int, int] = {}
         self._waits: set[Callable[[], object]] = set()
@@ -115,7 +113,16 @@ class Recording:
     @step.setter
     def step(self, step: int) -> None:
         _check_count(step, "step")
+        self._begin_step(step)
+
+    def next_step(self) -> None:
+        """Begin the next step, after running graphs have reported their calls. Without this, each call is a step."""
+        self._begin_step(None)
+
+    def _begin_step(self, step: int | None) -> None:
+        self.wait()
         with self._lock:
+            step = self._step + 1 if step is None else step
             if self._by_calls and self._step > 1:
                 raise ValueError(
                     f"step was not set at first, so each of the {self._step} calls was counted as a step. Call "
@@ -123,14 +130,7 @@ class Recording:
                 )
             if step < self._step:
                 raise ValueError(f"step is {step}, but step {self._step} has begun. Pass {self._step} or more.")
-        self.wait()
-        self._step, self._by_calls = step, False
-
-    def next_step(self) -> None:
-        """Begin the next step, after running graphs have reported their calls. If you never call this method, each clip
-        call is a step.
-        """
-        self.step = self._step + 1
+            self._step, self._by_calls = step, False
 
     def _take_step(self) -> int:
         """Return the step of a new clip call. Unless the user sets steps, each call begins a new step."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,29 @@ def test_a_step_ended_after_its_only_call_is_no_other(path: Path) -> None:
             clip()
             run.next_step()
     assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3]
+
+
+def test_a_call_that_a_graph_reports_late_belongs_to_the_step_that_ends(path: Path) -> None:
+    running: list[Callable[[], object]] = []
+    with unified_clip.record(path) as run:
+        run.wait_with(lambda: [running.pop()() for _ in [*running]])
+        for _ in range(4):
+            running.append(clip)
+            run.next_step()
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_steps_do_not_go_back_behind_calls_that_a_graph_reports_late(path: Path, late: bool) -> None:
+    running: list[Callable[[], object]] = []
+    with unified_clip.record(path) as run:
+        run.wait_with(lambda: [running.pop()() for _ in [*running]])
+        running += [clip, clip]
+        if not late:
+            run.wait()
+        with pytest.raises(ValueError, match="each of the 2 calls was counted as a step"):
+            run.step = 1
+    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
 
 
 def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:

@@ -14,6 +14,7 @@ import termios
 import textwrap
 import threading
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -107,9 +108,52 @@ def test_each_rank_has_a_row_in_order_and_of_many_only_some_are_shown(tmp_path: 
     processes = watch.Watcher(tmp_path).read()
     assert [each.rank for each in processes] == list(range(10))
     assert watch.plain_lines(processes)[-1] == "unified-clip: 2 more processes"
-    lines = watch.table_lines(processes, 120)
-    assert len(lines) == 1 + watch.MOST_ROWS + 1
-    assert "2 more processes" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("processes", "height", "rows", "last"),
+    [
+        (10, 60, 8, "2 more processes"),
+        (8, 27, 8, ""),
+        (8, 26, 6, "2 more processes"),
+        (8, 24, 6, "2 more processes"),
+        (7, 24, 7, ""),
+        (9, 27, 7, "2 more processes"),
+        (9, 30, 8, "1 more process"),
+        (1, 6, 1, ""),
+        (2, 9, 2, ""),
+        (3, 9, 1, "2 more processes"),
+        (0, 6, 1, "waiting for the first clip call"),
+    ],
+)
+def test_the_table_takes_up_to_a_third_of_the_terminal(
+    tmp_path: Path, processes: int, height: int, rows: int, last: str
+) -> None:
+    for rank in range(processes):
+        part(tmp_path, str(rank), rank, [call(1, 2.0)])
+    lines = watch.table_lines(watch.Watcher(tmp_path).read(), os.terminal_size((120, height)))
+    assert len(lines) == 1 + rows + (" more process" in last)
+    assert 3 * len(lines) <= height
+    assert lines[-1].strip() == last or not last
+
+
+@pytest.mark.parametrize(("processes", "height"), [(0, 5), (1, 5), (2, 8)])
+def test_there_is_no_table_if_not_even_one_process_fits(tmp_path: Path, processes: int, height: int) -> None:
+    for rank in range(processes):
+        part(tmp_path, str(rank), rank, [call(1, 2.0)])
+    assert watch.table_lines(watch.Watcher(tmp_path).read(), os.terminal_size((120, height))) == []
+
+
+@pytest.mark.parametrize("lines", [[], ["many"] * 9])
+def test_lines_that_cannot_be_drawn_do_not_leave_old_ones(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((120, 24)))
+    with TemporaryFile("w+") as stream:
+        terminal = watch.Terminal(stream)
+        terminal.draw(["old"])
+        drawn = os.fstat(stream.fileno()).st_size
+        terminal.draw(lines)
+        stream.seek(drawn)
+        assert stream.read() == "\x1b7\x1b[r\x1b[24;1H\x1b[J\x1b8"
 
 
 def test_plain_lines_are_printed_when_they_change(

@@ -140,7 +140,7 @@ def _in_order(explained: Explained, steps: Sequence[StepDifference]) -> dict[Div
 
 
 def _acts_first(divergence: Divergence) -> bool:
-    """Return whether a difference of steps may cause a difference of the clip in the same step."""
+    """Return whether an optimizer's step differs at a stage in BEFORE. A clip in the same step may then differ, too."""
     return divergence.stage in BEFORE
 
 

@@ -32,6 +32,9 @@ RECENT = 100
 MOST_ROWS = 8
 """At most this many processes are shown."""
 
+SHARE = 3
+"""The view takes at most one line in this many lines of a terminal."""
+
 COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
 
 
@@ -135,12 +138,12 @@ def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
     return lines
 
 
-def table_lines(processes: Sequence[WatchedProcess], width: int) -> list[str]:
+def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> list[str]:
     """Return the lines of a table of the processes, in color if stderr supports it.
 
-    After `MOST_ROWS` processes, a line has the number of the others. If there are no processes, a line explains that.
-
-    width: The number of columns of the terminal.
+    The lines take up to a third of a terminal of this size. If not all processes fit, or if there are more than
+    `MOST_ROWS`, a line has the number of the others. If there are no processes, a line explains that. If not even one
+    process fits, return [].
     """
     from rich.console import Console
     from rich.table import Table
@@ -148,12 +151,17 @@ def table_lines(processes: Sequence[WatchedProcess], width: int) -> list[str]:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in COLUMNS:
         table.add_column(name, no_wrap=True)
-    for each in processes[:MOST_ROWS]:
+    most = size.lines // SHARE - 1  # the table has a line of titles
+    shown = len(processes) if len(processes) <= min(most, MOST_ROWS) else min(most - 1, MOST_ROWS)
+    if most < 1 or (processes and shown < 1):
+        return []
+    for each in processes[:shown]:
         table.add_row(*map(safe, each.cells()))
-    console = Console(stderr=True, width=width, highlight=False)
+    console = Console(stderr=True, width=size.columns, highlight=False)
     with console.capture() as capture:
         console.print(table)
-    more = [f"{len(processes) - MOST_ROWS} more processes"] if len(processes) > MOST_ROWS else []
+    others = len(processes) - shown
+    more = [f"{others} more process{'es' if others > 1 else ''}"] if others else []
     waiting = [] if processes else ["waiting for the first clip call"]
     return [*capture.get().splitlines(), *more, *waiting]
 
@@ -168,14 +176,16 @@ class Terminal:
     def draw(self, lines: Sequence[str]) -> None:
         """Draw these lines at the bottom of the terminal. Reserve room again if their number or the terminal changed.
 
-        Draw nothing if `lines` would take more than a third of the terminal. A line must fit the width of the terminal.
+        If there are no lines, or they would take more than a third of the terminal, only erase the lines of the last
+        call. A line must fit the width of the terminal.
 
         OSError: the stream is no terminal, or was closed.
         """
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines
-        if height < 3 * len(lines):
-            return  # too small: leave it to the command
+        if not lines or height < SHARE * len(lines):
+            self.release()
+            return
         if (len(lines), size) != (self._lines, self._size):
             self.release()
             self._reserve(len(lines), height)
@@ -184,7 +194,9 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Scroll up by `count` lines, and let the output of the command scroll above them."""
+        """Scroll the terminal up by `count` lines. From then on, only the lines above them scroll, with the output of
+        the command.
+        """
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 
@@ -238,8 +250,7 @@ def _show(watcher: Watcher, ended: threading.Event) -> None:
     terminal = Terminal(sys.stderr)
     try:
         while not ended.wait(INTERVAL):
-            width = os.get_terminal_size(sys.stderr.fileno()).columns
-            terminal.draw(table_lines(watcher.read(), width))
+            terminal.draw(table_lines(watcher.read(), os.get_terminal_size(sys.stderr.fileno())))
     except OSError:  # the terminal was closed
         return
     finally:
