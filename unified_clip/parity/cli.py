@@ -33,7 +33,7 @@ def _seconds(text: str) -> float:
     with suppress(ValueError):
         if 0 < (seconds := float(text)) < math.inf:
             return seconds
-    raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0. Pass a number of seconds, such as 60")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a finite number above 0. Pass a number of seconds, such as 60")
 
 
 RUN_OPTIONS: dict[str, dict[str, Any]] = {
@@ -224,7 +224,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     from .suite import load
     from .suite.schema import SuiteError
 
-    suite = load.read(options.suite, accepting=options.accept)
+    suite = whole = load.read(options.suite, accepting=options.accept)
     if options.accept and not suite.known_file:
         advice = load.add_known_list(load.file_of(options.suite))
         raise SuiteError(f"the suite names no list of known differences. {advice}.", "UC303")
@@ -235,7 +235,7 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.without:
         suite = load.without(suite, options.without.split(","))
     if options.case:
-        suite = load.only_cases(suite, options.case)
+        suite = load.only_cases(suite, options.case, whole)
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)
 
 

@@ -91,13 +91,18 @@ def test_several_cases_are_run_and_no_report_is_written(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--case", "worked example: get_total_nrom()"], f"Pass one of these similar cases: {NORM_OFF}"),
-        (["--case", "GET_total"], f"{NORM_OFF}; <script>throw Error('case')</script>: get_total_norm()"),
+        (["--case", "worked example: get_total_nrom()"], f"Pass the similar case: '{NORM_OFF}'\n"),
+        (["--case", "GET_total"], shlex.quote("<script>throw Error('case')</script>: get_total_norm()")),
+        (["--case", "a: global_nrom()"], "no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'\n"),
+        (["--case", NORM_OFF, "--case", "xyzzy"], "parity.json and index.html in its report have them"),
         (
-            ["--case", NORM_OFF, "--case", "xyzzy"],
-            "numpy, torch. Run the suite without --case: parity.md",
+            ["--frameworks", "numpy", "--case", "a: global_norm()"],
+            "--case: the case 'a: global_norm()' is not for numpy. Pass --frameworks torch, or another case",
         ),
-        (["--frameworks", "numpy", "--case", "a: global_norm()"], "no case 'a: global_norm()' on numpy."),
+        (
+            ["--frameworks", "numpy", "--case", "a: global_nrom()"],
+            "the suite has no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'",
+        ),
     ],
 )
 def test_an_unknown_case_is_an_error_with_similar_names(

@@ -249,7 +249,7 @@ def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureF
         cli.main(["parity", f"--timeout={seconds}"])
     assert refused.value.code == 2
     assert (
-        f"--timeout: {seconds} is not a finite number above 0. Pass a number of seconds, such as 60"
+        f"--timeout: {seconds!r} is not a finite number above 0. Pass a number of seconds, such as 60"
         in capsys.readouterr().err
     )
 

@@ -67,7 +67,7 @@ class Row:
 
 
 def rows(report: ParityReport, frameworks: Sequence[str]) -> list[Row]:
-    """Return the rows of the table. A row needs at least two frameworks that have a function for its clip rule."""
+    """Return a row for each list of gradients and clip rule. At least two frameworks need a function for the rule."""
     groups: dict[tuple[str, str], list[CaseResult]] = {}
     for case in report.cases:
         if case.rule is not None:

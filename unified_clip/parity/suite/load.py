@@ -236,20 +236,27 @@ def _check_mode(suite: Suite, mode: str) -> None:
         raise SuiteError(f"--without {mode}: {problem}. Choose from {', '.join(choices)}{hint}", "UC203")
 
 
-def only_cases(suite: Suite, names: Sequence[str]) -> Suite:
+def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
     """Return the suite with only the cases of these names, for `--case`.
 
-    SuiteError: the suite has no case with one of the names.
+    whole: The suite with all its frameworks. `suite` may have only those of `--frameworks`, and their cases.
+
+    SuiteError: the suite has no case with one of the names, or only other frameworks run this case.
     """
-    cases = {case.name: case for case in suite.cases}
+    cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
     for name in names:
-        if name not in cases:
-            near = difflib.get_close_matches(name, cases, n=MOST_NEAR)
-            near += [other for other in cases if name.casefold() in other.casefold() and other not in near]
-            hint = "Run the suite without --case: parity.md in its report lists all cases"
-            hint = f"Pass one of these similar cases: {'; '.join(near[:MOST_NEAR])}" if near else hint
-            raise SuiteError(
-                f"--case: the suite has no case {name!r} on {', '.join(suite.frameworks)}. {hint}", "UC203"
-            )
+        if name in cases:
+            continue
+        if name in every_case:
+            others = ",".join(filter(every_case[name].is_for_framework, whole.frameworks))
+            problem = f"--case: the case {name!r} is not for {', '.join(suite.frameworks)}"
+            raise SuiteError(f"{problem}. Pass --frameworks {others}, or another case", "UC203")
+        near = difflib.get_close_matches(name, every_case, n=MOST_NEAR)
+        near += [other for other in every_case if name.casefold() in other.casefold() and other not in near]
+        hint = "To list all cases, run the suite without --case: parity.json and index.html in its report have them"
+        if near:
+            listed = ", ".join(map(shlex.quote, near[:MOST_NEAR]))
+            hint = f"Pass {'one of these similar cases' if len(near) > 1 else 'the similar case'}: {listed}"
+        raise SuiteError(f"--case: the suite has no case {name!r}. {hint}", "UC203")
     chosen = [cases[name] for name in dict.fromkeys(names)]
     return dataclasses.replace(suite, cases=chosen, chosen_cases=True)

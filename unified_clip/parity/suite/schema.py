@@ -186,9 +186,10 @@ class CallsTable(Table):
 
 
 class CasesTable(CaseOptions, CallForm, CallsTable):
-    """A `[[cases]]` table: the calls, their gradients, their form, and the options of each case.
+    """A `[[cases]]` table of a suite. Its keys are the fields of this class and of its bases.
 
-    Each key of the table is a field.
+    `CallsTable` has the calls and their gradients, `CallForm` the form in which a call passes gradients, and
+    `CaseOptions` the options that each case keeps.
     """
 
     container: Annotated[str, _one_of(*CONTAINERS)] = "list"

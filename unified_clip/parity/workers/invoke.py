@@ -266,9 +266,9 @@ def _call_in_steps(invocation: Invocation, function: Callable[..., Any]) -> Call
 
 
 def read_steps(invocation: Invocation, result: CallResult) -> None:
-    """Replace the list of norms and the state in a result by one vector of float64, as `oracle.after_steps` has it.
+    """Replace `result.norm` of a call in steps, a list of norms and the last state, by a vector of float64.
 
-    Results of calls without steps stay unchanged.
+    The vector has the numbers in the order of `oracle.after_steps`. The results of other calls stay unchanged.
     """
     if invocation.call.style != "steps" or result.norm is None:
         return
