@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib.util
 import shlex
 import signal
@@ -38,6 +39,9 @@ from .recording.launch import cli as record_command
 from .verify import cli as verify_command
 
 BUG = "UC901"
+
+UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
+"""Errors of `Path.exists` and similar methods before Python 3.14, about a path that cannot be looked up."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -95,24 +99,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     action = f"{options.command} {options.action}" if options.command == "config" else options.command
     if lacking := not_installed(action if action in EXTRAS else options.command):
         raise UsageError(lacking, "UC204")
-    _check_paths(options)
     _end_in_order()
-    status: int = options.run(options)
+    try:
+        status: int = options.run(options)
+    except OSError as error:
+        if error.errno in UNUSABLE and _is_passed(Path(error.filename or ""), options):
+            problem = f"{error.filename} cannot be used: {error.strerror}. Pass another path."
+            raise UsageError(problem, "UC203") from None
+        raise
     return status
 
 
-def _check_paths(options: argparse.Namespace) -> None:
-    """Check that the paths on the command line can be looked up.
-
-    UsageError: a name is too long, or a directory cannot be searched. Before Python 3.14, `Path.exists` raises OSError.
-    """
-    for value in vars(options).values():
-        for path in value if isinstance(value, list) else [value]:
-            if isinstance(path, Path):
-                try:
-                    path.exists()
-                except OSError as error:
-                    raise UsageError(f"{path} cannot be used: {error.strerror}. Pass another path.", "UC203") from None
+def _is_passed(file: Path, options: argparse.Namespace) -> bool:
+    """Return whether the path of a file begins with a path on the command line."""
+    values = [value if isinstance(value, list) else [value] for value in vars(options).values()]
+    passed = [str(path.absolute()) for paths in values for path in paths if isinstance(path, Path)]
+    return str(file.absolute()).startswith(tuple(passed))
 
 
 class OutputError(CodedError, code="UC205"):

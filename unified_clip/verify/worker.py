@@ -223,7 +223,7 @@ def _store(path: Path, step: int, output: Any) -> None:
             )
         if part == "parameters" and not tensors:
             raise InvalidStepError(
-                f"output {step} of the function has no parameters. Yield or return a dict of all parameters by name."
+                f"output {step} of the function has no parameters. Put all parameters into its first dict, by name."
             )
         present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
         stored |= {f"{part}/{name}": _dense(part, name, step, tensor) for name, tensor in present.items()}

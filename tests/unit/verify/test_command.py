@@ -280,7 +280,7 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
             ),
             (
                 "def step(weights, batches): return {}, {}",
-                "output 1 of the function has no parameters. Yield or return a dict of all parameters by name",
+                "output 1 of the function has no parameters. Put all parameters into its first dict, by name",
             ),
         ],
         3,

@@ -201,7 +201,9 @@ def _extract(source: str, out: Path) -> Path:
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
             problem = "is compressed in" if WEIGHTS in archive.namelist() else "is missing from"
-            raise UnreadableError(f"{WEIGHTS} {problem} this zip archive. Save the model again with model.save")
+            raise UnreadableError(
+                f'{WEIGHTS} {problem} this zip archive. Save the model again: model.save("model.keras")'
+            )
         return Path(archive.extract(WEIGHTS, out))
 
 
