@@ -40,8 +40,12 @@ from .verify import cli as verify_command
 
 BUG = "UC901"
 
-UNUSABLE = (errno.ENAMETOOLONG, errno.EACCES)
-"""Errors of `Path.exists` and similar methods before Python 3.14, about a path that cannot be looked up."""
+INACCESSIBLE = {
+    errno.EACCES: "Pass another path, or change the permissions",
+    errno.EPERM: "Pass another path, or change the permissions",
+    errno.ENAMETOOLONG: "Pass a path with shorter names",
+}
+"""The remedies for the errors of paths that a command cannot use."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -82,9 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flush_or_discard()
         return reject(error)
     except Exception as error:  # Python would exit with status 1, which means a difference
-        if isinstance(error, PermissionError) and error.filename is not None:
+        if isinstance(error, OSError) and error.errno in INACCESSIBLE and error.filename is not None:
             problem = f"{error.filename} is not accessible: {error.strerror}"
-            return reject(UsageError(f"{problem}. Pass another path, or change the permissions.", "UC207"))
+            return reject(UsageError(f"{problem}. {INACCESSIBLE[error.errno]}.", "UC207"))
         traceback.print_exc()
         print_error("This is a bug of unified-clip. Report it with the lines above.", BUG)
         return BROKEN
@@ -100,21 +104,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     if lacking := not_installed(action if action in EXTRAS else options.command):
         raise UsageError(lacking, "UC204")
     _end_in_order()
-    try:
-        status: int = options.run(options)
-    except OSError as error:
-        if error.errno in UNUSABLE and _is_passed(Path(error.filename or ""), options):
-            problem = f"{error.filename} cannot be used: {error.strerror}. Pass another path."
-            raise UsageError(problem, "UC203") from None
-        raise
+    status: int = options.run(options)
     return status
-
-
-def _is_passed(file: Path, options: argparse.Namespace) -> bool:
-    """Return whether the path of a file begins with a path on the command line."""
-    values = [value if isinstance(value, list) else [value] for value in vars(options).values()]
-    passed = [str(path.absolute()) for paths in values for path in paths if isinstance(path, Path)]
-    return str(file.absolute()).startswith(tuple(passed))
 
 
 class OutputError(CodedError, code="UC205"):

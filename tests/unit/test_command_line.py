@@ -121,7 +121,7 @@ def test_a_patch_does_not_go_with_write_or_verify(other: list[str], capsys: pyte
         "parity --suite {}",
         "parity --suite {} init",
         "record {} -- true",
-        "verify a.py b.py --weights {} --batches b.npz",
+        "verify {}.py:step b.py:step --weights a.npz --batches b.npz",
     ],
 )
 def test_a_path_that_cannot_be_looked_up_is_no_bug(
