@@ -119,6 +119,9 @@ class Attached(AbstractContextManager[Any, None]):
             for index, first in enumerate(self._clipper.first_states(self._backend, _counts(settings, optimizer)))
         ]
         self._own = [self._steps, self._step, self._kept, self._recent, *self._adaptive]
+        if keras.backend.backend() == "jax":
+            for variable in (*self._own, optimizer._iterations):
+                variable.__class__ = RememberedVariable
         self._originals = {name: getattr(optimizer, name) for name in _wrapped()}
         optimizer._clip_gradients = self._clip
         optimizer._backend_apply_gradients = self._apply_or_skip if self._skips else self._apply
@@ -138,24 +141,26 @@ class Attached(AbstractContextManager[Any, None]):
 
         Reading this waits for the device. During `fit` on JAX, it is the outcome at the end of the last epoch.
         """
-        return steps.last_step(int(np.asarray(self._steps)), int(np.asarray(self._step)), np.asarray(self._kept))
+        return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
     @property
     def rate(self) -> float | None:
         """The share of the last 100 steps that changed a gradient. None if it is unknown for all of these steps."""
-        return steps.rate_of(np.asarray(self._recent).tolist())
+        return steps.rate_of(_read(self._recent).tolist())
 
     @property
     def step(self) -> int:
         """The step of the next clip for a schedule: the optimizer's `iterations`."""
-        return self._last_step if self._optimizer is None else int(np.asarray(self._optimizer.iterations))
+        if self._optimizer is None:
+            return self._last_step
+        return int(_read(self._optimizer._iterations)) // (self._optimizer.gradient_accumulation_steps or 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
         Files of Keras do not have the states: save this beside them. This waits for the device.
         """
-        return self._clipper.data(self.step, [ops.copy(variable) for variable in self._adaptive])
+        return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the states in data that `state_dict` returned, here or on another framework.
@@ -184,6 +189,7 @@ class Attached(AbstractContextManager[Any, None]):
             vars(self._optimizer).pop(name, None)
         for variable in self._own:
             self._optimizer._untrack_variable(variable)
+        self._optimizer._iterations.__class__ = keras.Variable
         self._optimizer = None  # so that the optimizer can be freed
         self._originals, self._variables, self._name_of = {}, [], make_namer(None)
 
@@ -267,7 +273,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     def _finalize(self, variables: Sequence[Variable]) -> None:
         self._originals["finalize_variable_values"](variables)
-        if self.step > self._first_step and not np.asarray(self._steps):
+        if self.step > self._first_step and not _read(self._steps):
             warnings.warn(
                 f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: the step was "
                 "compiled before the configuration was attached. Compile the model again.",
@@ -311,6 +317,24 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
             "optimizer.build(model.trainable_variables) before attach_to()."
         )
     return itertools.repeat(len(getattr(optimizer, "_trainable_variables", ())))
+
+
+class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
+    """A variable that remembers its value when `fit` on JAX removes the value for the time of an epoch."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_value" and value is None and self._value is not None:
+            self._remembered = np.asarray(self._value)
+        super().__setattr__(name, value)
+
+
+def _read(variable: Variable) -> np.ndarray[Any, Any]:
+    """Return the value of a variable. During an epoch of `fit` on JAX, and if `fit` failed, it is the one before."""
+    value = getattr(variable, "_value", None)
+    if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
+        remembered: np.ndarray[Any, Any] = variable._remembered
+        return remembered
+    return np.asarray(variable)
 
 
 def _holds(variables: Sequence[Variable], variable: Variable) -> bool:
