@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,6 +134,27 @@ def test_patterns_go_by_the_models_names_or_by_paddles_own() -> None:
         results = stepped(clip, model)
         np.testing.assert_allclose(results["weight"], 1.0, rtol=1e-6)
         np.testing.assert_allclose(results["bias"], 3.0, rtol=1e-6)
+
+
+def saved_and_loaded(path: Path, clip: Any) -> Any:
+    paddle.save(clip, str(path / "clip.pdparams"))
+    return paddle.load(str(path / "clip.pdparams"))
+
+
+@pytest.mark.parametrize("by", ["pickle", "copy", "paddle.save"])
+@pytest.mark.parametrize("rule", [{"rule": "norm", "adaptive": {"rule": "adagc"}}, {"rule": "value", "threshold": 1.0}])
+def test_a_copy_has_the_names_and_the_state(rule: dict[str, Any], by: str, tmp_path: Path) -> None:
+    model = paddle.nn.Linear(2, 1)
+    clip = ClipConfig(**rule, exclude=["*.bias"]).as_paddle(model)
+    stepped(clip, model)
+    ways = {"pickle": lambda clip: pickle.loads(pickle.dumps(clip)), "copy": copy.deepcopy}
+    copied = ways.get(by, lambda clip: saved_and_loaded(tmp_path, clip))(clip)
+    assert copied.state_dict() == clip.state_dict()
+    results = [stepped(each, model) for each in (clip, copied)]
+    assert clip.step == copied.step == 2
+    np.testing.assert_allclose(results[1]["bias"], 3.0, rtol=1e-6)
+    for name, change in results[0].items():
+        np.testing.assert_allclose(results[1][name], change, rtol=1e-6)
 
 
 @pytest.mark.parametrize("case", [*CONFIGS, *NONFINITE])

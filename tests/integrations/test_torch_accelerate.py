@@ -143,6 +143,37 @@ def test_where_all_are_left_out_nothing_is_clipped_and_all_are_unscaled() -> Non
     assert [parameter.grad[1].item() for parameter in parameters] == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", ["parameter", "dict", "list", "generator"])
+def test_every_container_of_parameters_is_clipped(kind: str, scaled: bool) -> None:
+    using, model = accelerator(), torch.nn.Linear(2, 3, bias=False)
+    using.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
+    if scaled:
+        using.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        using.scaler.scale(torch.zeros(()))
+    model.weight.grad = torch.full((3, 2), 8.0)
+    containers = {"parameter": model.weight, "dict": dict(model.named_parameters()), "list": [model.weight]}
+    norm = clip_(using, GLOBAL, containers.get(kind, model.parameters()))
+    assert norm == pytest.approx((6 * (4.0 if scaled else 8.0) ** 2) ** 0.5)
+    assert model.weight.grad.norm() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_parameters_of_an_optimizer_that_clips_too_are_refused(scaled: bool) -> None:
+    using = accelerator(scaled=scaled)
+    (model, optimizer), (other, second) = prepared(using), prepared(using)
+    using.backward(model.loss(*next(batches())) + other.loss(*next(batches())))
+    handle = GLOBAL.attach_to(optimizer)
+    before = model.output.weight.grad.clone()
+    with pytest.raises(ValueError, match=r"attached to this SGD already\. Gradients would be clipped twice"):
+        clip_(using, GLOBAL, model.parameters())
+    assert torch.equal(model.output.weight.grad, before)
+    assert clip_(using, GLOBAL, other.parameters()) > 0.5
+    handle.detach()
+    assert clip_(using, GLOBAL, model.parameters()) > 0.5
+    del second
+
+
 class OnGpu:
     """A scaler's finding, which somebody has to wait for."""
 

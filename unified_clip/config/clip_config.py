@@ -338,7 +338,8 @@ class ClipConfig(OutcomeProperties, Settings):
                 for `clip_grad_norm_`.
 
         Returns:
-            A handle and context manager: `detach()`, `is_attached`, `last`, `rate`, `step` and `state_dict()`.
+            A handle and context manager with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and
+            `load_state_dict()`.
 
         Raises:
             TypeError: The optimizer is not of PyTorch or Keras, has no hooks, has other optimizers that make its steps,

@@ -8,16 +8,19 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from .._backends.torch.backend import BACKEND
+from .._core import containers
 from .._core.types import Tensor
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from . import torch_scaling
 from .torch_engines import check_engine
+from .torch_optimizers import check_not_attached, is_attached
 from .torch_scaling import parameters_of
 
 
 def clip_(
-    accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Iterable[Any], *, step: int | None = None
+    accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Tensor | Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
     """Clip in place before the optimizer's step. Unscale gradients that a `GradScaler` scaled first.
 
@@ -30,7 +33,8 @@ def clip_(
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
         clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
-        parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need.
+        parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need. A dict of name to
+            parameter, and a single parameter, are accepted, too.
         step: The step for a schedule. None: count clips.
 
     Returns:
@@ -38,6 +42,7 @@ def clip_(
         if the scaler skips the steps of all optimizers.
 
     Raises:
+        ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
             no ownership is declared.
 
@@ -57,12 +62,17 @@ def clip_(
     check_engine([accelerator.distributed_type.value])
     if not accelerator.sync_gradients:
         return None
-    parameters = list(parameters)
+    if isinstance(parameters, Iterator):
+        parameters = list(parameters)
     settings = clip.settings if isinstance(clip, Clipper) else clip
+    if accelerator.scaler is None and not any(map(is_attached, accelerator._optimizers)):
+        return clip.clip_(parameters, step=step)
+    ids = {id(leaf.tensor) for leaf in containers.flatten(BACKEND, parameters).leaves}
+    wrappers = [wrapper for wrapper in accelerator._optimizers if not ids.isdisjoint(map(id, parameters_of(wrapper)))]
+    for wrapper in wrappers:
+        check_not_attached(wrapper)
     if accelerator.scaler is None:
         return clip.clip_(parameters, step=step)
-    ids = {id(entry[1] if isinstance(entry, tuple) else entry) for entry in parameters}
-    wrappers = [wrapper for wrapper in accelerator._optimizers if not ids.isdisjoint(map(id, parameters_of(wrapper)))]
     optimizers, scaler = [wrapper.optimizer for wrapper in wrappers], accelerator.scaler
     skipped = [optimizer for optimizer in optimizers if torch_scaling.skips_step(scaler, optimizer, settings)]
     if skipped and len(skipped) == len(optimizers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import paddle
@@ -28,17 +28,29 @@ class GradClip(OutcomeProperties, OptimizerClip):
     """
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
-        self._settings = settings
-        by_own_name = _names_by_own_name(names)
         if settings.needs_places and names is None:
             raise TypeError(
                 "The adaptive rule adagc has a number for each parameter, and Paddle passes only parameters with a "
                 "gradient. Pass the model: clip.as_paddle(model)."
             )
+        self._begin(settings, _names_by_own_name(names))
+
+    def _begin(self, settings: Settings, by_own_name: dict[str, str] | None, all_names: Sequence[str] = ()) -> None:
+        self._settings, self._by_own_name = settings, by_own_name
         self._places = list(by_own_name or {}) if settings.needs_places else None
         namer = _namer(by_own_name, settings.uses_names)
-        self._clipper = Clipper(settings, namer, unmatched=UNMATCHED if names is None else "")
+        unmatched = UNMATCHED if by_own_name is None else ""
+        self._clipper = Clipper(settings, namer, unmatched=unmatched, all_names=all_names)
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the configuration, the names and `state_dict()`, for a copy or a pickle, which has no last outcome."""
+        names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
+        return {"settings": self._settings, "names": names, "state": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin(state["settings"], *state["names"])
+        self.load_state_dict(state["state"])
 
     def __repr__(self) -> str:
         return f"<{type(self._settings).__name__} {self._settings.rule}>"

@@ -202,13 +202,18 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     return Attached(config, optimizer, names, spec)
 
 
+def is_attached(optimizer: Any) -> bool:
+    """Return whether a configuration is attached to an optimizer, or to the optimizer inside it."""
+    hooks = getattr(_inner(optimizer), HOOKS, {}).values()
+    return any(isinstance(getattr(hook, "__self__", None), Attached) for hook in hooks)
+
+
 def check_not_attached(optimizer: Any) -> None:
-    """Raise ValueError if a configuration is attached to an optimizer, or to the optimizer inside it."""
-    optimizer = _inner(optimizer)
-    if any(isinstance(getattr(hook, "__self__", None), Attached) for hook in getattr(optimizer, HOOKS, {}).values()):
+    """Raise ValueError if `is_attached`."""
+    if is_attached(optimizer):
         raise ValueError(
-            f"A configuration is attached to this {type(optimizer).__name__} already. Gradients would be clipped "
-            "twice. Call detach() on the handle that attach_to() returned."
+            f"A configuration is attached to this {type(_inner(optimizer)).__name__} already. Gradients would be "
+            "clipped twice. Call detach() on the handle that attach_to() returned."
         )
 
 
