@@ -39,7 +39,7 @@ def clip_grad_norm_(
             MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of gradients, whose tensors are
             replaced. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside a compiled
             graph this is not supported.
@@ -159,7 +159,7 @@ def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, forea
             MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of gradients, whose tensors are
             replaced. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
 

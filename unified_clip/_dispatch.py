@@ -113,7 +113,7 @@ def _peeked(value: Any) -> Any:
     if isinstance(value, Mapping):
         entries = {key: _peeked(item) for key, item in value.items()}
         same = all(entries[key] is value[key] for key in entries)
-        return value if same else containers.like_mapping(value, entries)
+        return value if same else containers.like_mapping(value, entries, value.values())
     if isinstance(value, Iterable):
         items = list(map(_peeked, value))
         same = all(new is old for new, old in zip(items, value, strict=True))

@@ -44,7 +44,7 @@ def clip_grad_norm_(
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
             clipped arrays replace those in it.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            measures and writes nothing.
+            changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `jax.jit`.
@@ -170,7 +170,7 @@ def clip_grads_with_norm_(
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
             clipped arrays replace those in it.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            measures and writes nothing.
+            changes nothing.
         total_norm: The total norm: a number or an array of one element.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
 

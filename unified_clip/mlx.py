@@ -44,7 +44,7 @@ def clip_grad_norm_(
         parameters: The gradients, as `nn.value_and_grad` returns them: one array, or nested dicts and lists of arrays
             and None, or an iterable of (name, array) tuples. New values are assigned to the arrays.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            measures and writes nothing.
+            changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `mx.compile`.
@@ -160,7 +160,7 @@ def clip_grads_with_norm_(
         parameters: The gradients, as `nn.value_and_grad` returns them: one array, or nested dicts and lists of arrays
             and None, or an iterable of (name, array) tuples. New values are assigned to the arrays.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
-            measures and writes nothing.
+            changes nothing.
         total_norm: The total norm: a number or an array of one element.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
 

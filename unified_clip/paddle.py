@@ -41,7 +41,7 @@ def clip_grad_norm_(
         parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, None and (name,
             parameter) tuples, or a dict. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
             for the norm. Not supported in static programs.
@@ -165,7 +165,7 @@ def clip_grads_with_norm_(
         parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, None and (name,
             parameter) tuples, or a dict. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
 

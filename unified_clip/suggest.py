@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,9 +166,9 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
         >>> suggested.threshold, suggested.clipped
         (1.0, 0.05)
     """
-    if isinstance(percentile, bool) or not isinstance(percentile, int | float) or not 0 < percentile <= 100:
+    if isinstance(percentile, bool) or not isinstance(percentile, numbers.Real) or not 0 < percentile <= 100:
         raise ValueError(f"percentile is {percentile!r}. Pass a number above 0 and up to 100.")
-    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
+    if isinstance(skip, bool) or not isinstance(skip, numbers.Integral) or skip < 0:
         raise ValueError(f"skip is {skip!r}. Pass a whole number of 0 or more.")
     norms = list(_norms(records))[skip:]
     finite = [norm for norm in norms if math.isfinite(norm)]
@@ -199,7 +200,7 @@ def _norms(records: Any) -> Iterator[float]:
     if not isinstance(records, Iterable):
         raise TypeError(f"records is a {type(records).__name__}. Pass the path of a recorded file, or a list of norms.")
     for index, record in enumerate(records):
-        norm = getattr(record, "norm", record)
+        norm = record if hasattr(record, "__float__") else getattr(record, "norm", record)  # Tensor.norm is a method
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
                 f"position {index} of records is a {type(record).__name__}. Pass numbers, or the `last` of clips."

@@ -41,7 +41,7 @@ def clip_grad_norm_(
             (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
             an accumulator, is assigned.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `tf.function`.
@@ -161,7 +161,7 @@ def clip_grads_with_norm_(
             (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
             an accumulator, is assigned.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
-            measures and writes nothing.
+            changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
         foreach: Ignored, for compatibility with `torch.nn.utils`.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +13,28 @@ from support.kits import Kit
 import unified_clip
 
 Pair = namedtuple("Pair", ["weight", "bias"])
+
+
+class Around(MutableMapping[str, object]):
+    """An object around a dict, which a shallow copy shares."""
+
+    def __init__(self, items: dict[str, object]) -> None:
+        self._items = items
+
+    def __getitem__(self, key: str) -> object:
+        return self._items[key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._items[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 def clip(kit: Kit, container: object) -> object:
@@ -82,6 +105,20 @@ def test_the_given_container_is_not_changed(kit: Kit) -> None:
     clip(kit, given)
     assert all(a is b for a, b in zip(given, tensors, strict=True))
     assert kit.array(tensors[0]).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, Counter, UserDict, Around])
+def test_the_given_mapping_is_not_changed(kit: Kit, kind: type) -> None:
+    w, b = kit.tensor([3.0]), kit.tensor([4.0])
+    inner = kind({"b": b})
+    given = kind({"w": w, "inner": inner})
+    clipped = clip(kit, given)
+    assert type(clipped) is type(clipped["inner"]) is kind
+    check(kit, clipped["w"], 0.6)
+    check(kit, clipped["inner"]["b"], 0.8)
+    assert given["w"] is w
+    assert given["inner"] is inner
+    assert inner["b"] is b
 
 
 def test_every_position_is_a_gradient_of_its_own(kit: Kit) -> None:

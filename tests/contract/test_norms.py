@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support import reference
 from support.kits import Kit
 
+import unified_clip
+
 NEAR_A_BOUNDARY = [2.0**24, 2.0**12, 2.0**12] + 70 * [2.0**-3]
 """Just above the middle between two float32: float64 sums give either, depending on the order."""
 
@@ -214,3 +216,8 @@ def test_a_nan_in_either_part_of_a_complex_number_counts(kit: Kit, p: float) -> 
         assert math.isnan(float(kit.array(kit.namespace.get_total_norm([kit.tensor([value, 1], "complex64")], p))))
     infinite = kit.namespace.get_total_norm([kit.tensor([complex(math.inf, 1)], "complex64")], p)
     assert float(kit.array(infinite)) == math.inf
+
+
+def test_norms_that_functions_return_can_be_passed_to_suggest_threshold(kit: Kit) -> None:
+    norms = [kit.namespace.global_norm([kit.tensor([float(value)])]) for value in range(1, 31)]
+    assert unified_clip.suggest_threshold(norms, percentile=50).threshold == 15.0

@@ -144,6 +144,12 @@ def test_what_is_no_tensor(kit: Kit) -> None:
     gradients.check()
 
 
+def test_masked_arrays_are_rejected_as_a_whole(kit: Kit) -> None:
+    for masked in (np.ma.array([3.0, 4.0]), np.ma.array([3.0, 4.0], mask=[False, True])):
+        with pytest.raises(TypeError, match=r"position 1 is a numpy\.ma\.MaskedArray.* Pass its filled\(0\)"):
+            kit.namespace.clip_by_global_norm([kit.tensor([1.0]), masked], 1.0)
+
+
 def test_a_tensor_of_another_framework_is_named_with_its_namespace(kit: Kit) -> None:
     other = "torch" if kit.name == "paddle" else "paddle"
     tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
@@ -203,7 +209,7 @@ def test_the_path_setting_is_checked(kit: Kit, monkeypatch: pytest.MonkeyPatch, 
 def test_the_package_itself_refuses_what_is_no_tensor() -> None:
     with pytest.raises(TypeError, match="plain number"):
         unified_clip.global_norm([1.0])
-    with pytest.raises(TypeError, match=r"takes one tensor and received a builtins\.str\. Pass one of numpy"):
+    with pytest.raises(TypeError, match=r"takes one tensor and received a builtins\.str\. Pass a dense tensor of numpy"):
         unified_clip.clip_by_norm("weights", 1.0)
 
 

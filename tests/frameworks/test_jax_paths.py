@@ -453,3 +453,13 @@ def test_eager_calls_on_constants_of_a_traced_function_return_arrays() -> None:
         return [x * array for array in clipped]
 
     assert [_bits(array) for array in step(jnp.float32(1.0))] == [_bits(array) for array in wanted]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_of_64_bits_keep_their_values_without_x64(dtype: str) -> None:
+    with jax.enable_x64(True):
+        array = jnp.asarray([2**40, 5], dtype)
+    for _ in range(3):  # a later list is copied by a compiled function
+        got = uc.clip_by_value(array, 7, 2**50)
+        assert got.dtype == dtype
+        assert np.asarray(got).tolist() == [2**40, 7]

@@ -205,3 +205,15 @@ def test_several_groups_of_parameters_are_rejected() -> None:
     (weights[0] + weights[1]).sum().backward()
     with pytest.raises(RuntimeError, match="an adaptive threshold needs an optimizer with a single group"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("rule", FITTING, ids=str)
+def test_the_state_has_no_derivative_so_that_each_step_can_be_differentiated(rule: Any) -> None:
+    weight = paddle.to_tensor([3.0, 4.0], stop_gradient=False)
+    rule = rule_of(rule)
+    state = functions.initial_state(rule, [weight])
+    for _ in range(3):
+        (grad,) = paddle.grad((weight**3).sum(), weight, create_graph=True)
+        (clipped,), _, state = functions.clip_by_global_norm([grad], rule, state)
+        assert state.stop_gradient
+        clipped.sum().backward()  # through this step only

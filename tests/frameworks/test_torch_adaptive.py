@@ -151,3 +151,25 @@ def test_the_example_recovers_with_adaptive_thresholds(
     assert "<svg" in (tmp_path / "plot.svg").read_text()
     losses = {line.partition(":")[0]: float(line.split()[-2]) for line in capsys.readouterr().out.splitlines()}
     assert losses["fixed"] > 2 > max(losses["zclip"], losses["adagc"])
+
+
+@pytest.mark.parametrize("rule", FITTING, ids=str)
+def test_the_state_has_no_derivative_so_that_each_step_can_be_differentiated(rule: Any) -> None:
+    weight = torch.tensor([3.0, 4.0], requires_grad=True)
+    rule = rule_of(rule)
+    state = functions.initial_state(rule, [weight])
+    for _ in range(3):
+        (grad,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
+        (clipped,), _, state = functions.clip_by_global_norm([grad], rule, state)
+        assert not state.requires_grad
+        clipped.sum().backward()  # through this step only
+
+
+def test_the_state_of_adagc_has_no_derivative_either() -> None:
+    weight = torch.tensor([3.0, 4.0], requires_grad=True)
+    state = functions.initial_state(ADAGC, [weight])
+    for _ in range(3):
+        (grad,) = torch.autograd.grad((weight**3).sum(), weight, create_graph=True)
+        (clipped,), _, state = functions.clip_by_tensor_norm([grad], ADAGC, state)
+        assert not state.requires_grad
+        clipped.sum().backward()

@@ -208,3 +208,9 @@ def test_the_plot_has_the_thresholds_of_rules(tmp_path: Path) -> None:
     assert rules.count("<path") > plain.count("<path")
     assert "legend" in rules
     assert "legend" not in plain
+
+
+def test_norms_may_be_numpy_numbers_and_so_may_the_settings() -> None:
+    norms = [np.float32(norm) for norm in range(30)]
+    suggested = suggest_threshold(norms, percentile=np.int64(50), skip=np.int64(0))
+    assert suggested == suggest_threshold([float(norm) for norm in norms], percentile=50)

@@ -62,7 +62,7 @@ class GradientClip(FrameworkBinding):
                 parameter may be its name.
 
         Returns:
-            The list of tuples. An unchanged gradient is the given object.
+            The list of tuples. A gradient with the coefficient 1 is the given object.
 
         Raises:
             TypeError: params_grads contains something other than such tuples. A gradient has an integer or boolean
@@ -231,7 +231,7 @@ class ErrorClipByValue(FrameworkBinding):
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
     def __call__(self, gradient: Any) -> Any:
-        """Return the gradient with every element clipped. An unchanged gradient is the given object."""
+        """Return the gradient with every element clipped."""
         return entry.run(ErrorClipByValue._call, self, gradient)
 
     def _call(self, gradient: Any) -> Any:

@@ -120,6 +120,9 @@ class DeviceScalars:
     def pinned(self, scalar: Scalar) -> Scalar:
         return self._backend.pinned(scalar)
 
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return self._backend.stop_gradient(scalar)
+
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         return self._backend.pack(scalars)
 

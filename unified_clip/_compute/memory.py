@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,25 +40,73 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
     }
     for index, view in known.items():
         _check_writable(view, describe(index))
-    bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in known.items()}
-    open_intervals: list[int] = []  # tensors whose memory may extend to the next one
-    for index in sorted(known, key=bounds.__getitem__):
-        open_intervals = [earlier for earlier in open_intervals if bounds[earlier][1] > bounds[index][0]]
-        same = next((earlier for earlier in open_intervals if _same_memory(known[index], known[earlier])), None)
-        if same is not None:
-            first, second = sorted((same, index))
-            owners = [first if owner == second else owner for owner in owners]
-            open_intervals = [first if earlier == same else earlier for earlier in open_intervals]
-            continue
-        for earlier in open_intervals:
-            if _shares_memory(known[index], known[earlier]):
-                first, second = sorted((index, earlier))
-                raise ValueError(
-                    f"{describe(first)} and {describe(second)} overlap in memory, so clipping both in place would "
-                    "scale some elements twice. Pass copies, or one tensor over all the memory"
-                )
-        open_intervals.append(index)
+    for indices in _near_each_other(known):
+        different: list[int] = []
+        for index in indices:
+            same = next((earlier for earlier in different if _same_memory(known[index], known[earlier])), None)
+            if same is not None:
+                first, second = sorted((same, index))
+                owners = [first if owner == second else owner for owner in owners]
+                different = [first if earlier == same else earlier for earlier in different]
+                continue
+            for earlier in different:
+                if _shares_memory(known[index], known[earlier]):
+                    first, second = sorted((index, earlier))
+                    raise ValueError(
+                        f"{describe(first)} and {describe(second)} overlap in memory, so clipping both in place would "
+                        "scale some elements twice. Pass copies, or one tensor over all the memory"
+                    )
+            different.append(index)
     return owners
+
+
+def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
+    """Yield groups of at least two arrays that may overlap. Arrays in different groups do not."""
+    bounds = {index: np.lib.array_utils.byte_bounds(view) for index, view in views.items()}
+    for group in _connected(bounds):
+        yield from _interleaved({index: views[index] for index in group}) if len(group) > 2 else [group]
+
+
+def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
+    """Yield the groups of arrays with bytes at the same places modulo the step between their contiguous parts.
+
+    The columns of a matrix, for example, have different places in its rows. So they need not be compared in pairs.
+    """
+    layouts = {index: _parts(view) for index, view in views.items()}
+    step = math.gcd(*(step for _, step in layouts.values()))
+    lows = {index: np.lib.array_utils.byte_bounds(view)[0] for index, view in views.items()}
+    least = min(lows.values())
+    places = {index: (lows[index] - least) % step if step else 0 for index in views}
+    ranges = {index: (place, place + layouts[index][0]) for index, place in places.items()}
+    fits = all(high <= step for _, high in ranges.values())  # else a part reaches into the next row
+    yield from _connected(ranges) if fits else [list(views)]
+
+
+def _connected(ranges: Mapping[int, tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the groups of at least two ranges that are connected by overlaps, in the order of their begin."""
+    group: list[int] = []
+    end = 0
+    for index in sorted(ranges, key=ranges.__getitem__):
+        begin, stop = ranges[index]
+        if group and begin >= end:
+            if len(group) > 1:
+                yield group
+            group = []
+        end = max(end, stop) if group else stop
+        group.append(index)
+    if len(group) > 1:
+        yield group
+
+
+def _parts(view: Array) -> tuple[int, int]:
+    """Return (bytes of an array's contiguous parts, the greatest common divisor of the steps between them)."""
+    size, step = view.itemsize, 0
+    for stride, length in _steps(view):
+        if stride == size:
+            size *= length
+        else:
+            step = math.gcd(step, stride)
+    return size, step
 
 
 def _check_writable(view: Array, what: str) -> None:

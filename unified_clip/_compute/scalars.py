@@ -56,6 +56,9 @@ class HostScalars:
     def pinned(self, scalar: Scalar) -> Scalar:
         return scalar
 
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        return scalar
+
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         raise NotImplementedError("the host path does not pack scalars")
 

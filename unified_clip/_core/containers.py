@@ -70,9 +70,11 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
         walks = [_walk(backend, child, _join(name, key), leaves) for key, child in children.items()]
         return lambda results: pytree.with_children(node, [rebuild(results) for rebuild in walks])
     if isinstance(node, Mapping):
-        by_key = {key: _walk(backend, value, _join(name, key), leaves) for key, value in node.items()}
-        return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()})
-    if isinstance(node, str | bytes) or not isinstance(node, Iterable):
+        entries, first = dict(node.items()), len(leaves)
+        by_key = {key: _walk(backend, value, _join(name, key), leaves) for key, value in entries.items()}
+        kept = [*entries.values(), *(leaf.tensor for leaf in leaves[first:])]
+        return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()}, kept)
+    if isinstance(node, str | bytes) or not isinstance(node, Iterable) or _is_array_like(node):
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name))
     try:
         items = list(node)
@@ -184,6 +186,8 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
                     _check_replaceable(backend, item, function, instead, True)
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
+        if inside_mutable and not isinstance(node, Iterator):
+            raise TypeError(f"{function} cannot update {kind} inside a list or a dict. Use {instead} instead")
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place. "
             f"It received {kind}. Pass list(...), or use {instead}, which returns the result"
@@ -252,11 +256,15 @@ def sequence(like: Any, items: list[Any]) -> Any:
     return items
 
 
-def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the same type as `node` if that type can be written, else in a dict."""
+def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
+    """Return the items in a mapping of the same type as `node` if that type can be written, else in a dict.
+
+    kept: The values and tensors in `node`. They are not copied.
+    """
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items
-    new = copy.copy(node)
+    # A shallow copy of an object around a dict would share this dict, and the items would change `node`.
+    new = copy.copy(node) if isinstance(node, dict) else copy.deepcopy(node, {id(value): value for value in kept})
     for key, value in items.items():  # update() of a Counter adds
         new[key] = value
     return new
@@ -272,10 +280,12 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         return TypeError(
             f"{leaf.place} is the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
         )
-    if framework := other_framework(backend, value):
+    is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # as NumPy's masked arrays
+    if not is_masked and (framework := other_framework(backend, value)):
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
-    has_parameters = callable(getattr(value, "parameters", None))
-    remedy = "Pass its parameters()" if has_parameters else "Pass tensors of one framework"
+    remedy = "Pass its filled(0)" if is_masked else "Pass tensors of one framework"
+    if callable(getattr(value, "parameters", None)):
+        remedy = "Pass its parameters()"
     return TypeError(
         f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip. "
         f"{remedy}, or a list, a dict or an iterator of them"
@@ -285,8 +295,11 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
 def other_framework(backend: Backend, value: Any) -> str | None:
     """Return the framework of a tensor that belongs to another framework than `backend`; None for any other value."""
     framework = framework_of(type(value))
-    is_tensor = hasattr(value, "shape") and hasattr(value, "dtype")
-    return framework if is_tensor and framework != backend.name else None
+    return framework if _is_array_like(value) and framework != backend.name else None
+
+
+def _is_array_like(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def describe_other(backend: Backend, framework: str) -> str:

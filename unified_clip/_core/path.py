@@ -47,6 +47,9 @@ class Scalars(Protocol):
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return the same finite number, so that a compiler does not merge its computation with the next operation."""
 
+    def stop_gradient(self, scalar: Scalar) -> Scalar:
+        """Return the same number or packed tensor without a derivative."""
+
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
         """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
 

@@ -111,7 +111,7 @@ def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tu
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{what} is too large for float64. Pass math.inf to measure without clipping") from None
+        raise ValueError(f"{what} is too large for float64. Pass math.inf for no limit") from None
     return number, number
 
 
@@ -253,9 +253,8 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
         )
     if framework := other_framework(backend, value):
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
-    remedy = (
-        "Call it once for each tensor" if isinstance(value, list | tuple | Mapping) else f"Pass one of {backend.name}"
-    )
+    several = isinstance(value, list | tuple | Mapping)
+    remedy = "Call it once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
     raise TypeError(
         f"{function} takes one tensor and received a {type(value).__module__}.{type(value).__qualname__}. {remedy}"
     )

@@ -88,7 +88,7 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 
     Raises:
         TypeError: As for `unified_clip.clip_grad_norm_`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_grad_norm_`. Or state is that of another rule.
+        ValueError: As for `unified_clip.clip_grad_norm_`. Or state has another length than that of the rule.
 
     Example:
         >>> import numpy as np
@@ -120,7 +120,7 @@ def clip_by_global_norm(
 
     Raises:
         TypeError: As for `unified_clip.clip_by_global_norm`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_by_global_norm`. Or state is that of another rule.
+        ValueError: As for `unified_clip.clip_by_global_norm`. Or state has another length than that of the rule.
 
     Example:
         >>> import numpy as np

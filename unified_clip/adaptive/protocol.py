@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
@@ -29,7 +30,7 @@ class Rule(Protocol):
         """Return (the threshold for this norm, the state after it). It raises no error.
 
         Args:
-            state: Numbers by name, as `init` returned them.
+            state: Numbers with the names that `init` returned.
             norm: The total norm, which is finite.
             step: The number of norms before this one, from 0. A norm that is not finite is not counted.
         """
@@ -283,8 +284,10 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)
         whole = kinds[name].startswith("int")
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
             raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if whole else ''}number.")
+        if not isinstance(value, int | float):  # a NumPy number
+            object.__setattr__(rule, name, int(value) if whole else float(value))
         if not low <= value <= high or not math.isfinite(value):
             bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
             wanted = "a finite number above 0" if (low, high) == TINY else f"a number from {bounds}"

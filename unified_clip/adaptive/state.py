@@ -145,7 +145,8 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
         raise _other_names(rule, new)
     values = [steps + 1.0, *(new[name] for name in names)]
     kept = xp.pack([value.value if isinstance(value, Number) else xp.asarray(value) for value in values])
-    return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, xp.where(counts, kept, packed)
+    after = xp.stop_gradient(xp.where(counts, kept, packed))
+    return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, after
 
 
 def is_traced(packed: Tensor, backend: Backend) -> bool:
@@ -213,7 +214,7 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
     Raises:
         TypeError: The rule is of none of the kinds, or the value is no packed state.
-        ValueError: The state is that of another rule.
+        ValueError: The state has another length than that of the rule.
     """
     check_rule(rule, *kinds)
     backend = backend_of(packed)

@@ -145,7 +145,7 @@ def _coefficients(
     after = new["norms"] if slots is None else _put(xp, numbers["norms"], slots, new["norms"])
     if isinstance(state, dict):
         return coefs, {states.STEPS: step + 1.0, "norms": after} if is_finite else state
-    return coefs, xp.where(is_finite, xp.pack([(step + 1.0).value, after.value]), state)
+    return coefs, xp.stop_gradient(xp.where(is_finite, xp.pack([(step + 1.0).value, after.value]), state))
 
 
 def _real(xp: Scalars, value: Scalar) -> Real:

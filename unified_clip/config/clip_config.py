@@ -269,7 +269,7 @@ class ClipConfig(OutcomeProperties, Settings):
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        Unchanged gradients are returned as the same objects. If the step is skipped, all results are None.
+        A gradient with the coefficient 1 is the given object. If the step is skipped, all results are None.
 
         Args:
             grads: Gradients of any framework.

@@ -20,6 +20,8 @@ SMALL = 1 << 16
 """The largest size in bytes of a small array. Compiled code copies one faster than `jax.device_put` shares its memory.
 """
 
+WIDE = {"float64", "complex128", "int64", "uint64"}
+
 
 class Structure:
     """The positions of small and of large arrays, for one list of shapes and dtypes."""
@@ -48,8 +50,8 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
-    # A float64 array may exist although the process has no x64.
-    with jax.enable_x64(True) if structure.dtypes & {"float64", "complex128"} else nullcontext():
+    # Arrays with elements of 64 bits may exist although the process has no x64.
+    with jax.enable_x64(True) if structure.dtypes & WIDE else nullcontext():
         if not (structure.small and is_repeated and may_compile()):
             return list(jax.device_put(arrays, may_alias=True))
         with jax.transfer_guard_host_to_device("allow"):  # as for `device_put`, an explicit transfer

@@ -1,0 +1,45 @@
+"""Which arrays of a list may overlap in memory, without a comparison of all pairs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unified_clip._compute import memory
+
+slices = st.builds(slice, st.integers(0, 3), st.integers(4, 9), st.sampled_from([1, 2, 3, -1]))
+
+
+def groups(views: list[np.ndarray]) -> list[list[int]]:
+    return list(memory._near_each_other(dict(enumerate(views))))
+
+
+@given(st.lists(st.tuples(st.sampled_from([np.float32, np.float64]), slices, slices), max_size=6))
+def test_arrays_that_share_memory_are_in_one_group(choices: list[tuple[type, slice, slice]]) -> None:
+    base = np.zeros((9, 9), np.float64)
+    views = [base.view(dtype)[rows, columns] for dtype, rows, columns in choices]
+    indexed = {index: view for index, view in enumerate(views) if view.size}
+    found = list(memory._near_each_other(indexed))
+    assert sorted(itertools.chain(*found)) == sorted(set(itertools.chain(*found)))
+    for a, b in itertools.combinations(indexed, 2):
+        if np.shares_memory(views[a], views[b]):
+            assert any(a in group and b in group for group in found)
+
+
+def test_columns_and_rows_and_parts_of_them_are_in_no_group() -> None:
+    matrix = np.zeros((50, 300), np.float32)
+    assert groups([matrix[:, index] for index in range(300)]) == []
+    assert groups([matrix[:, index : index + 2] for index in range(0, 300, 2)]) == []
+    assert groups([matrix[::2, index] for index in range(300)]) == []
+    assert groups(list(matrix)) == []
+
+
+def test_only_columns_that_overlap_are_in_a_group() -> None:
+    matrix = np.zeros((50, 300), np.float32)
+    columns = [matrix[:, index] for index in range(300)]
+    assert groups([*columns, matrix[10:, 7]]) == [[7, 300]]
+    assert groups([*columns, matrix[:, 8:10]]) == [[8, 300, 9]]
+    assert len(groups([*columns, matrix])[0]) == 301
