@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
+
+import numpy as np
 
 from .errors import NothingClippedError
 
@@ -78,7 +79,7 @@ class Monitor:
     """
 
     def __init__(self, clip: Clipped, log: Log, *, every: int = 1, prefix: str = "") -> None:
-        if not isinstance(every, numbers.Integral) or isinstance(every, bool) or every < 1:
+        if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
             raise ValueError(f"every is {every!r}. Pass a whole number of 1 or more.")
         self._clip, self._log, self._every, self._prefix = clip, log, every, prefix
         self._calls = 0

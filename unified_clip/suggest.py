@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import numbers
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from . import _install
 from .recording.lines import NO_CALLS, READABLE
@@ -166,9 +167,9 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
         >>> suggested.threshold, suggested.clipped
         (1.0, 0.05)
     """
-    if isinstance(percentile, bool) or not isinstance(percentile, numbers.Real) or not 0 < percentile <= 100:
+    if isinstance(percentile, bool) or not isinstance(percentile, int | float | np.number) or not 0 < percentile <= 100:
         raise ValueError(f"percentile is {percentile!r}. Pass a number above 0 and up to 100.")
-    if isinstance(skip, bool) or not isinstance(skip, numbers.Integral) or skip < 0:
+    if isinstance(skip, bool) or not isinstance(skip, int | np.integer) or skip < 0:
         raise ValueError(f"skip is {skip!r}. Pass a whole number of 0 or more.")
     norms = list(_norms(records))[skip:]
     finite = [norm for norm in norms if math.isfinite(norm)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from . import rules
 from .number import Real
@@ -284,7 +285,7 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)
         whole = kinds[name].startswith("int")
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer if whole else int | float | np.number):
             raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if whole else ''}number.")
         if not isinstance(value, int | float):  # a NumPy number
             object.__setattr__(rule, name, int(value) if whole else float(value))
