@@ -239,8 +239,9 @@ def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], 
     given = [np.array([3.0, 4.0], np.float32)]
     for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all"):
         assert "is a plain tensor. Pass ownership='replicated'" in str(found)
-    for ownership, n in (("replicated", 5.0), ("distinct", reference.norm(given * 2))):
-        assert worlds(2).run(paddle_sharded.plain_stated, given, "all", ownership) == [(n, ["all_reduce"])] * 2
+    for ownership, n, number in (("replicated", 5.0, 2), ("distinct", reference.norm(given * 2), 4)):
+        found = worlds(2).run(paddle_sharded.plain_stated, given, "all", ownership, number)
+        assert found == [(n, ["all_reduce"])] * 2
 
 
 def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
