@@ -146,6 +146,15 @@ def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, mes
     check_refused(worlds(2).run(faults.outcome, case), "ValueError", message)
 
 
+def test_gradients_that_no_rank_counts_are_an_error(worlds: Worlds) -> None:
+    message = "no rank counts any gradient, because ownership returned False for all of them"
+    for case in ("all copies, unchecked", "all copies, unchecked, p = 3"):
+        check_refused(worlds(2).run(faults.outcome, case), "ValueError", message)
+    assert [(each.norm, each.error) for each in worlds(2).run(faults.outcome, "zeros that one rank counts")] == [
+        (0.0, "")
+    ] * 2
+
+
 def test_copies_that_every_rank_counts_are_suspicious(worlds: Worlds) -> None:
     """Here, warnings are errors."""
     message = "the 2 ranks counted gradients with exactly the same sum, .* as with DistributedDataParallel, the norm is"
@@ -183,6 +192,7 @@ def test_copies_that_every_rank_counts_are_suspicious(worlds: Worlds) -> None:
         ("no group", 2, "ValueError", ["process_group is None, but the gradient at position 0 is not complete on"]),
         ("a mesh of others", 2, "ValueError", ["is a plain tensor", "rank 1 is not on the device mesh"]),
         ("a name for a group", 2, "TypeError", ["process_group is 'world'. Pass a process group of"]),
+        ("a flag for a group", 2, "TypeError", ["process_group is True. Pass a process group of"]),
         ("a name for a group of single gradients", 2, "TypeError", ["process_group is 'world'. Pass a process group"]),
         ("a list for a group", 2, "TypeError", [r"process_group is \[0, 1\]. Pass a process group of"]),
         ("copies on some processes, in a group", 4, "ValueError", ["at position 0 is on 2 of them. Pass ownership"]),

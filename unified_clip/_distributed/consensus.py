@@ -218,6 +218,19 @@ class Consensus:
         high = float(total)
         return high, float(total - Fraction(high))
 
+    def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
+        """Raise ValueError, on all ranks, if ranks have gradients, and none counts any. All ranks have to call this.
+
+        local: The local tensors of this rank's gradients. counted: Those that this rank counts.
+        """
+        has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
+        if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:
+            raise ValueError(
+                "no rank counts any gradient, because ownership returned False for all of them. In the process group, "
+                "exactly one rank has to count each element. Check the rank numbers that you pass, such as data_rank. "
+                "No gradient was changed."
+            )
+
     def max_over_ranks(self, number: int) -> int:
         return self._all_reduce(self.group.all_reduce_max, [number])[0]
 

@@ -188,16 +188,22 @@ class LocalShards(ABC):
         self._measured.append((path, consensus))
         if norm is None:
             norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
+            if norm[0] == 0 and self.declares_owners and not consensus.has_terms:
+                consensus.check_any_counted(counted, [self.values[index] for index in indices])
         n, path.norm_dtype = norm
         self._has_counted = False
         return path.xp.asarray(n)
 
     @property
+    def declares_owners(self) -> bool:
+        """Return whether `ownership` decides which rank counts gradients, so that ranks may pass different ones."""
+        return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
+
+    @property
     def is_only_declared(self) -> bool:
         """Return whether this rank counts its gradients only because `ownership` declares it, and nothing checks it."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
-        is_declared = any(owner not in (None, REPLICATED) for owner in self._spec.owners)
-        return is_declared and not is_checked and not self._counts_by_placement
+        return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
         """Sum `Partial` gradients. Return (the sums over all that this rank counts, those over all `Partial` ones)."""

@@ -140,6 +140,10 @@ def plain(given: Parameters) -> Parameters:
     return parameters(ARRAYS, "plain")
 
 
+def zeros(given: Parameters) -> Parameters:
+    return parameters([np.zeros(3, np.float32)], "plain")
+
+
 def plain_beside_some(given: Parameters) -> Parameters:
     """Those on a part of the processes have no gradient, which would be refused first."""
     found = on_some(given)
@@ -398,6 +402,14 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         in_group(lambda: dist.group.WORLD, ownership="replicated", check_numel=2 * sum(each.size for each in ARRAYS)),
     ),
     "all copies": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True)),
+    "all copies, unchecked": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False)),
+    "all copies, unchecked, p = 3": (
+        plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, norm_type=3.0)
+    ),
+    "zeros that one rank counts": (
+        zeros, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: dist.get_rank() == 0)
+    ),
+    "a flag for a group": (as_they_are, clip(process_group=True)),
     "all copies, p = inf": (
         plain,
         in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True, norm_type=inf),

@@ -93,7 +93,7 @@ class Held(LocalShards):
 
     parameters: int | None = None  # type: ignore[assignment]
     numel: int | None = None  # type: ignore[assignment]
-    checks_replicas = is_only_declared = False
+    checks_replicas = declares_owners = is_only_declared = False
 
     def __init__(self, group: Any, arrays: Sequence[np.ndarray], **told: Any) -> None:
         self._group, self.values = group, [np.asarray(array) for array in arrays]

@@ -272,7 +272,7 @@ class TorchShards(DistributedGradients):
         if hasattr(process_group, "get_all_groups"):
             return self._group_of(group_of_mesh(process_group))
         # `new_group` returns an int on ranks outside of the group.
-        if not isinstance(process_group, torch.distributed.ProcessGroup | int):
+        if not isinstance(process_group, torch.distributed.ProcessGroup | int) or isinstance(process_group, bool):
             raise TypeError(
                 f"process_group is {process_group!r}. Pass a process group of torch.distributed, a device mesh, None, "
                 "or 'auto'"
