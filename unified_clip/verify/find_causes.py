@@ -10,7 +10,7 @@ from ..causes.observation import Cause
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text, untransposed
 from ..recording.compare import RecordingComparison
 from ..recording.optimizer_steps import STAGES
-from ..recording.rounding import GROWTH, ROUNDING
+from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.arithmetic import FORMATS
 from .normalize import NormalizedRecording
@@ -66,11 +66,16 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
         return None
     if row.step == 1 and (cause := _other_weights(pairing)):
         return cause
-    losses = "" if None in row.losses else f" (the losses are {row.losses[0]:.9g} and {row.losses[1]:.9g})"
+    old, new = row.losses
+    losses, advice = "", "Compare the data, the forward pass and the loss. Turn dropout off on both sides"
+    if old is not None and new is not None:
+        losses = f" (the losses are {old:.9g} and {new:.9g})"
+        if distance(single(old), single(new)).ulps <= ROUNDING:
+            advice = "The losses agree, so compare the code between the loss and the clip, which changes gradients"
     return Cause(
         "other data or loss",
         f"at step {row.step}, both sides begin with the same parameters, and their gradients differ before the "
-        f"clip{losses}. Compare the data, the forward pass and the loss. Turn dropout off on both sides",
+        f"clip{losses}. {advice}",
     )
 
 

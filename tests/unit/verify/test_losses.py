@@ -27,6 +27,24 @@ def test_losses_are_columns_of_the_table_and_are_compared(tmp_path: Path, capsys
     assert len({loss["old"] for loss in losses}) == STEPS
 
 
+@pytest.mark.parametrize(
+    ("loss", "advice"),
+    [
+        (MEAN, "The losses agree, so compare the code between the loss and the clip"),
+        (f"2 * {MEAN}", "Compare the data"),
+    ],
+)
+def test_losses_show_whether_gradients_differ_by_the_forward_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str, advice: str
+) -> None:
+    before = 'loss = LOSS; grads["bias"] += np.float32(1); uc.clip_grad_norm_'.replace("LOSS", loss)
+    new = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", before)
+    old = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", f"loss = {MEAN}; uc.clip_grad_norm_")
+    finding = verified(tmp_path, capsys, old, new)["finding"]
+    assert finding["mistake"] == "other data or loss"
+    assert advice in finding["text"]
+
+
 def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, WITH_LOSS.replace("LOSS", MEAN), GLOBAL) == 0
     assert "loss was not compared: only old.py:step has it." in capsys.readouterr().out

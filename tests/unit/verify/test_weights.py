@@ -142,8 +142,12 @@ def test_every_parameter_that_differs_is_in_the_json_data_and_the_worst_are_prin
     assert {each["parameter"] for each in updates} == {"in", "mid", "out"}
     assert [each["ulps"] for each in updates] == sorted((each["ulps"] for each in updates), reverse=True)
     assert step["update"] == updates[0]
-    assert verify(tmp_path, new, options) == 1
-    assert "The updates differ from step 1 on, there in 3 of 4 parameters: " in capsys.readouterr().out
+    assert verify(tmp_path, OLD.replace("0.125 * grad", "0.25 * grad"), options) == 1
+    printed = capsys.readouterr().out
+    (line,) = [each for each in printed.splitlines() if each.startswith("The updates differ from step 1 on")]
+    assert ", there in 4 of 4 parameters: " in line
+    assert sum(f"'{name}' (" in line for name in ("in", "mid", "bias", "out")) == 3
+    assert "and 1 other. Over all steps, they differ by at most " in line
 
 
 def test_a_parameter_that_no_optimizer_has_is_named(
