@@ -100,6 +100,17 @@ def test_steps_of_optimizers_are_recorded_with_what_ran_before_them(tmp_path: Pa
     assert steps[0].settings == {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
+def test_nesterov_and_the_missing_dampening_of_momentum_are_recorded(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    clip = paddle.nn.ClipGradByGlobalNorm(0.5)
+    optimizer = paddle.optimizer.Momentum(0.1, parameters=layer.parameters(), grad_clip=clip, use_nesterov=True)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        layer(paddle.ones([4, 3])).mean().backward()
+        optimizer.step()
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.settings["nesterov"], step.settings["dampening"]) == (True, 0.0)
+
+
 L1, L2 = paddle.regularizer.L1Decay, paddle.regularizer.L2Decay
 
 

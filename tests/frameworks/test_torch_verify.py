@@ -169,6 +169,14 @@ def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: py
             ("optimizer.step()", "optimizer.step(); net.weight.data.mul_(0.5)"),
             "The recorded settings are equal: amsgrad, betas, eps, lr, maximize, weight_decay. Compare which",
         ),
+        (
+            (
+                "optimizer.step()",
+                "old = [p.detach().clone() for p in net.parameters()]; optimizer.step(); "
+                "[p.data.lerp_(each, 0.5) for p, each in zip(net.parameters(), old)]",
+            ),
+            "every update of the new step is 0.5 times that of the old one. The recorded settings are equal: amsgrad",
+        ),
     ],
 )
 def test_updates_that_differ_with_equal_settings_are_explained(

@@ -175,4 +175,5 @@ def _beta2(step: OptimizerStep) -> float:
 
 def setting_text(value: Setting) -> str:
     """Return a setting as text, with " and " between the values of several parameter groups."""
-    return " and ".join(f"{each:.6g}" for each in (value if isinstance(value, tuple) else [value]))
+    values = value if isinstance(value, tuple) else [value]
+    return " and ".join(str(each) if isinstance(each, bool) else f"{each:.6g}" for each in values)

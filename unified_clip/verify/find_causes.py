@@ -147,11 +147,13 @@ def _cause_of_update(
                 f"every update of the {side} step is the one that unclipped gradients give. "
                 "This step clips after optimizer.step(), or its optimizer gets other gradients",
             )
-    return Cause(
-        "another learning rate",
-        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old "
-        "one: the learning rates differ, or one step does not divide by its loss scale",
+    sentence = (
+        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
     )
+    if all(any("lr" in each.settings for each in _optimizer_steps(side, row.step)) for side in recordings):
+        return Cause("another optimizer", f"{sentence}. {_settings(recordings, row.step)}")
+    reasons = "the learning rates differ, or one step does not divide by its loss scale"
+    return Cause("another learning rate", f"{sentence}: {reasons}")
 
 
 def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:

@@ -259,6 +259,13 @@ def test_a_weight_decay_of_all_groups_is_named_beside_those_of_each_group(compar
     assert "weight_decay 0.1 instead of 0.1 and 0 in its parameter groups" in cause.sentence
 
 
+def test_a_setting_that_is_on_or_off_is_named_as_such(compared: Any) -> None:
+    steps = [{**STEP, "settings": {"lr": 0.1, "nesterov": each}} for each in (False, True)]
+    old, new = ([by_total_norm(1)[0], {"step": 1, **step}] for step in steps)
+    (cause,) = compared(old, new).findings
+    assert "as with nesterov True instead of False" in cause.sentence
+
+
 def test_a_rate_of_0_is_part_of_a_shifted_schedule(compared: Any) -> None:
     def with_rates(*rates: float) -> Lines:
         lines = by_total_norm(3, weight=1.0 + rates[0])

@@ -207,3 +207,13 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     assert cause.kind == "left out"
     assert ("by need_clip=False, then new.jsonl lacks it" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
+
+
+def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_about_steps(tmp_path: Path) -> None:
+    first = [clip(1, "critic"), clip(1, "maker")]
+    old = [*first, clip(2, "critic"), clip(2, "maker")]
+    new = [*first, clip(2, "critic", (3.0, 5.0)), clip(2, "maker", weights={"maker.a": 9.0})]
+    (cause,) = compared(tmp_path, old, new).findings
+    assert cause.kind == "another optimizer"
+    assert "'maker.a', which another call of this step clips, differ before the clip, although" in cause.sentence
+    assert "which no step changes" not in cause.sentence

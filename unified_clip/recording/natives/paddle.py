@@ -189,6 +189,8 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
     return {
         "lr": of_groups(rates),
         "momentum": getattr(optimizer, "_momentum", None),
+        "dampening": 0.0 if isinstance(optimizer, paddle.optimizer.Momentum) else None,
+        "nesterov": getattr(optimizer, "_use_nesterov", None),
         "betas": [getattr(optimizer, "_beta1", None), getattr(optimizer, "_beta2", None)],
         "eps": getattr(optimizer, "_epsilon", None),
         "weight_decay": _weight_decay(optimizer, group),
