@@ -26,21 +26,27 @@ class _ElsewhereCounted:
     """The parameters that an earlier pipeline stage counts, from a list or a rule."""
 
     def __init__(self, also_elsewhere: Elsewhere) -> None:
-        if hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
+        is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
+        if is_model or hasattr(also_elsewhere, "shape") or isinstance(also_elsewhere, str):
             raise TypeError(
-                f"also_elsewhere is a {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a function of "
-                "a parameter that returns True or False"
+                f"also_elsewhere has the type {type(also_elsewhere).__qualname__}. Pass a list of parameters, or a "
+                "function of a parameter that returns True or False"
             )
         self._rule = also_elsewhere if callable(also_elsewhere) else None
         self._parameters = () if callable(also_elsewhere) else tuple(also_elsewhere)
+        for number, parameter in enumerate(self._parameters):
+            if isinstance(parameter, str | tuple):
+                kind = type(parameter).__qualname__
+                raise TypeError(f"also_elsewhere[{number}] has the type {kind}. Pass parameters, not names")
 
     def __contains__(self, parameter: Any) -> bool:
         if self._rule is None:
             return any(parameter is listed for listed in self._parameters)
         answer = self._rule(parameter)
-        if answer not in (True, False):
+        if getattr(answer, "shape", ()) or answer not in (True, False):
             raise TypeError(
-                f"also_elsewhere returned {answer!r}. Return True if an earlier stage has the parameter too, else False"
+                f"also_elsewhere returned {answer!r:.60}. Return True if an earlier stage has the parameter too, else "
+                "False"
             )
         return bool(answer)
 
@@ -81,7 +87,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             list after `fully_shard`, which replaces parameters. Sum the gradients of the copies before you clip.
 
     Raises:
-        TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor.
+        TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor or a model, or has names.
         ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on `root`. A parameter
             is on other ranks, or on a part of a dimension. A parameter of `also_elsewhere` is not in the call.
 
@@ -227,7 +233,7 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
         also_elsewhere: Parameters of this stage that an earlier stage has too: see `mesh_ownership`.
 
     Raises:
-        TypeError: `also_elsewhere` is a tensor.
+        TypeError: `also_elsewhere` is a tensor or a model, or has names.
         ValueError: A parameter of `also_elsewhere` is not in the call.
 
     Example:

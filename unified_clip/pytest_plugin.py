@@ -30,12 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
     """Return `unified_clip.testing.assert_clip_parity`, with the frameworks and interpreters from pytest's options."""
+    from unified_clip._command.parser import comma_separated
     from unified_clip.testing import assert_clip_parity
 
     named = pytestconfig.getoption("--clip-frameworks")
+    names = [named] if named else pytestconfig.getini("clip_frameworks")
     return functools.partial(
         assert_clip_parity,
-        frameworks=named.split(",") if named else pytestconfig.getini("clip_frameworks"),
+        frameworks=None if names is None else [name for text in names for name in comma_separated(text)],
         interpreters=_interpreters(pytestconfig),
         missing=pytestconfig.getoption("--clip-missing") or pytestconfig.getini("clip_missing"),
     )

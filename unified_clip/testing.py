@@ -116,7 +116,7 @@ def assert_clip_parity(
         AssertionError: Results differ. The message has the framework, the tensor, the element and both numbers. Or a
             framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
-        TypeError: A value in grads is not a gradient.
+        TypeError: A value in grads is not a gradient, or frameworks is not a list.
         ValueError: The rule, its arguments or the frameworks are unknown, or grads has no gradient.
         ModuleNotFoundError: The extra `cli` is not installed.
 
@@ -128,7 +128,9 @@ def assert_clip_parity(
     """
     __tracebackhide__ = True
     _need_extra()
+    _need_list(frameworks)
     from .parity import single_case
+    from .parity.outcome import Failure
 
     pythons = {name: str(python) for name, python in (interpreters or {}).items()}
     names = list(dict.fromkeys(_installed(pythons) if frameworks is None else frameworks))
@@ -136,12 +138,17 @@ def assert_clip_parity(
     case = single_case.make(grads, _name(rule), arguments)
     _need_elements(case.gradients, "grads has")
     chosen = {name: pythons.get(name, sys.executable) for name in names}
-    absent, wrong = single_case.problems(case, single_case.run(case, chosen, TIMEOUT), chosen)
+    outcomes = single_case.run(case, chosen, TIMEOUT)
+    absent, wrong = single_case.problems(case, outcomes, chosen)
+    failures = [each for each in outcomes.values() if isinstance(each, Failure) and each.kind != "missing"]
+    title = "failed on a framework"
+    if len(wrong) > len(failures):
+        title = "differs between frameworks, or from exact arithmetic"
     if missing == "fail":
         wrong = absent + wrong
     if wrong:
         call = case.name.removeprefix(f"{single_case.GIVEN}: ")
-        lines = [f"{call} differs between frameworks, or from exact arithmetic", *wrong]
+        lines = [f"{call} {title}", *wrong]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
     if absent:
         raise SkipTest("; ".join(absent))
@@ -159,6 +166,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     Raises:
         AssertionError: The run fails. The message has the verdict and each problem, as the command prints them.
         unified_clip.parity.suite.schema.SuiteError: The suite is invalid.
+        TypeError: frameworks is not a list.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -180,6 +188,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     """
     __tracebackhide__ = True
     _need_extra()
+    _need_list(frameworks)
     from .parity import engine
     from .parity.report import compared, markdown
     from .parity.suite import load
@@ -202,6 +211,11 @@ def _need_elements(gradients: Sequence[Any], subject: str) -> None:
     if not any(math.prod(gradient.shape) for gradient in present):
         what = "no gradient with an element" if present else "no gradient"
         raise ValueError(f"{subject} {what}, so nothing can be compared. {PASS_GRADIENTS}")
+
+
+def _need_list(frameworks: Sequence[str] | None) -> None:
+    if isinstance(frameworks, str):
+        raise TypeError(f"frameworks is {frameworks!r}. Pass a list of names, such as ['numpy']")
 
 
 def _need_extra() -> None:

@@ -51,6 +51,15 @@ def test_the_fixture_compares_the_frameworks_that_the_options_name(inner: pytest
     inner.runpytest_subprocess("--clip-frameworks=torch,paddle").assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize("place", ["option", "file"])
+def test_names_of_frameworks_may_have_spaces(inner: pytest.Pytester, place: str) -> None:
+    inner.makepyfile("def test_it(clip_parity): assert clip_parity.keywords['frameworks'] == ['numpy', 'torch']")
+    if place == "file":
+        inner.makeini("[pytest]\nclip_frameworks = numpy, torch")
+    options = ["--clip-frameworks", "numpy, torch,"] if place == "option" else []
+    inner.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
 def test_a_failure_shows_the_call_and_what_differs_and_not_what_is_inside(inner: pytest.Pytester) -> None:
     inner.makepyfile(
         HEAD

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
@@ -22,7 +23,7 @@ from unified_clip.parity import single_case
 from unified_clip.parity.suite import cases
 from unified_clip.parity.workers import pool
 from unified_clip.tensors import types
-from unified_clip.testing import assert_clip_parity, assert_gradients_equal
+from unified_clip.testing import assert_clip_parity, assert_gradients_equal, assert_suite_passes
 
 
 def f32(*values: float) -> np.ndarray[Any, Any]:
@@ -217,6 +218,7 @@ def test_a_framework_that_raises_or_crashes_says_so(monkeypatch: pytest.MonkeyPa
     code = "def changed(*_, **__): raise RuntimeError('no')\nuc.clip_grad_norm_ = changed"
     assert parity_told(code, monkeypatch)[1] == "numpy: different: raised RuntimeError: no"
     lines = parity_told("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", monkeypatch)
+    assert lines[0] == "clip_grad_norm_(max_norm=5.0) failed on a framework"
     assert lines[1].startswith("numpy: crashed: signal 9 (SIGKILL)")
     assert lines[2].startswith("torch: crashed: signal 9 (SIGKILL)")
 
@@ -227,10 +229,17 @@ def test_a_framework_that_is_not_there_fails_with_what_to_install_or_skips() -> 
         "torch is missing: /absent/python cannot be started: No such file or directory. "
         "Install torch for /absent/python, or correct this path in interpreters= or --clip-interpreter."
     )
-    assert clip_parity_told(**options)[1:] == [missing]
+    assert clip_parity_told(**options) == ["clip_grad_norm_(max_norm=5.0) failed on a framework", missing]
     with pytest.raises(SkipTest) as skip:
         assert_clip_parity(GRADS, "clip_grad_norm_", ["numpy", "torch"], missing="skip", **options)
     assert str(skip.value) == missing
+
+
+def test_frameworks_in_one_text_are_an_error(tmp_path: Path) -> None:
+    for check in (lambda: assert_clip_parity(GRADS, "clip_grad_norm_", "numpy", max_norm=1.0),
+                  lambda: assert_suite_passes(tmp_path, "numpy")):  # fmt: skip
+        with pytest.raises(TypeError, match=r"^frameworks is 'numpy'\. Pass a list of names, such as \['numpy'\]$"):
+            check()
 
 
 def test_a_difference_fails_though_a_framework_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

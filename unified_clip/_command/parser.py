@@ -24,6 +24,11 @@ FORMATS = {
 """What each format is, by its name. Commands that have a format in common give it the same name."""
 
 
+def comma_separated(text: str) -> list[str]:
+    """Return the names in a text such as "torch, paddle"."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
 class Formatter(argparse.HelpFormatter):
     """Formats the help of a command. Unlike argparse's formatter, it keeps line breaks, and indents the lines of a
     list.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .._command import INCOMPLETE, check_writable, interrupted
+from .._command.parser import comma_separated
 
 
 def add_parser(commands: Any) -> None:
@@ -18,7 +19,7 @@ def add_parser(commands: Any) -> None:
     )
     for name in ("frameworks", "lists", "dtypes"):
         option = bench.add_argument(f"--{name}", metavar="NAMES", help="comma-separated (default: all)")
-        option.type = lambda text: list(dict.fromkeys(text.split(",")))
+        option.type = lambda text: list(dict.fromkeys(comma_separated(text)))
     bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
     bench.add_argument(
         "--seconds",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
-from .._command.parser import FORMATS
+from .._command.parser import FORMATS, comma_separated
 from .._display import safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
@@ -231,9 +231,9 @@ def _suite(options: argparse.Namespace) -> Suite:
     if options.accept and options.without:
         raise UsageError("--accept needs the results of every mode. Remove --without.")
     if options.frameworks:
-        suite = load.only(suite, options.frameworks.split(","))
+        suite = load.only(suite, comma_separated(options.frameworks))
     if options.without:
-        suite = load.without(suite, options.without.split(","))
+        suite = load.without(suite, comma_separated(options.without))
     if options.case:
         suite = load.only_cases(suite, options.case, whole)
     return suite if options.timeout is None else dataclasses.replace(suite, timeout=options.timeout)

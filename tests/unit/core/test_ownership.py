@@ -159,11 +159,28 @@ def test_a_parameter_of_also_elsewhere_is_in_the_call(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_also_elsewhere_is_a_list_or_a_rule(kind: str) -> None:
-    for wrong in (np.zeros(3), "head.weight"):
-        with pytest.raises(TypeError, match=r"also_elsewhere is a .*\. Pass a list of parameters, or a function"):
+    class Model:
+        def named_parameters(self) -> Any:
+            raise AssertionError
+
+        def __call__(self, inputs: Any) -> Any:
+            return inputs
+
+    for wrong in (np.zeros(3), "head.weight", Model()):
+        with pytest.raises(
+            TypeError, match=r"also_elsewhere has the type .*\. Pass a list of parameters, or a function"
+        ):
             staged(kind, 0, wrong)
-    with pytest.raises(TypeError, match=r"also_elsewhere returned None\. Return True if an earlier stage"):
-        staged(kind, 0, lambda parameter: None)(SimpleNamespace())
+    weight = SimpleNamespace()
+    for names in ({"head.weight": weight}, [weight, "head.weight"], [("head.weight", weight)]):
+        with pytest.raises(
+            TypeError, match=r"also_elsewhere\[[01]\] has the type (str|tuple)\. Pass parameters, not names"
+        ):
+            staged(kind, 0, names)
+    for answer in (None, np.zeros(3), np.zeros((1, 1))):
+        with pytest.raises(TypeError, match=r"(?s)also_elsewhere returned .*\. Return True if an earlier stage"):
+            staged(kind, 0, lambda parameter, answer=answer: answer)(SimpleNamespace())
+    assert not staged(kind, 0, lambda parameter: np.array(True))(SimpleNamespace())
 
 
 @pytest.mark.parametrize(
