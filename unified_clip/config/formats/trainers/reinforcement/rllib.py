@@ -101,9 +101,10 @@ class RLlib(Format):
     def _experiment(self, document: Document, name: Key, version: Version | None) -> Imported:
         algorithm = str(document.get(name, "run"))
         of_dreamer = [key for _, table, key in self.foreign_keys if document.has(name, table, key)]
-        if algorithm.lower() == "dreamerv3" or of_dreamer:
+        is_dreamer = algorithm.lower() == "dreamerv3"
+        if is_dreamer or of_dreamer:
             raise document.wrong(
-                [name, "config", of_dreamer[0]] if of_dreamer else [name, "run"],
+                [name, "run"] if is_dreamer else [name, "config", of_dreamer[0]],
                 "DreamerV3 has three optimizers, each with its own threshold. Write a clip configuration for each one.",
             )
         return self._configuration(document, [name, "config"], algorithm, version)
