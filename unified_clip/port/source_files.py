@@ -62,18 +62,26 @@ def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
     the file once.
 
     suffixes: In lower case. They also match names in upper case.
+
+    OSError: a directory cannot be read.
     """
     files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
     return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
 
 
 def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    for name, folders, names in os.walk(root):
+    for name, folders, names in os.walk(root, onerror=_fail):
         folder = Path(name)
         folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
         paths = (folder / name for name in names if name.lower().endswith(suffixes))
         # broken links are reported as unreadable; pipes are skipped
         yield from (path for path in paths if path.is_file() or not path.exists())
+
+
+def _fail(error: OSError) -> None:
+    """Raise the error of a directory that cannot be read, which `os.walk` would skip, unless it was removed."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _is_skipped(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.port import faults as port_faults
 
+from unified_clip import cli
 from unified_clip.port import source_files
 from unified_clip.port.clip_site import PortedFile, UnreadableFile
 from unified_clip.port.source.parse_guard import TOO_DEEP
@@ -353,3 +355,20 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
 def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     assert source_files.port_all([tmp_path / "a.py"])[0] == [PortedFile(tmp_path / "a.py", b"", b"")]
+
+
+@pytest.mark.parametrize("command", [["port", "."], ["config", "check", "clip.toml", "."]], ids=lambda words: words[0])
+def test_a_directory_that_cannot_be_read_is_an_error(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    def scandir(path: str) -> object:
+        if Path(path).name == "models":  # the permissions of the file system do not bind the superuser
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    (project / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0\n')
+    monkeypatch.chdir(project)
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert cli.main(command) == 2
+    assert "models is not accessible: Permission denied" in capsys.readouterr().err
