@@ -104,8 +104,8 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         super().__init__(also_elsewhere)
         if not hasattr(root, "mesh_dim_names"):
             raise TypeError(
-                f"root is a {type(root).__qualname__}. Pass a DeviceMesh of PyTorch, or, instead of mesh_ownership, a "
-                "function of a parameter that returns whether this rank counts it"
+                f"root has the type {type(root).__qualname__}. Pass a DeviceMesh of PyTorch, or, instead of "
+                "mesh_ownership, a function of a parameter that returns whether this rank counts it"
             )
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))

@@ -199,12 +199,15 @@ def _norms(records: Any) -> Iterator[float]:
         yield from _recorded(Path(records))
         return
     if not isinstance(records, Iterable):
-        raise TypeError(f"records is a {type(records).__name__}. Pass the path of a recorded file, or a list of norms.")
+        raise TypeError(
+            f"records has the type {type(records).__name__}. Pass the path of a recorded file, or a list of norms."
+        )
     for index, record in enumerate(records):
         norm = record if hasattr(record, "__float__") else getattr(record, "norm", record)  # Tensor.norm is a method
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
-                f"position {index} of records is a {type(record).__name__}. Pass numbers, or the `last` of clips."
+                f"position {index} of records has the type {type(record).__name__}. Pass numbers, or the `last` of "
+                "clips."
             )
         yield float(norm)
 

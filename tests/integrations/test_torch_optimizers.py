@@ -387,7 +387,7 @@ def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> N
         weights_only("*.bias").attach_to(sgd(model))
     with pytest.raises(ValueError, match=r"Parameter 2 of this SGD, .* is missing in `names`\. Pass the model"):
         weights_only("*.bias").attach_to(sgd(model), dict(model.hidden.named_parameters()))
-    with pytest.raises(TypeError, match="names is a int"):
+    with pytest.raises(TypeError, match="names has the type int"):
         weights_only("*.bias").attach_to(sgd(model), 3)
 
 

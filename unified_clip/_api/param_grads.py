@@ -22,7 +22,9 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
         or isinstance(params_grads, dict | str)
         or not isinstance(params_grads, Iterable)
     ):
-        raise TypeError(f"params_grads is a {type(params_grads).__name__}. Pass a list of (parameter, gradient) tuples")
+        raise TypeError(
+            f"params_grads has the type {type(params_grads).__name__}. Pass a list of (parameter, gradient) tuples"
+        )
     leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:

@@ -174,10 +174,15 @@ class AdaptiveStates:
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.fits, self._rules.values(), lengths)):
-            own = sorted(map(str, self._rules.values()))
+            own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
+            problem = f"the optimizer's state was made by other adaptive rules than those of the configuration, {own}"
+            if not count:
+                problem = f"the optimizer's state has no adaptive state, but the configuration has the rule {own}"
+            elif not self._rules:
+                states = f"{count} adaptive state{'s' * (count > 1)}"
+                problem = f"the optimizer's state has {states}, but the configuration has no adaptive rule"
             raise ValueError(
-                f"the optimizer's state was made by other adaptive rules than those of the configuration, {own}. "
-                "Continue with the configuration that made the state. Or start with a new optimizer state."
+                f"{problem}. Continue with the configuration that made the state. Or start with a new optimizer state."
             )
         return {
             name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor)
@@ -207,6 +212,12 @@ class AdaptiveStates:
         if not isinstance(data, dict):
             raise ValueError(
                 f"the key adaptive of the state is {data!r:.60}. Pass the dict that state_dict() returned."
+            )
+        if bool(data) != bool(self._rules):
+            saved, own = ("an", "none") if data else ("no", "one")
+            raise ValueError(
+                f"the saved state is of {saved} adaptive rule, but this configuration has {own}. Load the state of the "
+                "same configuration."
             )
         if set(data) != set(self._rules):
             raise ValueError(

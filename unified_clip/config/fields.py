@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from ..errors import ConfigError
+
 
 class ConfigModel(BaseModel):
     """The base class of all tables of a configuration. Unknown keys, and numbers in quotes, are errors."""
@@ -19,6 +21,23 @@ class ConfigModel(BaseModel):
     def data(self) -> dict[str, Any]:
         """Return the keys that the user set, as plain data. Keys that are None are left out."""
         return self.model_dump(exclude_unset=True, exclude_none=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a private attribute. ConfigError: the attribute is public, since settings do not change."""
+        if not name.startswith("_"):
+            raise self._unchangeable(name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if not name.startswith("_"):
+            raise self._unchangeable(name)
+        super().__delattr__(name)
+
+    def _unchangeable(self, name: str) -> ConfigError:
+        remedy = f"Copy the configuration with other values, as in clip.model_copy(update={{{name!r}: ...}})."
+        if name not in type(self).model_fields:
+            remedy = "Only a clipper has a step that you can set: clipper = clip.clipper()." if name == "step" else ""
+        return ConfigError(f"{type(self).__name__}: {name} cannot be changed. {remedy}".rstrip())
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:

@@ -53,8 +53,8 @@ def make_namer(names: Any) -> Namer:
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping):
         raise TypeError(
-            f"names is a {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a model with "
-            "named_parameters()."
+            f"names has the type {type(names).__name__}. Pass a list of names, a dict of name to parameter, or a "
+            "model with named_parameters()."
         )
     _check_names(list(names))
     return ByParameter(names)
@@ -104,7 +104,7 @@ def _shape_of(gradients: Any, index: int) -> list[int | None]:
 def _check_names(names: Sequence[Any]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str):
-            raise TypeError(f"position {position} of names is a {type(name).__name__}. Pass strings.")
+            raise TypeError(f"position {position} of names has the type {type(name).__name__}. Pass strings.")
         if name in names[:position]:
             raise ValueError(
                 f"position {position} of names is {name!r}, which an earlier position has, too. Rename one of the two."

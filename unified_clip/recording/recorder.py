@@ -217,7 +217,9 @@ class Recording:
         """
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise TypeError(f"{name} is a {type(value).__name__}. Pass a number. For a tensor, pass {name}.item().")
+                raise TypeError(
+                    f"{name} has the type {type(value).__name__}. Pass a number. For a tensor, pass {name}.item()."
+                )
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)

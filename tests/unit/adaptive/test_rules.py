@@ -201,13 +201,22 @@ def saved(**changes: Any) -> dict[str, Any]:
     return {"version": 1, "step": 1, "adaptive": {"": {"rule": "zclip", "state": {}} | changes}}
 
 
+def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0)
+    message = r"^the saved state is of an adaptive rule, but this configuration has none\. Load the state of the same "
+    with pytest.raises(ValueError, match=message):
+        clip.load_state_dict(saved())
+    clip.load_state_dict(saved() | {"adaptive": {}, "step": 3})
+    assert clip.step == 3
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [
         ({}, "this is not the state of a clip configuration"),
         (saved() | {"version": 2}, "the state has version 2"),
         (saved() | {"step": -1}, "step is -1"),
-        (saved() | {"adaptive": {}}, "the saved state has the groups []"),
+        (saved() | {"adaptive": {}}, "the saved state is of no adaptive rule, but this configuration has one. Load"),
         (saved() | {"adaptive": None}, "the key adaptive of the state is None"),
         (saved(rule="percentile"), "of the rule 'percentile'"),
         (saved(state={"steps": 1}), "the state has the keys steps, but that of "),

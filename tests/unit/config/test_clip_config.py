@@ -380,6 +380,21 @@ def test_groups_of_a_copy_or_a_saved_file_inherit_again(how: str) -> None:
     assert Settings(rule="norm", threshold=3.0, groups=clip.groups).groups[0].threshold == 3.0
 
 
+def test_settings_cannot_be_changed() -> None:
+    clip = ClipConfig(rule="norm", threshold=1.0, groups=[{"name": "a", "include": ["x"]}])
+    copied = r"\. Copy the configuration with other values, as in clip\.model_copy\(update=\{'threshold': \.\.\.\}\)\.$"
+    for place, name, end in (
+        (clip, "threshold", copied),
+        (clip.groups[0], "threshold", copied),
+        (clip, "step", r"\. Only a clipper has a step that you can set: clipper = clip\.clipper\(\)\.$"),
+        (clip, "treshold", r"\.$"),
+    ):
+        for change in (lambda place, name: setattr(place, name, 5), delattr):
+            with pytest.raises(ConfigError, match=rf"^(ClipConfig|Group): {name} cannot be changed{end}"):
+                change(place, name)
+    assert clip.threshold == 1.0
+
+
 def test_files_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*absent\.toml: No such file"):
         ClipConfig.load(tmp_path / "absent.toml")

@@ -207,7 +207,9 @@ def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[s
 
 
 def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"root is a SimpleNamespace\. Pass a DeviceMesh of PyTorch, or, instead"):
+    with pytest.raises(
+        TypeError, match=r"root has the type SimpleNamespace\. Pass a DeviceMesh of PyTorch, or, instead"
+    ):
         mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
 
 

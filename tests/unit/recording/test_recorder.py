@@ -153,8 +153,8 @@ def test_a_file_holds_one_run(path: Path) -> None:
         ({"gradients_every": 0}, ValueError, "gradients_every is 0. Pass 1 or more"),
         ({"gradients_every": True}, TypeError, "gradients_every is True. Pass a whole number"),
         ({"names": ["a", "a"]}, ValueError, "position 1 of names is 'a', which an earlier position has"),
-        ({"names": ["a", 1]}, TypeError, "position 1 of names is a int. Pass strings"),
-        ({"names": 5}, TypeError, "names is a int. Pass a list of names"),
+        ({"names": ["a", 1]}, TypeError, "position 1 of names has the type int. Pass strings"),
+        ({"names": 5}, TypeError, "names has the type int. Pass a list of names"),
     ],
 )
 def test_wrong_options_are_refused_before_there_is_a_file(
@@ -375,7 +375,9 @@ def test_logged_numbers_are_compared(path: Path) -> None:
 def test_what_is_no_number_cannot_be_logged(path: Path) -> None:
     with unified_clip.record(path) as run:
         clip()
-        with pytest.raises(TypeError, match=r"loss is a ndarray. Pass a number. For a tensor, pass loss.item\(\)"):
+        with pytest.raises(
+            TypeError, match=r"loss has the type ndarray. Pass a number. For a tensor, pass loss.item\(\)"
+        ):
             run.log(loss=np.ones(1))  # type: ignore[arg-type]
 
 
