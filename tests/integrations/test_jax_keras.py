@@ -43,6 +43,11 @@ def test_a_handle_has_the_values_of_the_epoch_before_while_fit_runs() -> None:
     model, optimizer = network(), keras.optimizers.SGD(0.01)
     handle = ClipConfig(rule="global_norm", adaptive={"rule": "zclip"}, threshold=1.0).attach_to(optimizer)
 
+    def load(batch: int, logs: Any) -> None:
+        state = handle.state_dict()
+        with pytest.raises(RuntimeError, match=r"First call model\.jax_state_sync"):
+            handle.load_state_dict(state)
+
     def values() -> Any:
         last = handle.last if handle.step else None
         return last, handle.rate, handle.step, handle.state_dict()
@@ -50,6 +55,7 @@ def test_a_handle_has_the_values_of_the_epoch_before_while_fit_runs() -> None:
     seen, ends = [], [values()]
     callbacks = [
         keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(values())),
+        keras.callbacks.LambdaCallback(on_train_batch_end=load),
         keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(values())),
     ]
     model.compile(optimizer, "mse")

@@ -169,7 +169,10 @@ class Attached(AbstractContextManager[Any, None]):
 
         Raises:
             ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
+            RuntimeError: `fit` on JAX is within an epoch, and would overwrite the states when the epoch ends.
         """
+        if any(variable._value is None for variable in self._adaptive):
+            raise RuntimeError("fit on JAX keeps the state until the epoch ends. First call model.jax_state_sync().")
         self._clipper.load_state_dict(state)
         counts = [variable.shape[0] - 1 for variable in self._adaptive]
         for variable, first in zip(self._adaptive, self._clipper.first_states(self._backend, counts), strict=True):
