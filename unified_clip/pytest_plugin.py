@@ -37,7 +37,7 @@ def clip_parity(pytestconfig: pytest.Config) -> Callable[..., None]:
     names = [named] if named else pytestconfig.getini("clip_frameworks")
     return functools.partial(
         assert_clip_parity,
-        frameworks=None if names is None else [name for text in names for name in comma_separated(text)],
+        frameworks=None if names is None else [name for text in names for name in comma_separated(text) if name],
         interpreters=_interpreters(pytestconfig),
         missing=pytestconfig.getoption("--clip-missing") or pytestconfig.getini("clip_missing"),
     )

@@ -26,7 +26,7 @@ FORMATS = {
 
 def comma_separated(text: str) -> list[str]:
     """Return the names in a text such as "torch, paddle"."""
-    return [name for part in text.split(",") if (name := part.strip())]
+    return [name.strip() for name in text.split(",")]
 
 
 class Formatter(argparse.HelpFormatter):

@@ -217,9 +217,8 @@ class Recording:
         """
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise TypeError(
-                    f"{name} has the type {type(value).__name__}. Pass a number. For a tensor, pass {name}.item()."
-                )
+                kind = type(value).__name__
+                raise TypeError(f"{name} has the type {kind}. Pass a number. For a tensor, pass {name}.item().")
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
