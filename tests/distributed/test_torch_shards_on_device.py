@@ -136,6 +136,15 @@ def test_after_a_fault_of_terms_the_norm_is_nan_and_the_next_call_raises(worlds:
         assert after.all_reduces == 0
 
 
+def test_terms_of_two_lists_that_the_ranks_agreed_about_are_never_added_up(worlds: Worlds) -> None:
+    for *agreed, during, after in worlds(2).run(on_device.terms_of_other_lists):
+        assert [found.error for found in agreed] == [""] * 4
+        assert all(map(math.isfinite, [found.norm for found in agreed]))
+        assert math.isnan(during.norm)
+        assert during.error == ""
+        assert "the ranks made different calls at call 5 of this process group" in after.error
+
+
 WIDE = {
     **{name: GRADIENTS[name] for name in ("any", "zero", "NaN on one rank", "inf on one rank")},
     "a tie": [np.array([2.0**53, *[2.0**26] * 6, 3.0])],

@@ -147,8 +147,10 @@ class Consensus:
         dtype = on_device.agreed_dtype(group.key, self.parameters)
         if dtype is None:
             return None
-        digests = self._begin()
-        compared = [word for value in digests for word in integers.summands(value)]
+        first, layout, copies = self._begin()
+        if layouts:  # ranks may have agreed about several lists of terms: all have to use the same
+            copies = digest((copies, layouts))
+        compared = [word for value in (first, layout, copies) for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
         result = self._with_note(lambda: group.norm_on_device(tensors, p, numbers, own, dtype, terms))
         on_device.store(group.key, self._call.arguments[CALL], result.added)

@@ -35,13 +35,14 @@ def find_cause(
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     limit = max(max_ulp, ROUNDING)
+    is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
     finding = None
     if kinds <= OUTSIDE_THE_CLIP:
         finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
-        finding = finding or _other_gradients(rows, pairing, limit)
-    is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
-    if finding is None and not clips.findings and not is_resynced:
-        finding = _grown_rounding(rows, clips, max_ulp)
+        if finding is None and not clips.findings and not is_resynced:
+            finding = _grown_rounding(rows, clips, max_ulp)
+        if finding is None and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
+            finding = _other_gradients(rows, pairing, limit)
     finding = finding or _changed_after_clip(rows, recordings, limit)
     return finding or _cause_of_update(rows, clips, pairing, recordings, limit)
 

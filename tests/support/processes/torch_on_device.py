@@ -118,6 +118,14 @@ def faulty_terms(change: str) -> list[Summed]:
     ]
 
 
+def terms_of_other_lists() -> list[Summed]:
+    """Two clips each of all terms and without the first one, a clip in which only rank 1 lacks it, and one more."""
+    group = dist.new_group()
+    fewer: dict[str, Any] = {"change": "without the first"}
+    calls = ({}, {}, fewer | {"everywhere": True}, fewer | {"everywhere": True}, fewer, {})
+    return [torch_sharded_terms.clipped("row", process_group=group, **keywords) for keywords in calls]
+
+
 def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
     """Three clips of gradients that each rank has for itself; in the third one, without the last of them on rank 1."""
     group, own = dist.new_group(list(range(dist.get_world_size()))), stages[dist.get_rank()]

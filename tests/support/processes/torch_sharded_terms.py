@@ -60,9 +60,10 @@ def clipped(
     change: str = "",
     number: int = NUMBER,
     limit: float = 1.0,
+    everywhere: bool = False,
     **options: Any,
 ) -> Summed:
-    """Clip six gradients and a sharded one. `change`: what another rank has."""
+    """Clip six gradients and a sharded one. `change`: what another rank has, or each rank if `everywhere`."""
     rank, mesh = dist.get_rank(), mesh_of(LAYOUTS[layout][0])
     _, part, placements, has_copies = LAYOUTS[layout]
     named: dict[str, nn.Parameter] = {}
@@ -78,7 +79,7 @@ def clipped(
     named["shard"] = nn.Parameter(DTensor.from_local(shard, row, [Shard(0)], run_check=False))
     named["shard"].grad = DTensor.from_local(shard, row, [Shard(0)], run_check=False)
     given: list[tuple[str, Any]] = list(named.items())
-    if rank == 1:
+    if rank == 1 or everywhere:
         CHANGES[change](given)
     keywords = {"ownership": mesh_ownership(mesh), **options} if has_copies else options
     before, error, norm = [local.float().numpy().copy() for local in (*locals_, shard)], "", float("nan")
