@@ -144,7 +144,7 @@ def test_where_all_are_left_out_nothing_is_clipped_and_all_are_unscaled() -> Non
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("kind", ["parameter", "dict", "list", "generator"])
+@pytest.mark.parametrize("kind", ["parameter", "dict", "list", "generator", "list of generators", "dict of generators"])
 def test_every_container_of_parameters_is_clipped(kind: str, scaled: bool) -> None:
     using, model = accelerator(), torch.nn.Linear(2, 3, bias=False)
     using.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -152,7 +152,13 @@ def test_every_container_of_parameters_is_clipped(kind: str, scaled: bool) -> No
         using.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
         using.scaler.scale(torch.zeros(()))
     model.weight.grad = torch.full((3, 2), 8.0)
-    containers = {"parameter": model.weight, "dict": dict(model.named_parameters()), "list": [model.weight]}
+    containers = {
+        "parameter": model.weight,
+        "dict": dict(model.named_parameters()),
+        "list": [model.weight],
+        "list of generators": [model.parameters()],
+        "dict of generators": {"model": model.parameters()},
+    }
     norm = clip_(using, GLOBAL, containers.get(kind, model.parameters()))
     assert norm == pytest.approx((6 * (4.0 if scaled else 8.0) ** 2) ** 0.5)
     assert model.weight.grad.norm() == pytest.approx(0.5)

@@ -71,6 +71,24 @@ def test_a_state_of_an_adaptive_threshold_that_another_configuration_drops_gives
     assert "unified_clip" in steps
 
 
+def test_steps_without_a_state_of_the_adaptive_threshold_give_a_warning() -> None:
+    optimizer, handle = optimizer_with(ADAPTIVE)
+    saved = optimizer_with(FALLING, 3)[0].state_dict()
+    (message,) = messages_of(lambda: optimizer.load_state_dict(saved))
+    assert "no state of the adaptive threshold" in message
+    assert handle.step == 3
+
+
+def test_a_new_optimizer_with_a_state_before_its_first_step_gives_no_warning() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adagrad([weight])
+    assert optimizer.state
+    assert messages_of(lambda: ADAPTIVE.attach_to(optimizer).detach()) == []
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    assert len(messages_of(lambda: ADAPTIVE.attach_to(optimizer))) == 1
+
+
 # -- several optimizers in Lightning
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -163,6 +181,25 @@ def test_a_checkpoint_before_the_first_step_has_the_states_of_the_checkpoint_bef
     clips = [torch.load(path, weights_only=False)["callbacks"] for path in (saved, tmp_path / "early.ckpt")]
     assert clips[0] == clips[1]
     assert clips[0]["ClipCallback"]["clips"].keys() == {0, 1}
+
+
+@LIGHTNING
+def test_a_training_that_is_restored_while_it_runs_saves_its_later_states(tmp_path: Path) -> None:
+    class Restore(pl.Callback):  # type: ignore[misc,name-defined]
+        """As Lightning's LearningRateFinder at milestones."""
+
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "now.ckpt")
+                trainer._checkpoint_connector.restore(tmp_path / "now.ckpt")
+
+    plain = Fit(tmp_path, (0,)).save(tmp_path / "plain.ckpt")
+    restored = Fit(tmp_path, (0,), 1, Restore())
+    assert restored.messages == []
+    paths = (plain, restored.save(tmp_path / "restored.ckpt"))
+    states = [torch.load(path, weights_only=False)["callbacks"]["ClipCallback"] for path in paths]
+    assert (tmp_path / "now.ckpt").exists()
+    assert states[0] == states[1]
 
 
 def test_a_list_of_states_of_an_earlier_release_is_loaded() -> None:

@@ -72,7 +72,7 @@ def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> 
     if isinstance(node, Mapping):
         entries, first = dict(node.items()), len(leaves)
         by_key = {key: _walk(backend, value, _join(name, key), leaves) for key, value in entries.items()}
-        kept = [*entries.values(), *(leaf.tensor for leaf in leaves[first:])]
+        kept = [*entries, *entries.values(), *(leaf.tensor for leaf in leaves[first:])]
         return lambda results: like_mapping(node, {key: rebuild(results) for key, rebuild in by_key.items()}, kept)
     if isinstance(node, str | bytes) or not isinstance(node, Iterable) or _is_array_like(node):
         raise not_a_tensor(backend, node, Leaf(node, len(leaves), name))
@@ -259,7 +259,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
     """Return the items in a mapping of the same type as `node` if that type can be written, else in a dict.
 
-    kept: The values and tensors in `node`. They are not copied.
+    kept: The keys, values and tensors in `node`. They are not copied.
     """
     if type(node) is dict or not isinstance(node, MutableMapping):
         return items

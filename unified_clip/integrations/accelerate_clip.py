@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,8 +62,7 @@ def clip_(
     check_engine([accelerator.distributed_type.value])
     if not accelerator.sync_gradients:
         return None
-    if isinstance(parameters, Iterator):
-        parameters = list(parameters)
+    parameters = _listed(parameters)
     settings = clip.settings if isinstance(clip, Clipper) else clip
     if accelerator.scaler is None and not any(map(is_attached, accelerator._optimizers)):
         return clip.clip_(parameters, step=step)
@@ -79,6 +78,15 @@ def clip_(
         return None
     with _without_gradients([parameter for optimizer in skipped for parameter in parameters_of(optimizer)]):
         return clip.clip_(parameters, step=step)
+
+
+def _listed(parameters: Any) -> Any:
+    """Return a container with lists in place of its iterators, which can be read only once."""
+    if isinstance(parameters, Mapping):
+        return {key: _listed(value) for key, value in parameters.items()}
+    if type(parameters) is tuple:
+        return tuple(map(_listed, parameters))
+    return list(map(_listed, parameters)) if isinstance(parameters, Iterator | list) else parameters
 
 
 @contextmanager

@@ -113,9 +113,10 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         # releases before this one saved a list
         self._loaded = dict(enumerate(clips)) if isinstance(clips, list) else dict(clips)
         self._by_index = {}
+        self._clippers = WeakKeyDictionary()  # a running training may be restored, too
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self._is_restored = True
+        self._is_restored = checkpoint.get("global_step", 1) > 0  # Lightning's tuner restores the begin of a training
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
         """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""

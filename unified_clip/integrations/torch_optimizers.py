@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
@@ -72,7 +72,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
         if config.is_adaptive or config.has_schedule:
             self._hooks.append(optimizer.register_state_dict_post_hook(self._save))
         self._hooks.append(optimizer.register_load_state_dict_pre_hook(self._load))
-        if config.is_adaptive and optimizer.state:
+        if config.is_adaptive and any(map(_is_after_a_step, optimizer.state.values())):
             validation.warn(HAS_STATE)
 
     def _begin(self, config: ClipConfig, spec: DistributedSpec = INFERRED) -> None:
@@ -123,6 +123,9 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
                 validation.warn(NO_STATE if self._config.is_adaptive else NO_STEP)
         elif state[SAVED].get("adaptive") and not self._config.is_adaptive:
             validation.warn(NOT_ADAPTIVE)
+            self.step = state[SAVED]["step"]
+        elif self._config.is_adaptive and not state[SAVED].get("adaptive"):
+            validation.warn(NO_STATE)
             self.step = state[SAVED]["step"]
         else:
             self.load_state_dict(state[SAVED])
@@ -200,6 +203,11 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     if not spec.is_given and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
         raise sharded.undeclared_flat()
     return Attached(config, optimizer, names, spec)
+
+
+def _is_after_a_step(state: Any) -> bool:
+    """Return whether the optimizer's state of a parameter is from a step. Adagrad has a state before its first step."""
+    return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
 def is_attached(optimizer: Any) -> bool:

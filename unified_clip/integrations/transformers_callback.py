@@ -88,6 +88,10 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._has_clipped = False  # the next training begins with this state
+
     @property
     def clip_state(self) -> dict[str, Any]:
         """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint.
@@ -100,7 +104,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     @clip_state.setter
     def clip_state(self, state: dict[str, Any]) -> None:
         original = sys._getframe(1).f_locals.get("callback")  # the trainer's loop over the callbacks to replace
-        if type(original) is not type(self):
+        if type(original) is not type(self) or original is self:
             self.load_state_dict(state)
             return
         if original._config.dumps("json") != self._config.dumps("json"):
