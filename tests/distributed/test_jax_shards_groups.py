@@ -68,11 +68,11 @@ def test_an_array_is_clipped_by_its_own_norm_over_two_of_four_processes(four: Wo
 
 
 @pytest.mark.parametrize(
-    ("stated", "committed", "norm"),
+    ("declared", "committed", "norm"),
     [({"ownership": "distinct"}, True, math.sqrt(50)), ({"ownership": "replicated"}, True, 5.0), ({}, False, 5.0)],
 )
-def test_arrays_of_each_process_in_a_group(four: World, stated: dict[str, Any], committed: bool, norm: float) -> None:
-    found = four.run(jax_groups.norm_of_own, "indices", committed, False, stated)
+def test_arrays_of_each_process_in_a_group(four: World, declared: dict[str, Any], committed: bool, norm: float) -> None:
+    found = four.run(jax_groups.norm_of_own, "indices", committed, False, declared)
     assert found == [float(np.float32(norm))] * 4
 
 

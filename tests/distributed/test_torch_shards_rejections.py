@@ -132,11 +132,11 @@ def test_the_step_of_a_configuration_is_the_same_on_all_ranks(worlds: Worlds) ->
 @pytest.mark.parametrize(
     ("names", "order", "message"),
     [
-        ([], [0, 1], r"the parameter at position 0: \[7\] on rank 0; \[5, 3\] on rank 1"),
+        ([], [0, 1], r"the parameter at position 0: \[7\] \S+ on rank 0; \[5, 3\] \S+ on rank 1"),
         (
             ["a", "b"],
             [0, 2],
-            r"the parameter at position 0 \(parameter 'a'\): 'a' \[7\] on rank 0; 'b' \[7\] on rank 1",
+            r"the parameter at position 0 \(parameter 'a'\): 'a' \[7\] \S+ on rank 0; 'b' \[7\] \S+ on rank 1",
         ),
     ],
 )
@@ -144,6 +144,13 @@ def test_parameters_in_another_order_are_found(
     worlds: Worlds, names: list[str], order: list[int], message: str, each: bool
 ) -> None:
     for found in worlds(2).run(rejections.in_order, names, each, order):
+        check(found, message)
+
+
+def test_a_parameter_that_is_a_shard_on_one_rank_and_a_copy_on_another_is_found(worlds: Worlds) -> None:
+    """Its norm would count the copy of one rank, and only a shard of the other."""
+    message = r"the parameter at position 0: \[4\] \(Replicate\(\),\) on rank 0; \[4\] \(Shard\(dim=0\),\) on rank 1"
+    for found in worlds(2).run(rejections.with_other_placements):
         check(found, message)
 
 

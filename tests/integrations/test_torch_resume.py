@@ -106,7 +106,7 @@ FACTORS = (1.0, 100.0)
 
 
 class Turns(pl.LightningModule):  # type: ignore[misc,name-defined]
-    """Two optimizers, of which only some make steps."""
+    """Two optimizers. `turns`: the indices of those that make steps."""
 
     def __init__(self, turns: tuple[int, ...]) -> None:
         super().__init__()

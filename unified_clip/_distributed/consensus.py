@@ -59,8 +59,8 @@ class Call:
     """The arguments by name, which must be equal on all ranks. None stands for an argument that is not passed."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
-    """(parameter, its name and shape as text) for each parameter. None if they may differ between ranks, or if a shape
-    is unknown.
+    """(parameter, its name, shape and placements as text) for each parameter. None if they may differ between ranks, or
+    if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
@@ -152,7 +152,8 @@ class Consensus:
             copies = digest((copies, layouts))
         compared = [word for value in (first, layout, copies) for word in integers.summands(value)]
         numbers = [*[0] * (WORDS + 1), *self._checked(stays=True), ADDS, 0, *compared]
-        result = self._with_note(lambda: group.norm_on_device(tensors, p, numbers, own, dtype, terms))
+        request = on_device.NormRequest(tensors, p, own, numbers, dtype, terms)
+        result = self._with_note(lambda: group.norm_on_device(request))
         on_device.store(group.key, self._call.arguments[CALL], result.added)
         return result.norm, dtype
 

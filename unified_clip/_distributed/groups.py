@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .._core.distributed import PartialSums
 from .._core.types import Tensor
-from .on_device import NormOnDevice, Terms
+from .on_device import NormOnDevice, NormRequest
 from .ranks import Ranks
 
 
@@ -39,20 +38,8 @@ class Group(Protocol):
     def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
         """Return whether the p-norm over these tensors can stay on the device."""
 
-    def norm_on_device(
-        self,
-        tensors: Sequence[Tensor],
-        p: float,
-        numbers: Sequence[int],
-        own: PartialSums,
-        dtype: str,
-        terms: Terms | None,
-    ) -> NormOnDevice:
-        """Return the norm over all ranks, without waiting for the device.
-
-        numbers: The integers of the first all-reduce, with zeros for this rank's sum. own: The sums over `tensors`.
-        dtype: The dtype of the norm over all ranks. terms: `Partial` gradients, which are not among `tensors`.
-        """
+    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
+        """Return the norm over all ranks, without waiting for the device."""
 
     def join_terms(self, length: int) -> None:
         """Take part in the all-reduce of the terms of `Partial` gradients, with zeros. `length`: their number."""
@@ -80,15 +67,7 @@ class ProcessGroup(ABC):
     def fits_device(self, tensors: Sequence[Tensor], p: float) -> bool:
         return False
 
-    def norm_on_device(
-        self,
-        tensors: Sequence[Tensor],
-        p: float,
-        numbers: Sequence[int],
-        own: PartialSums,
-        dtype: str,
-        terms: Terms | None,
-    ) -> NormOnDevice:
+    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
         raise NotImplementedError("norms of this process group are read on the host")
 
     def join_terms(self, length: int) -> None:

@@ -150,7 +150,7 @@ class LocalShards(ABC):
         return self._spec.comparable(self._parameters)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
-        """Return (parameter, its name and shape as text) for each parameter.
+        """Return (parameter, its label) for each parameter.
 
         None: the parameters may differ between ranks, or a shape is unknown.
         """
@@ -289,13 +289,15 @@ class LocalShards(ABC):
 
 
 def label(leaf: Leaf) -> str | None:
-    """Return the name and shape of a parameter as text, to compare ranks. None if its shape is unknown."""
+    """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown."""
     tensor = leaf.parameter if hasattr(leaf.parameter, "shape") else leaf.tensor
     if tensor is None:
         return None
     # A name that the framework generates has a number, which may differ between ranks.
     name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None
-    return f"{list(tensor.shape)}" if name is None else f"{name!r} {list(tensor.shape)}"
+    placements = getattr(tensor, "placements", None)  # of a tensor without a mesh, None
+    parts = [repr(name)] * (name is not None) + [str(list(tensor.shape))] + [str(placements)] * bool(placements)
+    return " ".join(parts)
 
 
 def _all_reduce(

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._core.distributed import Measure
+from .._core.distributed import Measure, PartialSums
 from .._core.exact import WORDS
 from .._core.types import Deferred, Scalar, Tensor
 from . import waiting
@@ -71,6 +71,26 @@ class Terms(NamedTuple):
     """The indices of the gradients that this rank counts."""
 
     measure: Measure
+
+
+class NormRequest(NamedTuple):
+    """What a rank passes to its process group for a norm that stays on the device."""
+
+    tensors: Sequence[Tensor]
+    """The local tensors that this rank counts."""
+
+    p: float
+    own: PartialSums
+    """The sums over `tensors`."""
+
+    numbers: Sequence[int]
+    """The integers of the first all-reduce, with zeros for this rank's sum."""
+
+    dtype: str
+    """The dtype of the norm over all ranks."""
+
+    terms: Terms | None
+    """The `Partial` gradients, which are not among `tensors`."""
 
 
 class Agreement(NamedTuple):

@@ -106,12 +106,12 @@ def clipped_each(array: np.ndarray, spec: Sequence[Any], group: str) -> dict[Any
     return {_place(shard.index): np.asarray(shard.data) for shard in clipped.addressable_shards}
 
 
-def norm_of_own(group: str, committed: bool, differs: bool, stated: dict[str, Any]) -> float:
+def norm_of_own(group: str, committed: bool, differs: bool, declared: dict[str, Any]) -> float:
     """The norm of 3 and 4 on each process; of other numbers on an odd one."""
     own = jnp.array([3.0, 4.0]) * (1 + (differs and jax.process_index() % 2))
     if committed:
         own = jax.device_put(own, jax.local_devices()[0])
-    return float(uc.get_total_norm([own], process_group=GROUPS[group](), **stated))
+    return float(uc.get_total_norm([own], process_group=GROUPS[group](), **declared))
 
 
 def clipped_by_the_first() -> float | None:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from support.processes.torch_sharded import distributed, mesh_of, parameters
 from torch import nn
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Replicate, Shard
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
@@ -216,6 +216,15 @@ def differing_on_two_dimensions() -> Attempt:
     """Thresholds of single gradients, one of which is another, along both dimensions of a mesh."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
+
+
+def with_other_placements() -> Attempt:
+    """A clip of a parameter that only rank 1 has as a shard."""
+    placements = [Shard(0) if dist.get_rank() else Replicate()]
+    gradient = distributed(np.ones(4, np.float32), mesh_of("row"), placements)
+    parameter = nn.Parameter(gradient.detach().clone())
+    parameter.grad = gradient
+    return attempt(lambda: uc.clip_grad_norm_([parameter], math.inf, process_group=dist.group.WORLD))
 
 
 def rejected_on_two_dimensions() -> Attempt:

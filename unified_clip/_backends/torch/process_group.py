@@ -11,7 +11,7 @@ import torch
 from ..._core.distributed import PartialSums
 from ..._core.types import Tensor
 from ..._distributed.groups import ProcessGroup
-from ..._distributed.on_device import FLAGS, NormOnDevice, Terms, most_terms
+from ..._distributed.on_device import FLAGS, NormOnDevice, NormRequest, most_terms
 from ..._distributed.ranks import KeptByIdentity, Ranks
 from . import arithmetic, gpu
 from .conditions import COMPLEX, REAL
@@ -51,16 +51,10 @@ class TorchGroup(ProcessGroup):
         dtypes = (*REAL, *COMPLEX) if p == 2 else REAL  # in a sum of squares, real and imaginary parts are real numbers
         return all(tensor.dtype in dtypes for tensor in tensors)
 
-    def norm_on_device(
-        self,
-        tensors: Sequence[Tensor],
-        p: float,
-        numbers: Sequence[int],
-        own: PartialSums,
-        dtype: str,
-        terms: Terms | None,
-    ) -> NormOnDevice:
+    def norm_on_device(self, request: NormRequest) -> NormOnDevice:
         from .gpu import ranks
+
+        tensors, p, own, numbers, dtype, terms = request
 
         def counted(tensors: Sequence[Tensor], measure: Callable[[], PartialSums]) -> ranks.Counted:
             return self._counted(tensors, p, dtype, measure)
@@ -77,12 +71,12 @@ class TorchGroup(ProcessGroup):
             owned = [sums[at] for at in terms.owned]
             return counted(sums, lambda: terms.measure(sums)), counted(owned, lambda: terms.measure(owned))
 
-        request = ranks.Request(
+        on_device = ranks.Request(
             numbers, counted(tensors, lambda: own), sum_terms if most_terms(self.key) else None, p, dtype == "float64",
             self.size,
         )  # fmt: skip
         with torch.no_grad():
-            norm, added = ranks.norm_over_ranks(request, self._device, self._reduce)
+            norm, added = ranks.norm_over_ranks(on_device, self._device, self._reduce)
         if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return NormOnDevice(norm, None)
         return NormOnDevice(norm, arithmetic.read_later([added.split([FLAGS, len(added) - FLAGS])[1]]))
