@@ -408,6 +408,14 @@ def test_vectorized_map_runs_no_loop(function: Callable[..., Any], length: int, 
         np.testing.assert_allclose(part, np.stack(each), rtol=3e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float32])
+def test_the_vectorized_l2_loss_of_a_user_is_that_of_each_row(dtype: tf.DType) -> None:
+    rows = tf.cast(tf.constant([[250.0, 200.0], [3.0, 4.0]]), dtype)  # twice the loss is beyond the range of float16
+    losses = tf.vectorized_map(tf.nn.l2_loss, rows, fallback_to_while_loop=False)
+    assert losses.dtype == dtype
+    assert losses.numpy().tolist() == [float(tf.nn.l2_loss(row)) for row in rows]
+
+
 def test_derivatives_in_graphs_of_tensorflow_1() -> None:
     def body(x: tf.Tensor) -> list[tf.Tensor]:
         looped = v1.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, clipped_with_many(y)), (0, x))[1]

@@ -10,9 +10,12 @@ from tensorflow.python.ops.parallel_for import pfor
 
 
 def _half_sums_of_squares(loop: Any) -> Any:
-    """Return half the sum of squares of each row, like `tf.nn.l2_loss` of one row."""
+    """Return half the sum of squares of each row, like `tf.nn.l2_loss` of one row.
+
+    As there, squares are halved before they are added up: twice the sum may be beyond the range of float16.
+    """
     rows = loop.stacked_input(0)
-    return pfor.wrap(0.5 * tf.reduce_sum(tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
+    return pfor.wrap(tf.reduce_sum(0.5 * tf.square(rows), axis=tf.range(1, tf.rank(rows))), True)
 
 
 def register() -> None:
