@@ -372,7 +372,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the order given. A parameter without a clip keeps the given gradient.
 
     Raises:
-        TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype.
+        TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype. The
+            call is in a graph of `to_static`.
 
     Example:
         >>> import paddle

@@ -349,6 +349,17 @@ def test_the_parameters_of_a_layer_are_not_clipped_in_place_in_a_graph_of_to_sta
     assert (layer.weight.grad.numpy() == 10).all()
 
 
+def test_a_graph_of_to_static_does_not_keep_the_clip_of_its_first_call() -> None:
+    layer = paddle.nn.Linear(2, 1)
+
+    def function(gradients: list[paddle.Tensor]) -> list[paddle.Tensor]:
+        pairs = list(zip(layer.parameters(), gradients))  # noqa: B905
+        return [gradient for _, gradient in uc.append_gradient_clip_ops(pairs)]
+
+    with pytest.raises(TypeError, match="the clip of a parameter is unknown in a graph of to_static"):
+        paddle.jit.to_static(function, full_graph=True)([tensor([[3.0], [4.0]]), tensor([3.0])])
+
+
 def test_settings_under_to_static() -> None:
     parameter = paddle.create_parameter([2], "float32")
 

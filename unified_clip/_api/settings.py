@@ -39,7 +39,8 @@ SETTINGS = ClipSettings()
 def check_clip(clip: Any) -> None:
     if clip is not None and not isinstance(clip, GradientClip):
         raise TypeError(
-            f"clip is {clip!r}. Pass GradientClipByValue, GradientClipByNorm, GradientClipByGlobalNorm or None"
+            f"clip is {clip!r}. Pass GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm of "
+            "unified_clip, or None"
         )
 
 

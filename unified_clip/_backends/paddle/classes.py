@@ -68,7 +68,7 @@ def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> p
 
 
 def _clip_of(parameter: Any) -> classes.GradientClip | None:
-    if in_to_static_mode() and isinstance(parameter, paddle.pir.Value):
+    if in_to_static_mode():  # a graph would keep the clip of its first call
         raise TypeError(
             "the clip of a parameter is unknown in a graph of to_static. Call a clip itself there, or "
             "append_gradient_clip_ops outside"
