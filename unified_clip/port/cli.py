@@ -77,10 +77,14 @@ def _check_options(options: argparse.Namespace) -> None:
     if not options.verify and options.path is None:
         remedy = "Pass the file or directory to port. To compare two steps: unified-clip verify OLD NEW"
         raise UsageError(f"No PATH given. {remedy}", "UC201")
-    if options.native and options.to == "drop-in":
+    if options.native and _target(options) == "drop-in":
         raise UsageError("--native applies to --to torch only. Remove --native, or use --to torch.")
     if options.force and not changing:
         raise UsageError("--force applies to --write and --mark only. Remove --force, or add --write or --mark.")
+
+
+def _target(options: argparse.Namespace) -> Target:
+    return options.to or ("drop-in" if options.check else "torch")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -101,7 +105,7 @@ def _port(options: argparse.Namespace) -> int:
     from . import source_files
     from .report import build
 
-    target: Target = options.to or ("drop-in" if options.check else "torch")
+    target = _target(options)
     if options.report:
         build.writer(options.report)
     paths = source_files.sources(options.path)

@@ -326,11 +326,18 @@ def is_written(ported: PortedFile) -> bool:
 
 
 def _write_beside(path: Path, content: bytes) -> Path:
-    """Write this content to a temporary file in the directory of `path`, with the same mode. Return its path."""
+    """Write this content to a temporary file in the directory of `path`. Return its path.
+
+    The file has the mode of `path`, and its owner if this process may set it, as root may.
+    """
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".unified-clip.", delete=False) as file:
         copy = Path(file.name)
         try:
             file.write(content)
+            file.flush()  # on a full disk, only this fails
+            if hasattr(os, "chown"):
+                with suppress(PermissionError):
+                    os.chown(copy, path.stat().st_uid, path.stat().st_gid)
             shutil.copymode(path, copy)
         except BaseException:
             copy.unlink(missing_ok=True)

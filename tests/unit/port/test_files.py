@@ -193,6 +193,29 @@ def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: py
     assert [path.name for path in (project / "models").iterdir()] == ["net.py"]
 
 
+def test_a_full_disk_leaves_no_temporary_file(project: Path) -> None:
+    resource = pytest.importorskip("resource")
+    ported, _ = source_files.port_all(source_files.sources(project))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
+    try:
+        with pytest.raises(PortError, match=r"cannot be written: File too large\. No file was changed"):
+            source_files.write(ported)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (project / "models/net.py").read_text() == CLIPS
+    assert not list(project.rglob(".unified-clip.*"))
+
+
+@pytest.mark.skipif(not hasattr(os, "chown") or os.geteuid() != 0, reason="only root may set the owner of a file")
+def test_root_keeps_the_owner_of_a_file(project: Path) -> None:
+    os.chown(project / "train.py", 1234, 4321)
+    source_files.write(source_files.port_all([project / "train.py"])[0])
+    status = (project / "train.py").stat()
+    assert (project / "train.py").read_text() == PORTED
+    assert (status.st_uid, status.st_gid) == (1234, 4321)
+
+
 def run_as_author(command: str) -> None:
     identity = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=e GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=e"
     subprocess.run(f"export {identity}; {command}", shell=True, check=True, capture_output=True)

@@ -479,6 +479,30 @@ def test_an_optimizer_that_is_made_in_two_ways_has_one_clip_or_is_flagged() -> N
     assert verdicts(MADE_TWICE.replace("1.0", "2.0", 1)) == ["flagged", "flagged"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "name", "variable"),
+    [
+        ("paddle.nn.ClipGradByNorm(1.0)", "paddle.nn.ClipGradByNorm(2.0)", "grad_clip", "clip"),
+        ("model.parameters()", "model.head.parameters()", "parameters", "params"),
+    ],
+)
+def test_the_error_about_two_ways_names_a_variable_that_makes_them_one(
+    old: str, new: str, name: str, variable: str
+) -> None:
+    source = MADE_TWICE.replace(old, new, 1)
+    sites = ported(source)[1]
+    assert sites[0].reason.startswith(
+        f"optimizer may be created with different code for {name}=. Before each of these calls, write a line "
+        f"{variable} = ..., and pass {name}={variable}. Otherwise, port this clip by hand."
+    )
+    assert [site.verdict for site in sites] == ["flagged", "flagged"]
+    for code in (new, old):
+        line = next(each for each in source.splitlines() if f"{name}={code}" in each)
+        shared = line.replace(f"{name}={code}", f"{name}={variable}")
+        source = source.replace(line, f"        {variable} = {code}\n{shared}")
+    assert verdicts(source) == ["rewritten", "rewritten"]
+
+
 def test_a_clip_that_is_only_set_in_some_cases_may_be_none() -> None:
     source = """\
     import paddle

@@ -301,11 +301,12 @@ class PaddleOptimizers:
                 )
             arguments.append(passed["grad_clip"])
             lists.append(parameters.value)
-        for what, values in (("clips", [argument.value for argument in arguments]), ("parameters", lists)):
+        clips = [argument.value for argument in arguments]
+        for name, variable, values in (("grad_clip", "clip", clips), ("parameters", "params", lists)):
             if len(set(map(self._module.code, values))) > 1:
                 raise UnsureError(
-                    f"{binding.text} may be created with different {what}. Use a variable of its own for each of "
-                    f"these optimizers and its steps. {OTHERWISE}"
+                    f"{binding.text} may be created with different code for {name}=. Before each of these calls, "
+                    f"write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
                 )
         grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
