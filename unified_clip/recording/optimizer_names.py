@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
 """The modules of the frameworks' own optimizers. A class outside them counts as the user's own. If its name contains
-the name of another class, both match: MyAdam matches Adam.
+the name of another class, both match: MyAdam matches Adam, and MyAdamW matches AdamW.
 """
 
 SETTINGS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from .divergence import Divergence, Stage
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .optimizer_names import LIBRARIES
 from .runs import OptimizerStep, RecordedCall, RecordedRun, Setting
+
+VARIANT = re.compile(r"AdamW(?![a-z])|NAdam|RAdam|Adamax|^(?:adamw|nadamw?|radam|adamaxw?)$")
+"""The classes whose names contain "Adam", in the name of a class."""
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages that this module compares."""
@@ -268,10 +272,13 @@ def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
     """Return whether two optimizers have the same class.
 
     A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam.
+    MyAdamW does not, because AdamW is another class.
     """
-    (short, long), names = sorted((_kind(left), _kind(right)), key=len), (left.optimizer, right.optimizer)
-    is_own = not all(name.startswith(LIBRARIES) for name in names)
-    return short == long or (is_own and short in long)
+    steps = sorted((left, right), key=lambda step: len(_kind(step)))
+    short, long = map(_kind, steps)
+    is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
+    variant = VARIANT.search(steps[1].optimizer.rpartition(".")[2])
+    return short == long or (is_own and short in long and (variant is None or variant[0].lower() in short))
 
 
 def _kind(step: OptimizerStep) -> str:

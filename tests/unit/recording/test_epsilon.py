@@ -159,6 +159,21 @@ def test_the_same_place_and_an_unknown_place_compare_the_numbers(compared: Compa
         assert "as with eps 1e-07 instead of 1e-08" in cause.sentence
 
 
+def test_a_users_class_is_not_the_class_that_a_part_of_its_name_has(compared: Compared) -> None:
+    for old, new in (
+        ("torch.optim.Adam", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.NAdam"), ("mine.Adam", "optax.adamw"),
+        ("keras.optimizers.Adam", "mine.FusedRAdam"),
+    ):  # fmt: skip
+        (cause,) = compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings
+        assert cause.kind == "another optimizer"
+        assert f"a.jsonl uses the optimizer {old}, and b.jsonl uses {new}" in cause.sentence
+    for old, new in (
+        ("torch.optim.AdamW", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.AdamWithLimit"),
+        ("torch.optim.Adam", "mine.LinearAdam"), ("optax.nadam", "mine.MyNAdam"),
+    ):  # fmt: skip
+        assert compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
+
+
 def test_optax_rmsprop_may_add_epsilon_outside_the_root(compared: Compared) -> None:
     old = ("torch.optim.RMSprop", [1e-8] * 3)
     assert compared(old, ("optax.rmsprop", [1e-8] * 3), eps_in_sqrt=False).findings == []
