@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -195,10 +196,10 @@ def make_directory(path: Path) -> Path:
 
     VerifyError: the directory has files of an earlier run, or cannot be created.
     """
-    for name in ("old", "new", "old.jsonl", "new.jsonl"):
-        if (path / name).exists():
-            remedy = "Pass another directory to --out. If it is from an earlier run, you can also remove it."
-            raise VerifyError(f"{path / name} exists already. {remedy}", "UC206")
+    names = ("old", "new", "old.jsonl", "new.jsonl")
+    if present := [name for name in names if os.path.lexists(path / name)]:  # also links to missing files
+        remedy = "Pass another directory to --out. If an earlier run wrote them, you can also remove them."
+        raise VerifyError(f"--out {path} contains {', '.join(present)} already. {remedy}", "UC206")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

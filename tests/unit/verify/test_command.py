@@ -242,7 +242,18 @@ def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pyte
     assert len(lines) == STEPS + 1
     assert (out / "new" / f"{STEPS}.safetensors").is_file()
     assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
-    assert "exists already. Pass another directory to --out. If it is from an earlier" in capsys.readouterr().err
+    message = f"--out {out} contains old, new, old.jsonl, new.jsonl already. Pass another directory to --out. If an"
+    assert message in capsys.readouterr().err
+
+
+def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "kept"
+    out.mkdir()
+    (out / "old").symlink_to("nowhere")
+    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
+    assert f"--out {out} contains old already" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
