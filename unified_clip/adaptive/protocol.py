@@ -252,7 +252,8 @@ class AGC:
             return None
         if len(shape) > 5:
             raise ValueError(
-                f"optax has no units for {len(shape)} axes. Set convention = 'timm', or leave the parameter out"
+                f"optax has no units for {len(shape)} axes. Add the parameter's name to exclude of the configuration. "
+                "In a call without one, leave the parameter out. Or set convention = 'timm', which has other units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]
 

@@ -329,3 +329,22 @@ def test_a_state_that_no_run_can_have_is_an_error_and_changes_nothing(rule: str,
         with pytest.raises(ValueError, match=r"Load (a state|the dict) that .*state_dict"):
             clip.load_state_dict({"version": 1, "step": 5, "adaptive": adaptive_state})
     assert clip.state_dict() == before
+
+
+def test_the_error_about_a_parameter_of_six_axes_has_two_remedies() -> None:
+    settings: dict[str, Any] = {"rule": "norm", "eps": 0.0}
+    arrays = {"block.kernel": np.ones((2, 3), np.float32), "block.relative": np.ones((1, 2, 2, 1, 1, 2), np.float32)}
+
+    def clip(convention: str, **others: Any) -> Any:
+        rule = {"rule": "agc", "convention": convention}
+        gradients = {name: array.copy() for name, array in arrays.items()}
+        return ClipConfig(**settings, **others, adaptive=rule).clipper()(gradients, parameters=arrays)
+
+    with pytest.raises(
+        ValueError, match=r"'block.relative'.* has no units for 6 axes\. Add the parameter's name to exclude"
+    ):
+        clip("optax")
+    excluded = clip("optax", exclude=["block.relative"])
+    assert (excluded["block.relative"] == 1).all()
+    assert (excluded["block.kernel"] < 0.1).all()
+    assert all((array < 0.1).all() for array in clip("timm").values())

@@ -101,6 +101,11 @@ def test_bounds_that_are_infinite_clip_nothing() -> None:
             "line 4: the clip comes after optax.adam(1)",
         ),
         (
+            "import optax\noptax.chain(optax.inject_hyperparams(optax.adamw, static_args=('b1', 'b2', 'eps'))(1.0), "
+            "optax.clip(1.0))",
+            "line 2: the clip comes after optax.inject_hyperparams(...)(...), and clips updates",
+        ),
+        (
             "import optax\nclip = optax.clip(1.0)\nfirst = clip\noptax.named_chain(('a', optax.adam(1)), ('c', first))",
             "line 4: the clip comes after ('a', optax.adam(1))",
         ),

@@ -53,11 +53,15 @@ def parse_tree(text: str, name: str) -> ast.Module:
 
 
 def shortened(node: ast.AST) -> str:
-    """Return the code of a node for a message. A call of more than 60 characters is shown as `function(...)`."""
+    """Return the code of a node for a message.
+
+    Of more than 60 characters, the first 60 and "..." are shown. A longer call is shown as `function(...)`, in which
+    the code of the function is shortened, too.
+    """
     code = ast.unparse(node)
     if len(code) <= MAX_SHOWN:
         return code
-    return f"{ast.unparse(node.func)}(...)" if isinstance(node, ast.Call) else f"{code:.{MAX_SHOWN}}..."
+    return f"{shortened(node.func)}(...)" if isinstance(node, ast.Call) else f"{code:.{MAX_SHOWN}}..."
 
 
 class Source:
