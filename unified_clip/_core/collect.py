@@ -196,7 +196,7 @@ def _gradients_of_parameters(
     for leaf in parameters:
         first.setdefault(on_parameters.identity(leaf.tensor), leaf)
     once = list(first.values())
-    gradients = [leaf._replace(tensor=on_parameters.gradient_of(leaf.tensor)) for leaf in once]
+    gradients = [Leaf(on_parameters.gradient_of(leaf.tensor), *leaf[1:]) for leaf in once]
     present = [leaf for leaf in gradients if leaf.tensor is not None]
     if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
         validation.warn(

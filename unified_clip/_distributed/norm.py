@@ -290,14 +290,14 @@ class LocalShards(ABC):
 
 def label(leaf: Leaf) -> str | None:
     """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown."""
-    tensor = leaf.parameter if hasattr(leaf.parameter, "shape") else leaf.tensor
+    gradient, _, name, parameter = leaf
+    tensor = parameter if hasattr(parameter, "shape") else gradient
     if tensor is None:
         return None
-    # A name that the framework generates has a number, which may differ between ranks.
-    name = leaf.name if leaf.name != getattr(leaf.parameter, "name", None) else None
     placements = getattr(tensor, "placements", None)  # of a tensor without a mesh, None
-    parts = [repr(name)] * (name is not None) + [str(list(tensor.shape))] + [str(placements)] * bool(placements)
-    return " ".join(parts)
+    text = f"{list(tensor.shape)} {placements}" if placements else str(list(tensor.shape))
+    # A name that the framework generates has a number, which may differ between ranks.
+    return text if name is None or name == getattr(parameter, "name", None) else f"{name!r} {text}"
 
 
 def _all_reduce(

@@ -105,10 +105,6 @@ class DistributedGradients(LocalShards):
         unknown.
         """
 
-    def layout_key(self, tensor: Any) -> Hashable:
-        """Return a key that is equal only for tensors with the same mesh and placements. None: it takes too long."""
-        return None
-
     @abstractmethod
     def ranks_with_copies(self, tensor: Any) -> Ranks:
         """Return the ranks of the tensor's mesh that have a copy of this rank's local tensor: those along the
@@ -141,6 +137,17 @@ class DistributedGradients(LocalShards):
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
         """Return the process groups over which a gradient is sharded, in the order of all-reduces; None if unknown."""
+
+    @functools.cached_property
+    def layout_keys(self) -> Sequence[Hashable]:
+        """A key for each gradient. Gradients with equal keys have the same mesh and placements. None: the gradient is
+        plain, or a key takes too long.
+        """
+        return [None] * len(self._gradients)
+
+    def tensors_by_layout(self) -> Iterable[Any]:
+        """Return at least one tensor for each mesh and placements of the parameters and gradients."""
+        return filter(self.is_sharded, self._tensors())
 
     def inferred_group(self) -> ProcessGroup | None:
         """Return the process group that the framework has set up, or None if there is none.
@@ -325,12 +332,12 @@ class DistributedGradients(LocalShards):
 
     def _counts(self, index: int, group: ProcessGroup) -> bool:
         """Return whether this rank counts its local tensor of a gradient."""
+        layout = self.layout_keys[index]
+        if layout is not None and layout in self._counted_layouts:
+            return self._counted_layouts[layout]
         gradient = self._gradients[index]
         if not self.is_sharded(gradient):
             return self._is_owner(index, group, group.ranks[group.rank : group.rank + 1])
-        layout = self.layout_key(gradient)
-        if layout is not None and layout in self._counted_layouts:
-            return self._counted_layouts[layout]
         ranks = self.ranks(gradient)
         is_first = self._check_within(self._leaves[index], gradient, group)
         if len(ranks) < group.size:
@@ -383,4 +390,4 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def _meshes(self) -> list[Ranks]:
         """Return the ranks of each mesh of the parameters and gradients."""
-        return list({id(ranks): ranks for ranks in map(self.ranks, filter(self.is_sharded, self._tensors()))}.values())
+        return list({id(ranks): ranks for ranks in map(self.ranks, self.tensors_by_layout())}.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -54,12 +55,8 @@ def groups_of_shards(tensors: Iterable[Any]) -> list[Any] | None:
     """
     groups: set[Any] = set()
     meshes: dict[int, tuple[Any, dict[Any, int]]] = {}
-    seen: set[tuple[int, Any]] = set()
     for tensor in tensors:
         mesh, placements = tensor.device_mesh, tensor.placements
-        if (id(mesh), placements) in seen:
-            continue
-        seen.add((id(mesh), placements))
         if mesh.size() != torch.distributed.get_world_size():
             return None
         try:
@@ -80,10 +77,7 @@ def _dims_of(mesh: Any) -> list[int]:
 
 def group_along(mesh: Any, dims: Sequence[int]) -> Any:
     """Return the process group of all ranks along these dimensions of a mesh, or its `MeshGroups`."""
-    along = np.asarray(mesh.mesh)[
-        tuple(slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate()))
-    ]
-    if along.size == torch.distributed.get_world_size():
+    if math.prod(mesh.size(dim) for dim in dims) == torch.distributed.get_world_size():
         return torch.distributed.group.WORLD
     groups = [mesh.get_group(dim) for dim in dims]
     if len(groups) == 1:
@@ -91,5 +85,6 @@ def group_along(mesh: Any, dims: Sequence[int]) -> Any:
     kept = _MESH_GROUPS.get(groups[0], lambda _: {})
     key = tuple(map(id, groups))
     if key not in kept or kept[key].groups != groups:
-        kept[key] = MeshGroups(groups, Ranks(along))
+        along = tuple(slice(None) if dim in dims else at for dim, at in enumerate(mesh.get_coordinate()))
+        kept[key] = MeshGroups(groups, Ranks(np.asarray(mesh.mesh)[along]))
     return kept[key]

@@ -153,11 +153,36 @@ class TorchShards(DistributedGradients):
             at and not _is_shard(placement) for at, placement in zip(coordinate, tensor.placements, strict=True)
         )
 
-    def layout_key(self, tensor: Any) -> Hashable:
-        return id(tensor.device_mesh), tensor.placements
+    @functools.cached_property
+    def _first_alike(self) -> list[int | None]:
+        """For each of `_tensors`, the index of the first one with the same mesh and placements; None for plain tensors.
+
+        Placements take long to hash. Most tensors share the object with another one: a gradient with its parameter.
+        """
+        indices: list[int | None] = []
+        by_identity: dict[tuple[int, int], int] = {}
+        by_layout: dict[Hashable, int] = {}
+        for index, tensor in enumerate(self._tensors()):
+            if not is_dtensor(tensor):
+                indices.append(None)
+                continue
+            mesh, placements = id(tensor.device_mesh), tensor.placements
+            first = by_identity.get((mesh, id(placements)))
+            if first is None:
+                first = by_identity[mesh, id(placements)] = by_layout.setdefault((mesh, placements), index)
+            indices.append(first)
+        return indices
+
+    @functools.cached_property
+    def layout_keys(self) -> list[int | None]:
+        return self._first_alike[len(self._parameters) :]
+
+    def tensors_by_layout(self) -> list[Any]:
+        tensors = self._tensors()
+        return [tensors[index] for index in sorted({first for first in self._first_alike if first is not None})]
 
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        key = self.layout_key(tensor)
+        key = id(tensor.device_mesh), tensor.placements
         if key not in self._first_within:
             is_copied = [not _is_shard(placement) for placement in tensor.placements]
             mesh = np.asarray(tensor.device_mesh.mesh)
@@ -165,7 +190,7 @@ class TorchShards(DistributedGradients):
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        key = self.layout_key(tensor)
+        key = id(tensor.device_mesh), tensor.placements
         if key not in self._copies:
             along = _along(tensor.device_mesh, [placement.is_replicate() for placement in tensor.placements])
             self._copies[key] = Ranks(np.asarray(tensor.device_mesh.mesh)[along])
@@ -180,12 +205,9 @@ class TorchShards(DistributedGradients):
     @functools.cached_property
     def _partial(self) -> set[int]:
         """The indices of the gradients with a `Partial` placement."""
-        distributed = [(index, tensor) for index, tensor in enumerate(self._gradients) if is_dtensor(tensor)]
-        is_partial: dict[Any, bool] = {}
-        for _, tensor in distributed:
-            if tensor.placements not in is_partial:
-                is_partial[tensor.placements] = self.is_partial(tensor)
-        return {index for index, tensor in distributed if is_partial[tensor.placements]}
+        tensors = self._tensors()
+        partial = {first for first in set(self._first_alike) if first is not None and self.is_partial(tensors[first])}
+        return {index for index, first in enumerate(self.layout_keys) if first in partial}
 
     def reduced(self, index: int) -> Tensor:
         gradient = self._gradients[index]
@@ -287,7 +309,7 @@ class TorchShards(DistributedGradients):
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
     def _find_group(self) -> ProcessGroup:
-        groups = groups_of_shards(self._tensors()) if self._placements_decide() else None
+        groups = groups_of_shards(self.tensors_by_layout()) if self._placements_decide() else None
         if groups is None:
             return super()._find_group()
         return self._group_of(groups[0]) if groups else SingleProcess(torch.distributed.get_rank())
@@ -298,13 +320,13 @@ class TorchShards(DistributedGradients):
         It is False for lists of gradients, since a rank cannot read the placements of a gradient that it lacks. It is
         False with plain tensors, which are compared over all ranks.
         """
-        spec, tensors = self._spec, self._tensors()
+        spec = self._spec
         is_inferred = spec.process_group == "auto" and spec.ownership is None and not spec.check_replicas
         has_parameters = all(leaf.parameter is not leaf.tensor for leaf in self._leaves)
-        return is_inferred and has_parameters and all(map(is_dtensor, tensors))
+        return is_inferred and has_parameters and None not in self._first_alike
 
     def _group_of(self, group: Any) -> ProcessGroup:
-        return self.cached_group(group, functools.partial(TorchGroup, group, self._tensors()))
+        return self.cached_group(group, functools.partial(TorchGroup, group, self.tensors_by_layout()))
 
 
 def _local(gradient: Any) -> Tensor:
