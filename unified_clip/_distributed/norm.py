@@ -188,7 +188,7 @@ class LocalShards(ABC):
         self._measured.append((path, consensus))
         if norm is None:
             norm = _norm(own, consensus, p, lambda: self._with_terms(counted, measure), self.is_only_declared)
-            if norm[0] == 0 and self.declares_owners and not consensus.has_terms:
+            if norm[0] == 0 and self.declares_owners and not consensus.has_terms:  # equal on all ranks, by PARAMETERS
                 consensus.check_any_counted(counted, [self.values[index] for index in indices])
         n, path.norm_dtype = norm
         self._has_counted = False
