@@ -8,6 +8,11 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__SSE2__) || defined(_M_X64)
+#define CLIP_STREAMS
+#include <immintrin.h>
+#endif
+
 #ifdef _MSC_VER
 #pragma fp_contract(off)  // as -ffp-contract=off
 #endif
@@ -124,9 +129,56 @@ inline void for_each(const Numbers<Dtype>* x, std::size_t count, std::size_t rea
     for (; i < count; ++i) add(i % LANES, static_cast<double>(Dtype::load(x[i])));
 }
 
-// Write function(number) for each number, in its stored form.
+#ifdef CLIP_STREAMS
+// Store WORD bytes without reading the memory before. Both addresses are multiples of WORD.
+#ifdef __AVX__
+constexpr std::size_t WORD = sizeof(__m256i);
+inline void stream_word(const void* from, void* to) {
+    _mm256_stream_si256(static_cast<__m256i*>(to), _mm256_load_si256(static_cast<const __m256i*>(from)));
+}
+#else
+constexpr std::size_t WORD = sizeof(__m128i);
+inline void stream_word(const void* from, void* to) {
+    _mm_stream_si128(static_cast<__m128i*>(to), _mm_load_si128(static_cast<const __m128i*>(from)));
+}
+#endif
+
+// As `transform`, by `stream_word`. Return how many numbers are written: all but the last ones, or none if no number of
+// `to` lies at the start of a cache line.
 template <class Dtype, class Function>
-inline void transform(const char* from, char* to, std::size_t count, const Function& function) {
+inline std::size_t transform_streaming(const char* from, char* to, std::size_t count, const Function& function) {
+    using Bits = typename Dtype::Bits;
+    constexpr std::size_t LINE = 64;
+    const std::size_t before = (LINE - reinterpret_cast<std::uintptr_t>(to) % LINE) % LINE;
+    if (before % sizeof(Bits) || before / sizeof(Bits) > count) return 0;
+    const Numbers<Dtype>* x = numbers<Dtype>(from);
+    auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
+    std::size_t begin = 0;
+    for (; begin < before / sizeof(Bits); ++begin) out[begin] = function(x[begin]);
+    for (; begin + CHUNK <= count; begin += CHUNK) {
+        alignas(LINE) Bits chunk[CHUNK];
+        for (std::size_t i = 0; i < CHUNK; i += LANES) fetch_ahead<false>(x + begin + i, count - begin - i);
+        for (std::size_t i = 0; i < CHUNK; ++i) chunk[i] = function(x[begin + i]);
+        for (std::size_t i = 0; i < CHUNK; i += WORD / sizeof(Bits)) stream_word(chunk + i, out + begin + i);
+    }
+    _mm_sfence();  // other threads see these stores after later ones
+    return begin;
+}
+#endif
+
+// Write function(number) for each number, in its stored form. STREAM: the results are not needed in the caches.
+template <class Dtype, class Function>
+inline void transform(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
+#ifdef CLIP_STREAMS
+    if (stream) {
+        const std::size_t done = transform_streaming<Dtype>(from, to, count, function);
+        from += done * sizeof(typename Dtype::Bits);
+        to += done * sizeof(typename Dtype::Bits);
+        count -= done;
+    }
+#else
+    (void)stream;
+#endif
     const Numbers<Dtype>* x = numbers<Dtype>(from);
     auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
     for (std::size_t begin = 0; begin < count; begin += CHUNK) {
@@ -233,18 +285,18 @@ double max_abs(const char* bytes, std::size_t count) {
 // -- results
 
 template <class Dtype>
-void scale(const char* x, char* out, std::size_t count, double coef) {
+void scale(const char* x, char* out, std::size_t count, bool stream, double coef) {
     const auto factor = static_cast<typename Dtype::Number>(coef);
     const auto product = [=](typename Dtype::Bits bits) { return Dtype::store(Dtype::load(bits) * factor); };
-    transform<Dtype>(x, out, count, product);
+    transform<Dtype>(x, out, count, stream, product);
 }
 
 template <class Dtype>
-void clamp(const char* x, char* out, std::size_t count, double low, double high) {
+void clamp(const char* x, char* out, std::size_t count, bool stream, double low, double high) {
     using Bits = typename Dtype::Bits;
     const auto least = static_cast<typename Dtype::Number>(low), most = static_cast<typename Dtype::Number>(high);
     const Bits least_bits = Dtype::store(least), most_bits = Dtype::store(most);
-    transform<Dtype>(x, out, count, [=](Bits bits) {
+    transform<Dtype>(x, out, count, stream, [=](Bits bits) {
         const auto value = Dtype::load(bits);
         return value < least ? least_bits : value > most ? most_bits : bits;
     });

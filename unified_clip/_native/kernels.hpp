@@ -37,9 +37,10 @@ struct Kernels {
     double (*max_abs)(const char* x, std::size_t count);
 
     // Multiply by `coef`, rounded to the dtype of the multiplication: float64 for float64, else float32.
-    void (*scale)(const char* x, char* out, std::size_t count, double coef);
+    // stream: `out` is other memory than `x`, and the results need not be in the caches.
+    void (*scale)(const char* x, char* out, std::size_t count, bool stream, double coef);
     // Replace what lies beyond a bound by that bound. NaN stays NaN. The bounds are numbers of the dtype.
-    void (*clamp)(const char* x, char* out, std::size_t count, double low, double high);
+    void (*clamp)(const char* x, char* out, std::size_t count, bool stream, double low, double high);
 };
 
 constexpr std::size_t DTYPES = 4;
