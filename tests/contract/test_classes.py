@@ -211,6 +211,18 @@ def test_parameters_are_held_weakly(kit: Kit) -> None:
     assert len(SETTINGS._own) == before
 
 
+def test_a_name_is_an_error_if_a_parameter_has_a_clip_of_its_own(kit: Kit) -> None:
+    parameter, gradient = kit.parameter(), kit.tensor([3.0, 4.0])
+    kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=[parameter])
+    with pytest.raises(ValueError, match=r"the clip of 'weight' is unknown: .* Pass the parameter itself"):
+        kit.namespace.append_gradient_clip_ops([("weight", gradient)])
+    ((_, clipped),) = kit.namespace.append_gradient_clip_ops([(parameter, gradient)])
+    np.testing.assert_allclose(kit.array(clipped), [0.6, 0.8], rtol=1e-6)
+    kit.namespace.set_gradient_clip(None, param_list=[parameter])
+    ((_, unchanged),) = kit.namespace.append_gradient_clip_ops([("weight", gradient)])
+    np.testing.assert_array_equal(kit.array(unchanged), [3.0, 4.0])
+
+
 def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
     with pytest.raises(TypeError, match="Pass GradientClipByValue"):
         kit.namespace.set_gradient_clip(1.0)

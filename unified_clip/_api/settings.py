@@ -28,6 +28,15 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
+        """Return the clip of a parameter, or None if it has none.
+
+        ValueError: the parameter is a name, and any parameter has a clip of its own, which may be the one of this name.
+        """
+        if isinstance(parameter, str) and self._own:
+            raise ValueError(
+                f"the clip of {parameter!r} is unknown: set_gradient_clip with param_list has set the clips of single "
+                "parameters, and params_grads has only the name of this one. Pass the parameter itself"
+            )
         own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
         return self.default if own is None else own[1]
 
