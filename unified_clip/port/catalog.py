@@ -16,7 +16,7 @@ from .. import _any_framework
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
-Off = Literal["None", "None or 0", "None, 0 or less"]
+Off = Literal["None", "None or 0", "None, 0 or less", "0 or less"]
 """The values of a trainer's limit that switch its clipping off."""
 
 MODULE_ALIASES = (
@@ -153,6 +153,7 @@ class Setting:
     factories: Sequence[str] = ()
     default: str = ""
     off: Off = "None or 0"
+    none: str = ""
     in_dict: bool = False
     rule: str = ""
     family: str = ""

@@ -71,8 +71,11 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
     """Return the lines to write in place of a trainer's limit, or [] if `catalog.toml` has none for the trainer.
 
-    If another argument with an unknown value chooses the rule, the lines have a condition or a comment.
+    Also return [] for a limit of None whose effect depends on the trainer's version. If another argument with an
+    unknown value chooses the rule, the lines have a condition or a comment.
     """
+    if trainer_arguments.is_uncertain(setting, clip.limit):
+        return []
     limit = module.code(clip.limit) if clip.limit is not None else setting.default or "threshold"
     rule, chosen = trainer_arguments.rule(module, clip, setting), trainer_arguments.chosen_rules(module, clip, setting)
     code, advice = f'"{rule or setting.rule}"', []

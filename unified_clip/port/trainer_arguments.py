@@ -29,8 +29,8 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         setting = known if is_known else _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
             yield FoundClip(
-                argument, f"{name or '?'}({keyword}=)", call=call, why_not=setting.why_not, setting=setting,
-                limit=argument.value,
+                argument, f"{name or '?'}({keyword}=)", call=call, why_not=_why_not(setting, argument.value),
+                setting=setting, limit=argument.value,
             )  # fmt: skip
     if known is None or known.keyword in passed:
         yield from _parsed(module, call)
@@ -93,14 +93,27 @@ def entry(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """
     setting = _setting(imports, entry.keyword, entry.value)
     if setting is not None and entry.owner not in SELF:
-        yield FoundClip(entry.node, entry.name, why_not=setting.why_not, setting=setting, limit=entry.value)
+        why_not = _why_not(setting, entry.value)
+        yield FoundClip(entry.node, entry.name, why_not=why_not, setting=setting, limit=entry.value)
+
+
+def _why_not(setting: Setting, limit: cst.BaseExpression) -> str:
+    return setting.none if is_uncertain(setting, limit) else setting.why_not
+
+
+def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
+    """Return whether a limit is None, and the effect of None depends on the trainer's version."""
+    return bool(setting.none) and is_name(limit, "None")
 
 
 def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
     """Return the rule of a trainer's clip.
 
     Return '' if the argument that chooses the rule has an unknown value or several values, or may be set elsewhere.
+    Also return '' for a limit of None whose effect depends on the trainer's version.
     """
+    if is_uncertain(setting, clip.limit):
+        return ""
     if not setting.rule_keyword:
         return setting.rule
     chosen = chosen_rules(module, clip, setting)
@@ -129,8 +142,8 @@ def is_off(module: Module, clip: FoundClip) -> bool:
     if clip.limit is None or clip.setting is None:
         return False
     number, off = module.number(clip.limit), clip.setting.off
-    is_off = number is not None and ((number == 0 and off != "None") or (number < 0 and off == "None, 0 or less"))
-    return is_off or module.code(clip.limit) == "None"
+    is_off = number is not None and ((number == 0 and off != "None") or (number < 0 and off.endswith("0 or less")))
+    return is_off or (is_name(clip.limit, "None") and not is_uncertain(clip.setting, clip.limit))
 
 
 def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setting | None:

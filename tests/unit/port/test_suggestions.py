@@ -18,6 +18,15 @@ def test_a_limit_of_keras_that_is_off_in_some_versions_has_no_lines(value: str, 
     assert "A limit of 0 or less switches clipping off" in site.reason
 
 
+def test_a_limit_of_none_that_fails_since_transformers_5_has_no_lines() -> None:
+    source = "from transformers import TrainingArguments\nTrainingArguments(max_grad_norm=None)\n"
+    (site,) = ported(source)[1]
+    assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])
+    assert site.reason.startswith("Since transformers 5, training fails with max_grad_norm=None")
+    (site,) = ported(source.replace("None", "0"))[1]
+    assert (site.verdict, site.reason) == ("left", "A limit of 0 or less switches clipping off.")
+
+
 @pytest.mark.parametrize(
     "source",
     [
