@@ -12,16 +12,26 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.documents import Document
 from ...config.formats import FORMATS, convert, placement
-from ...config.formats.python_source import Source, shortened
+from ...config.formats.python_source import MAX_ALIASES, Source, shortened
 from ...config.formats.set_elsewhere import SetElsewhereError
+from ...config.formats.trainers.huggingface.training_arguments import NO_CLIP
 from ...errors import ConfigError
 from ...port.catalog import KERAS_OPTIMIZER
 from .. import command_lines
 from ..clip_use import ClipUse
 from ..trainer_files import names_clip
 
-MAY_SET = re.compile(rb"need_clip|_layerwise|lomo|max_norm|keras[\s\S]*\*\*")
-COMMANDS = re.compile(r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen)")
+MAY_SET = re.compile(rb"(?i:need_clip|_layerwise|lomo|max_norm|keras[\s\S]*\*\*|deepspeed)")
+COMMANDS = re.compile(
+    r"(os\.)?(system|popen)|(subprocess\.)?(run|call|check_call|check_output|Popen|getoutput)|(shlex\.)?split"
+)
+PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
+BRACES = re.compile(r"\{[^{}]*\}")
+RUN_TIME = "${...}"
+"""Stands for a part of a command line that is only known at run time, as a shell's variable."""
+
+CLIPPING = "gradient_clipping"
+PORTED = ("deepspeed", "accelerate")
 UPDATES = ("setattr", "update", "__setattr__")
 
 BY_TEXT = (
@@ -36,6 +46,7 @@ LAYERWISE = (
     "This optimizer updates each parameter during the backward pass, so that no norm of all gradients exists "
     "and max_grad_norm has no effect. Choose another optim, or ignore it with a reason in [[check.ignore]]."
 )
+NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
 UNPACKED = (
     "The arguments in {code} are only known at run time, and may set a clip. Pass the clip's argument by itself and "
     "the others by name, or ignore the call with a reason in [[check.ignore]]."
@@ -52,9 +63,10 @@ class Setting(NamedTuple):
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return the clips that a Python file sets indirectly. Return [] for a file that is not valid Python.
+    """Return the clips that a Python file sets without a call or an argument that `unified-clip port` finds.
 
-    `source_files` reports files that name a clip and are not Python.
+    Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings. Return [] for a file that
+    is not valid Python: `source_files` reports it if it names a clip.
     """
     content = path.read_bytes()
     if not (MAY_SET.search(content) or names_clip(path)):
@@ -76,11 +88,18 @@ def _is_clip(name: Any) -> bool:
 
 
 def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield a setting for setattr(args, "max_grad_norm", value) and OmegaConf.update(cfg, "clip_grad_norm", value)."""
+    """Yield a setting for setattr(args, "max_grad_norm", value), args.__setattr__("max_grad_norm", value), and
+    OmegaConf.update(cfg, "clip_grad_norm", value).
+    """
     match node:
-        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function), args=[_, ast.Constant(value=name), _]):
-            if isinstance(name, str) and function in UPDATES and _is_clip(name.rpartition(".")[2]):
-                yield Setting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
+        case ast.Call(func=ast.Name(id=function) | ast.Attribute(attr=function)) if (
+            function in UPDATES and len(node.args) + len(node.keywords) > 1
+        ):
+            named = [keyword.value for keyword in node.keywords if keyword.arg == "key"]
+            for argument in [*node.args[:2], *named]:
+                name = argument.value if isinstance(argument, ast.Constant) else None
+                if isinstance(name, str) and _is_clip(name.rpartition(".")[2]):
+                    yield Setting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
@@ -99,11 +118,20 @@ def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _layerwise(source: Source, node: ast.AST) -> Iterator[Setting]:
+    """Yield a setting for optim="lomo", optim=OptimizerNames.LOMO, and a name that is assigned one of these."""
     match node:
-        case ast.keyword(arg="optim", value=ast.Constant(value=str(name)) as value) if str(name).endswith(
-            "_layerwise"
-        ) or name in ("lomo", "adalomo"):
-            yield Setting(value, f'optim = "{name}"', why=LAYERWISE)
+        case ast.keyword(arg="optim", value=value):
+            match source.followed(value):
+                case ast.Constant(value=str(name)):
+                    pass
+                case ast.Attribute(
+                    value=ast.Name(id="OptimizerNames") | ast.Attribute(attr="OptimizerNames"), attr=name
+                ):
+                    name = name.lower()
+                case _:
+                    return
+            if name.endswith("_layerwise") or name in ("lomo", "adalomo"):
+                yield Setting(value, f'optim = "{name}"', why=LAYERWISE)
 
 
 def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
@@ -115,12 +143,63 @@ def _unpacked(source: Source, node: ast.AST) -> Iterator[Setting]:
                 yield Setting(node, name, why=UNPACKED.format(code=f"**{shortened(keyword.value)}"))
 
 
-def _engine_settings(source: Source, node: ast.AST) -> Iterator[Setting]:
-    """Yield the effect of TrainingArguments(deepspeed={...}), and of torchtitan's TrainingConfig(max_norm=...)."""
+def _deepspeed(source: Source, node: ast.AST) -> Iterator[Setting]:
+    """Yield the effect of DeepSpeed's settings for Trainer, such as {"gradient_clipping": 0.5}.
+
+    Also yield a setting for TrainingArguments(deepspeed={...}) if the file has no gradient_clipping. In files that
+    import a package of PORTED, `unified-clip port` finds the key.
+    """
     match node:
-        case ast.keyword(arg="deepspeed", value=ast.Dict() as value):
-            with contextlib.suppress(ValueError):
-                yield from _read(value, "deepspeed", ast.literal_eval(value), "gradient_clipping")
+        case ast.keyword(arg="deepspeed", value=value):
+            table = source.followed(value)
+            is_complete = isinstance(table, ast.Dict) and None not in table.keys
+            if is_complete and _imports(source, "transformers") and not _has_constant(source, CLIPPING):
+                yield Setting(value, f"deepspeed = {shortened(value)}", why=NO_CLIPPING)
+        case ast.Dict():
+            limits = [value for key, value in _items(node) if key == CLIPPING]
+            for limit in limits[-1:]:
+                yield from _clipping(source, limit, node)
+        case (
+            ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="gradient_clipping"))], value=value)
+            | ast.keyword(arg="gradient_clipping", value=value)
+        ):
+            yield from _clipping(source, value)
+
+
+def _has_constant(source: Source, value: str) -> bool:
+    return any(isinstance(node, ast.Constant) and node.value == value for node in source.nodes)
+
+
+def _items(table: ast.Dict) -> Iterator[tuple[Any, ast.expr]]:
+    """Yield (key, expression of its value) for each key of a dict that is a constant."""
+    for key, value in zip(table.keys, table.values, strict=True):
+        if isinstance(key, ast.Constant):
+            yield key.value, value
+
+
+def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
+    """Return the constants in a dict, by key, and in the dicts inside it. Other values are left out."""
+    constants = {}
+    for key, value in _items(table):
+        with contextlib.suppress(ConfigError):
+            constants[key] = _constants(source, value) if isinstance(value, ast.Dict) else source.constant(value)
+    return constants
+
+
+def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[Setting]:
+    """Yield the effect of gradient_clipping, in files in which Trainer reads it. `table`: the dict that has it."""
+    if _imports(source, "transformers") and not _imports(source, *PORTED):
+        others = _constants(source, table) if table else {}
+        yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})
+
+
+def _imports(source: Source, *packages: str) -> bool:
+    return any(module.partition(".")[0] in packages for module in source.imports.values())
+
+
+def _torchtitan(source: Source, node: ast.AST) -> Iterator[Setting]:
+    """Yield the effect of torchtitan's TrainingConfig(max_norm=...), and of config.training.max_norm = ..."""
+    match node:
         case ast.Call(func=function, keywords=keywords) if source.dotted(function).startswith("torchtitan."):
             for keyword in keywords:
                 if keyword.arg == "max_norm" and source.dotted(function).endswith("TrainingConfig"):
@@ -130,12 +209,20 @@ def _engine_settings(source: Source, node: ast.AST) -> Iterator[Setting]:
 
 
 def _of_torchtitan(source: Source, value: ast.expr) -> Iterator[Setting]:
+    key = "training.max_norm"
+    yield from _of_number(source, value, "torchtitan", key, lambda number: {"training": {"max_norm": number}})
+
+
+def _of_number(
+    source: Source, value: ast.expr, format_: str, key: str, data: Callable[[Any], dict[str, Any]]
+) -> Iterator[Setting]:
+    """Yield the setting that a trainer's format reads in `data(number)`. `value`: the expression of the number."""
     try:
         number = source.constant(value)
     except ConfigError as error:
-        yield Setting(value, "torchtitan: training.max_norm", why=str(error))
+        yield Setting(value, f"{FORMATS[format_].title}: {key}", why=str(error))
         return
-    yield from _read(value, "torchtitan", {"training": {"max_norm": number}}, "training.max_norm")
+    yield from _read(value, format_, data(number), key)
 
 
 def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Iterator[Setting]:
@@ -153,20 +240,46 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips of command lines: lists of strings, and strings that a function of COMMANDS runs."""
+    """Yield the clips of command lines: lists of strings, and strings that a function of COMMANDS or `split` takes."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
-                words = [part.value if isinstance(part, ast.Constant) else "$" for part in parts]
-                text = " ".join(word if isinstance(word, str) and " " not in word else "$" for word in words)
-            case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]):
-                text = text if COMMANDS.fullmatch(source.dotted(function)) else ""
+                words = [_text(source, part) for part in parts]
+                text = " ".join(word if " " not in word else RUN_TIME for word in words)
+            case ast.Call(func=ast.Attribute(value=value, attr="split"), args=[] | [ast.Constant(value=None | " ")]):
+                text = _text(source, value)
+            case ast.Call(func=function, args=[argument, *_]) if COMMANDS.fullmatch(source.dotted(function)):
+                text = _text(source, argument)
             case _:
                 continue
         for use in command_lines.clips(path, text):
             yield ClipUse(path, node.lineno, node.col_offset + 1, use.clip, use.config, why_unknown=use.why_unknown)
 
 
+def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
+    """Return the text of a string, with RUN_TIME in place of each part that is only known at run time.
+
+    around: The values of names that have this expression as a part.
+    """
+    value = source.followed(node)
+    is_endless = value in around or len(around) > MAX_ALIASES
+    around += (value,) * (value is not node)
+    match value:
+        case ast.Constant(value=str(text)):
+            return text
+        case _ if is_endless:
+            return RUN_TIME
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(source, part, around) for part in parts)
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return _text(source, left, around) + _text(source, right, around)
+        case ast.BinOp(op=ast.Mod(), left=left):
+            return PERCENT.sub(RUN_TIME, _text(source, left, around))
+        case ast.Call(func=ast.Attribute(value=template, attr="format")):
+            return BRACES.sub(RUN_TIME, _text(source, template, around))
+    return RUN_TIME
+
+
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[Setting]], ...] = (
-    _set_by_text, _excluding, _layerwise, _unpacked, _engine_settings,
+    _set_by_text, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
 )  # fmt: skip

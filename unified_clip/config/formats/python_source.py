@@ -228,6 +228,18 @@ class Source:
             raise UnknownValueError(node)
         return evaluate(values[0], partial(self._value_of, depth=depth + 1), self.dotted)
 
+    def followed(self, node: ast.expr) -> ast.expr:
+        """Return the expression that a name stands for, if the source assigns the name only once. Else return `node`.
+
+        A chain of names is followed, as in a = b; b = 1.0.
+        """
+        for _ in range(MAX_ALIASES):
+            values = self.bound.get(node.id, []) if isinstance(node, ast.Name) else []
+            if len(values) != 1 or values[0] is None:
+                break
+            node = values[0]
+        return node
+
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes that contain a node, the nearest first."""
         while node in self.parents:
