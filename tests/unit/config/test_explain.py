@@ -493,6 +493,17 @@ def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, caps
     assert not data["same"]
 
 
+def test_a_narrow_table_keeps_the_exponents_of_numbers(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    np.savez("large.npz", weight=np.full(3, 1e300), bias=np.full(1, 1000 + 1j))
+    assert cli.main(["explain", "a.toml", "--gradients", "large.npz"]) == 0
+    printed = capsys.readouterr().out
+    assert "1.73205081e+300" in printed
+    assert "…" not in printed
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_command_reads_no_header_beyond_the_limit(
     files: Path, capsys: pytest.CaptureFixture[str], version: int

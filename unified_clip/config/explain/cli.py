@@ -12,8 +12,13 @@ from ..._display import cell
 from ..._mode_options import check_modes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from .compare import Comparison, Explanation
     from .examples import Gradients
+
+NUMBERS = ("norm", "coefficient", "norm after")
+"""Columns with one number in each cell."""
 
 
 def add_parser(commands: Any) -> None:
@@ -129,7 +134,6 @@ def _read_gradients(path: Path) -> Gradients:
 
 def _print_explanation(explanation: Explanation) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     console.print(cell(explanation.name, style="bold"))
@@ -137,7 +141,7 @@ def _print_explanation(explanation: Explanation) -> None:
         console.print(cell(f"  {sentence}"))
     for note in explanation.notes:
         console.print(cell(f"  Note: {note}", style="yellow"))
-    table = Table("example", "norm", "coefficient", "norm after", "becomes")
+    table = _table("example", "norm", "coefficient", "norm after", "becomes")
     for row in explanation.worked:
         becomes = "; ".join(
             f"{name} {' '.join(f'{x:.6g}' for x in values)}" for name, values in (row.results or {}).items()
@@ -150,20 +154,17 @@ def _print_explanation(explanation: Explanation) -> None:
 
 def _print_comparison(comparison: Comparison) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     console.print(cell(comparison.verdict, style="bold"))
     _print_explanation(comparison.a)
     _print_explanation(comparison.b)
     if comparison.differences:
-        table = Table("what differs")
-        for explanation in (comparison.a, comparison.b):
-            table.add_column(cell(explanation.name))
+        table = _table("what differs", comparison.a.name, comparison.b.name)
         for setting in comparison.differences:
             table.add_row(cell(setting.about), cell(setting.a, style="red"), cell(setting.b, style="green"))
         console.print(table)
-    table = Table("example", "norms", "norms after", "difference")
+    table = _table("example", "norms", "norms after", "difference")
     for row in comparison.compared:
         norms = f"{_format_number(row.a.norm)} / {_format_number(row.b.norm)}"
         after = " / ".join(_format_number(worked.norm_clipped) or worked.outcome for worked in (row.a, row.b))
@@ -171,6 +172,17 @@ def _print_comparison(comparison: Comparison) -> None:
         distance = cell("identical" if is_same else f"{row.distance:.2g}", style="green" if is_same else "red")
         table.add_row(cell(row.of), norms, after, distance)
     console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    """Return a table in which long words continue in the next line. Columns with numbers become narrower last."""
+    from rich.table import Table
+
+    table = Table()
+    for column in columns:
+        is_number = column in NUMBERS
+        table.add_column(cell(column), overflow="ellipsis" if is_number else "fold", no_wrap=is_number)
+    return table
 
 
 def _format_number(number: float | None) -> str:
