@@ -380,6 +380,7 @@ LIST = "List the error codes: unified-clip help errors"
     ("topic", "hint"),
     [
         ("comapre", "Did you mean compare?"),
+        ("import", "Did you mean config import?"),
         ("UC999", f"List the commands: unified-clip help. {LIST}"),
     ],
 )
@@ -400,6 +401,8 @@ def test_an_unknown_topic_is_an_error(topic: str, hint: str, capsys: pytest.Capt
         ("explain a --formt=json", "UC201", "unrecognized arguments: --formt=json. Did you mean --format?"),
         ("compare a b c", "UC201", "unrecognized arguments: c. List the arguments: unified-clip compare --help"),
         ("config exprt a", "UC201", "there is no command 'exprt'. Did you mean export?"),
+        ("import", "UC201", "there is no command 'import'. Did you mean config import?"),
+        ("exprt", "UC201", "there is no command 'exprt'. Did you mean config export?"),
         ("nothing", "UC201", "there is no command 'nothing'. Choose from parity, "),
     ],
 )

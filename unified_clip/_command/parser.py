@@ -61,7 +61,9 @@ class Parser(argparse.ArgumentParser):
         where to find all names.
         """
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], self._commands())}"
+            names = [name for name, _ in subcommands(self)]
+            listing = f"Choose from {', '.join(name for name in names if ' ' not in name)}."
+            return f"there is no command {unknown[1]!r}. {suggestion(unknown[1], names, listing)}"
         if unknown := re.match(r"unrecognized arguments: (\S+)", message):
             options = [name for action in self._shown() for name in action.option_strings]
             listing = f"List the arguments: {self.prog} --help"
@@ -71,17 +73,15 @@ class Parser(argparse.ArgumentParser):
     def _shown(self) -> list[argparse.Action]:
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
-    def _commands(self) -> list[str]:
-        return [name for name, _ in subcommands(self) if " " not in name]
 
+def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
+    """Return a sentence with the known name that is closest to `name`, or `otherwise` if no known name is close.
 
-def suggestion(name: str, known: Sequence[str], otherwise: str = "") -> str:
-    """Return a sentence with the known name that is closest to `name`.
-
-    If no known name is close, return `otherwise`. If `otherwise` is empty, return a sentence with all known names.
+    The last word of a name counts, too: the closest name to `import` is `config import`.
     """
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {close[0]}?" if close else otherwise or f"Choose from {', '.join(known)}."
+    names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {names[close[0]]}?" if close else otherwise
 
 
 def _code(message: str) -> str:
