@@ -248,6 +248,7 @@ def test_runs_are_the_same_up_to_what_is_allowed(compared: Any) -> None:
     assert (found.first.step, found.first.stage, found.first.parameter) == (2, "gradient", "a")
     assert found.first.ulps == 1
     assert mistakes(found) == ["rounding"]
+    assert "To allow such differences, pass --max-ulp 64." in found.findings[0].sentence
     assert [(each.stage, each.differs_at_step) for each in found.agreements] == [
         ("weight", None), ("gradient", 2), ("norm", None), ("coefficient", None),
     ]  # fmt: skip

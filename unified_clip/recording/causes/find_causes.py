@@ -361,7 +361,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
     return Cause(
         "rounding",
         f"the first difference is {ulps:g} ULP. Frameworks that sum in different orders differ by up to {ROUNDING} "
-        "ULP. Such differences grow from step to step; allow them with --max-ulp",
+        f"ULP. To allow such differences, pass --max-ulp {ROUNDING}. They grow from step to step, so later steps may "
+        "need a higher number",
     )
 
 

@@ -43,7 +43,13 @@ assert END_WIDE_LIMB.value < LIMBS
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.constexpr, wide: tl.constexpr) -> None:
-    """Add the sum over all chunks, which are the result of `add`, to the words of this rank."""
+    """Add the sums of all chunks to the words of this rank.
+
+    A total that is NaN, infinite or too large for the words is counted in other words instead.
+    sums: Two numbers for each chunk, from the kernel `add`. chunks: The number of chunks.
+    words: The words of this rank.
+    width: The number of chunks that are added at once. wide: Whether the norm is float64.
+    """
     lanes = tl.arange(0, width)
     high, low = tl.zeros([width], tl.float64), tl.zeros([width], tl.float64)
     for at in range(0, chunks, width):
