@@ -90,6 +90,28 @@ def test_steps_of_optimizers_have_their_learning_rate_and_place(
         assert {step.settings["weight_decay"] for step in steps} == {0.5}
 
 
+@pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
+@pytest.mark.parametrize(
+    ("mask", "decays", "decayed"),
+    [
+        ({"a": True, "b": False}, (0.0, 0.5), (2, 5)),  # "b" has two parameters
+        (lambda tree: jax.tree.map(lambda each: each.size > 1, tree), (0.0, 0.5), (4, 5)),
+        (lambda tree: jax.tree.map(lambda each: False, tree), 0.0, None),
+        (True, 0.5, None),
+    ],
+)
+def test_a_mask_of_weight_decay_is_recorded(
+    tmp_path: Path, compile: Callable[..., Any], mask: Any, decays: Any, decayed: Any
+) -> None:
+    params = {"a": jnp.ones(2), "b": [jnp.ones(2), jnp.ones(1)]}
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        parts = [optax.clip_by_global_norm(1.0), optax.adamw(0.1, weight_decay=0.5, mask=mask)]
+        transformation = optax.chain(*parts)
+        compile(transformation.update)(params, transformation.init(params), params)
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.settings["weight_decay"], step.decayed) == (decays, decayed)
+
+
 def test_an_injected_learning_rate_is_recorded(tmp_path: Path) -> None:
     gradients = jax.tree.map(jnp.array, GRADIENTS, is_leaf=lambda each: isinstance(each, list))
     with unified_clip.record(tmp_path / "run.jsonl"):

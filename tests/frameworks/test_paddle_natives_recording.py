@@ -148,6 +148,21 @@ def test_the_decoupled_weight_decay_of_an_optimizer_is_recorded(tmp_path: Path, 
     assert recorded_decay(tmp_path / "run.jsonl", name, layer, layer.parameters(), **{argument: 0.125}) == 0.125
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("AdamW", {"weight_decay": 0.125, "apply_decay_param_fun": lambda name: not name.endswith("b_0")}),
+        ("Lamb", {"lamb_weight_decay": 0.125, "exclude_from_weight_decay_fn": lambda each: each.ndim == 1}),
+    ],
+)
+def test_parameters_that_a_function_excludes_have_no_recorded_weight_decay(
+    tmp_path: Path, name: str, options: Any
+) -> None:
+    path, layer = tmp_path / "run.jsonl", paddle.nn.Linear(3, 2)
+    assert recorded_decay(path, name, layer, layer.parameters(), **options) == (0.0, 0.125)
+    assert runs.read(path).optimizer_steps[0].decayed == (6, 8)
+
+
 def test_a_step_of_several_parameter_groups_is_one_step_with_the_settings_of_each_group(tmp_path: Path) -> None:
     layer = paddle.nn.Linear(3, 2)
     groups = [

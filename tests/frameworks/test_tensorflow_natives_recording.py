@@ -306,6 +306,23 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
     assert (step["optimizer"], step["settings"]["lr"]) == ("tf.compat.v1.train.Momentum", pytest.approx(0.1))
 
 
+@pytest.mark.parametrize("in_graph", [True, False])
+def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: Path, in_graph: bool) -> None:
+    found = []
+    for number, decay in enumerate((0.5, 0.5, None)):
+        kernel, bias = (keras.Variable(tf.ones(size), name=name) for size, name in (((3, 2), "kernel"), (2, "bias")))
+        optimizer = keras.optimizers.Adam(0.1, weight_decay=decay, clipnorm=1.0)
+        if number == 1:
+            optimizer.exclude_from_weight_decay(var_names=["bias"])
+        apply = lambda: optimizer.apply([tf.ones((3, 2)), tf.ones(2)], [kernel, bias])  # noqa: B023, E731
+        path = tmp_path / f"{number}.jsonl"
+        with unified_clip.record(path):
+            (tf.function(apply) if in_graph else apply)()
+        (step,) = runs.read(path).optimizer_steps
+        found.append((step.settings["weight_decay"], step.decayed))
+    assert found == [(0.5, None), ((0.0, 0.5), (6, 8)), (0.0, None)]
+
+
 @pytest.mark.parametrize("kind", [keras.optimizers.SGD, tf.compat.v1.train.GradientDescentOptimizer])
 def test_an_optimizer_with_an_unknown_setting_does_not_end_the_training(tmp_path: Path, kind: Any) -> None:
     zero_division = property(lambda self: 1 / 0)

@@ -256,13 +256,19 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
             continue
         values = f"{setting_text(new)} instead of {setting_text(old)}"
         if name != "betas" and isinstance(old, tuple) != isinstance(new, tuple):
-            values += " in its parameter groups"
+            values += ", each for some of the parameters"
         if name == "lr":
             sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif _are_one_kind(left, right):
             sentence = f"{differs} {name} {values}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
+    counts = [step.decayed or (0, 0) for step in (left, right)]
+    if _are_one_kind(left, right) and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
+        values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
+        sentence = f"{differs} weight decay of {values}. Compare which parameters have weight decay"
+        cause = Cause("another optimizer", sentence)
+        yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
     if not _are_one_kind(left, right):
         sentence = f"{a.name} uses the optimizer {left.optimizer}, and {b.name} uses {right.optimizer}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))

@@ -208,6 +208,9 @@ class OptimizerStep(Table):
     changed: Annotated[int, Field(ge=0)] | None = None
     """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown."""
 
+    decayed: tuple[int, int] | None = None
+    """If only some parameters have weight decay: their number of elements, and that of all changed parameters."""
+
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step, if a graph reports calls in any order."""
 

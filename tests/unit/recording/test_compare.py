@@ -1034,6 +1034,30 @@ def test_groups_of_parameters_may_have_another_order(compared: Any) -> None:
     assert mistakes(compared(first, other)) == ["another optimizer"]
 
 
+def test_groups_that_decay_other_parameters_are_another_optimizer(compared: Any) -> None:
+    """Only if both optimizers change equally many elements: a rank that has shards changes fewer."""
+    clips, moved = [line(1), line(2)], [line(1), line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
+    old, same, other, shards = (
+        with_steps(lines, settings={"weight_decay": [0.1, 0.0]}, decayed=counts)
+        for lines, counts in ((clips, [6, 9]), (clips, [6, 9]), (moved, [7, 9]), (moved, [3, 5]))
+    )
+    assert compared(old, same).first is None
+    (cause,) = compared(old, other).findings
+    assert "weight decay of 7 of 9 elements instead of 6. Compare which parameters have weight decay" in cause.sentence
+    assert "elements" not in str(compared(old, shards).findings)
+
+
+def test_a_small_difference_after_another_optimizer_is_not_called_grown_rounding(compared: Any) -> None:
+    weights = [{**WEIGHTS, "a": off(1.0, ulps)} for ulps in (0, 30, 100)]
+    new = [line(step, weights=each) for step, each in enumerate(weights, start=1)]
+    old = [line(step) for step in (1, 2, 3)]
+    other = {"settings": {"lr": 0.1, "weight_decay": 0.01}}
+    assert "rounding that has grown" in mistakes(compared(with_steps(old), with_steps(new)))
+    found = compared(with_steps(old, settings={"lr": 0.1, "weight_decay": 0.0}), with_steps(new, **other))
+    assert "another optimizer" in mistakes(found)
+    assert "rounding that has grown" not in mistakes(found)
+
+
 def test_steps_of_a_graph_have_the_number_of_clips_before_them(tmp_path: Path) -> None:
     lines = [step_line(1, clips=1), line(1), step_line(1, clips=1), line(2)]
     steps = runs.read(written(tmp_path / "a.jsonl", lines)).optimizer_steps

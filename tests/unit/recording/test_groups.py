@@ -256,7 +256,7 @@ def test_a_weight_decay_of_all_groups_is_named_beside_those_of_each_group(compar
     new = [{**each, "settings": {"lr": 0.1, "weight_decay": 0.1}} if "settings" in each else each for each in new]
     new[0] = old[0]
     (cause,) = [each for each in compared(old, new).findings if each.kind == "another optimizer"]
-    assert "weight_decay 0.1 instead of 0.1 and 0 in its parameter groups" in cause.sentence
+    assert "weight_decay 0.1 instead of 0.1 and 0, each for some of the parameters" in cause.sentence
 
 
 def test_a_setting_that_is_on_or_off_is_named_as_such(compared: Any) -> None:

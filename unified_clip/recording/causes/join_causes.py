@@ -41,8 +41,17 @@ def join(
     known = {cause.kind for causes in explained.values() for cause in causes}
     steps = [each for each in steps if not known & {each.cause.kind, *SHOWN_BY.get(each.cause.kind, ())}]
     explained, steps = _accumulated(points, explained, steps)
-    joined = _in_order(explained, steps)
+    joined = _in_order(_without_growth(explained, steps), steps)
     return _by_elimination(points, joined)
+
+
+def _without_growth(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
+    """Remove "rounding that has grown" after the first difference of optimizers' steps, which may explain it."""
+    first = min((each.divergence.step for each in steps), default=math.inf)
+    return {
+        divergence: [cause for cause in causes if divergence.step <= first or cause.kind != "rounding that has grown"]
+        for divergence, causes in explained.items()
+    }
 
 
 def effective(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from .base import OBSERVER, Observer, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .steps import record_step, reported
+from .steps import decayed_elements, of_groups, record_step, reported
 
 
 def install() -> None:
@@ -68,7 +69,6 @@ def _describe_call(optimizer: Any) -> NativeCall | None:
 SETTINGS = {
     "momentum": "momentum",
     "nesterov": "nesterov",
-    "weight_decay": "weight_decay",
     "rho": "alpha",
     "epsilon": "eps",
 }
@@ -85,7 +85,9 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(self, *args, **kwargs)
         if rate is not None:
             with reported("a step of an optimizer"):
-                _record_step(f"keras.optimizers.{type(self).__name__}", rate, _settings(self))
+                decays = _weight_decays(self)
+                settings = _settings(self) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
+                _record_step(f"keras.optimizers.{type(self).__name__}", rate, settings, decayed_elements(decays))
         return result
 
     return apply
@@ -96,14 +98,21 @@ def _settings(optimizer: Any) -> dict[str, Any]:
     return settings | {"betas": [getattr(optimizer, "beta_1", None), getattr(optimizer, "beta_2", None)]}
 
 
-def _record_step(kind: str, rate: Any, settings: dict[str, Any]) -> None:
+def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
+    """Return the weight decay and the number of elements of each variable. An excluded variable has the decay 0."""
+    decay = optimizer.weight_decay or 0.0
+    variables = optimizer._trainable_variables
+    return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
+
+
+def _record_step(kind: str, rate: Any, settings: dict[str, Any], decayed: dict[str, list[int]]) -> None:
     """Record a step, at once or whenever its graph runs."""
 
     def receive(value: Any) -> None:
-        record_step(kind, {"lr": value, **settings}, {})
+        record_step(kind, {"lr": value, **settings}, decayed)
 
     def receive_from_jax(clips: int, value: Any) -> None:
-        record_step(kind, {"lr": value, **settings}, {"clips": clips})
+        record_step(kind, {"lr": value, **settings}, {"clips": clips, **decayed})
 
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -15,7 +15,7 @@ from optax._src import alias
 from .base import OBSERVER, Observer
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .steps import record_step, reported
+from .steps import decayed_elements, of_groups, record_step, reported
 from .traced import report_call, report_step
 
 OPTIMIZERS = (
@@ -83,7 +83,7 @@ def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
         def update(updates: Any, state: Any, *more: Any, **extra: Any) -> Any:
             result = transformation.update(updates, state, *more, **extra)
             with reported("a step of an optimizer"):
-                record(state)
+                record(state, updates)
             return result
 
         return type(transformation)(transformation.init, update)
@@ -91,7 +91,7 @@ def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def _record_step(kind: str, arguments: Any, state: Any) -> None:
+def _record_step(kind: str, arguments: Any, state: Any, updates: Any) -> None:
     """Record a step, at once or each time its compiled graph runs. Arguments may be traced numbers."""
     rate = arguments["learning_rate"]
     if callable(rate):
@@ -100,10 +100,30 @@ def _record_step(kind: str, arguments: Any, state: Any) -> None:
     values = {name: arguments[argument] for argument, name in SETTINGS.items() if argument in arguments}
     values |= {"lr": rate, "beta1": arguments.get("b1"), "beta2": arguments.get("b2")}
     traced = {name: value for name, value in values.items() if isinstance(value, jax.Array)}
+    masked = _masked(arguments, updates)
+    kinds, decayed = sorted({is_decayed for is_decayed, _ in masked}), decayed_elements(masked)
 
     def receive(clips: int, *numbers: Any) -> None:
         settings = values | dict(zip(traced, numbers, strict=True))
         betas = [settings.pop("beta1"), settings.pop("beta2")]
-        record_step(kind, settings | {"betas": betas}, {"clips": clips})
+        if kinds:
+            decays = [settings["weight_decay"] if is_decayed else 0.0 for is_decayed in kinds]
+            settings["weight_decay"] = of_groups(decays)
+        record_step(kind, settings | {"betas": betas}, {"clips": clips, **decayed})
 
     report_step(receive, list(traced.values()))
+
+
+def _masked(arguments: Any, updates: Any) -> list[tuple[bool, int]]:
+    """Return whether each parameter has weight decay, and its number of elements. Return [] without a mask."""
+    mask = arguments.get("mask", arguments.get("weight_decay_mask"))
+    if mask is None or "weight_decay" not in arguments:
+        return []
+    tree = mask(updates) if callable(mask) else mask
+    masked: list[tuple[bool, int]] = []  # a mask may have one value for several parameters
+
+    def add(is_decayed: Any, part: Any) -> None:
+        masked.append((bool(is_decayed), sum(leaf.size for leaf in jax.tree.leaves(part))))
+
+    jax.tree.map(add, tree, updates)
+    return masked

@@ -15,7 +15,7 @@ from ...tensors.types import Dense, from_numpy
 from .base import OBSERVER, Observer, RunningCall, clip_parameters
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
-from .steps import LOSSES, StepWatcher, of_groups, reported
+from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 
 
 class InProgram(NamedTuple):
@@ -31,8 +31,9 @@ WATCHER = StepWatcher()
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
-STEPPED: WeakKeyDictionary[Any, list[dict[str, Any]]] = WeakKeyDictionary()
-"""The settings of the parameter groups that an optimizer has already updated in its current step, by optimizer."""
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int]]]]] = WeakKeyDictionary()
+"""The parameter groups that an optimizer has already updated in its current step, by optimizer. Each has its settings,
+and the weight decay and number of elements of each parameter with a gradient."""
 
 
 def install() -> None:
@@ -173,13 +174,16 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 def _record_step(optimizer: Any) -> None:
     """Record a step after the update of the last parameter group. After the other groups, store their settings."""
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
-    stepped.append(_settings_of(optimizer, groups[len(stepped)]))
+    group = groups[len(stepped)]
+    changed = [each for each in group["params"] if each.grad is not None]
+    sizes = [(_decay_of(optimizer, group, each), int(each.size)) for each in changed]
+    stepped.append((_settings_of(optimizer, group), sizes))
     if len(stepped) < len(groups):
         return
     del STEPPED[optimizer]
-    settings = {name: of_groups([each[name] for each in stepped]) for name in stepped[0]}
-    weak = ref(optimizer)
-    WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()))
+    settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
+    weak, decayed = ref(optimizer), decayed_elements(pair for _, pairs in stepped for pair in pairs)
+    WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()), decayed)
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
@@ -198,19 +202,22 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list with each different value. None: it is not L2 decay."""
-    for name in ("_weight_decay", "_lamb_weight_decay"):  # of AdamW and of Lamb
-        if hasattr(optimizer, name):
-            return getattr(optimizer, name)
-    decays = {_l2_decay(optimizer, group, each) for each in group["params"]} or {0.0}
+    """Return the weight decay of a group, or a list with each different value. None: it is another kind of decay."""
+    decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))
 
 
-def _l2_decay(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the factor of L2 decay of a parameter: its own, else that of its group or optimizer. 0: it has no decay.
+def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
+    """Return the weight decay of a parameter: its own, else that of its group or optimizer. 0: it has no decay.
 
-    Return None for another kind of decay, such as L1Decay.
+    Return None for a decay that is neither decoupled nor L2 decay, such as L1Decay.
     """
+    if hasattr(optimizer, "_lamb_weight_decay"):
+        excludes = optimizer._exclude_from_weight_decay_fn
+        return 0.0 if excludes and excludes(parameter) else optimizer._lamb_weight_decay
+    if hasattr(optimizer, "_weight_decay"):  # of AdamW
+        decays = getattr(optimizer, "_apply_decay_param_fun", None)
+        return 0.0 if decays and not decays(parameter.name) else optimizer._weight_decay
     decay = getattr(parameter, "regularizer", None) or optimizer.regularization
     if decay is None:  # Momentum keeps L2 decay apart
         return float(group.get("regularization_coeff", getattr(optimizer, "_regularization_coeff", 0.0)))

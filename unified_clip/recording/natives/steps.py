@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -105,14 +105,21 @@ class StepWatcher:
             recording.loss_scale = None
 
     def after_step(
-        self, optimizer: str, settings: Mapping[str, Any], is_cleared: Callable[[], bool], *, is_users: bool = False
+        self,
+        optimizer: str,
+        settings: Mapping[str, Any],
+        is_cleared: Callable[[], bool],
+        decayed: Mapping[str, Sequence[int]],
+        *,
+        is_users: bool = False,
     ) -> None:
         """Record a step of an optimizer with the backward passes before it. Then begin to count them again.
 
         optimizer, settings, is_users: As for `record_step`.
         is_cleared: A function that returns whether the gradients of the step have become None or zero.
+        decayed: The result of `decayed_elements`.
         """
-        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared}
+        passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
         if self.changed is not None:
             passes["changed"] = self.changed
         self._backward_calls, self._cleared, self._is_cleared, self.changed = 0, None, is_cleared, None
@@ -126,7 +133,7 @@ def record_step(
 
     optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
-    passes: The known fields about what ran before the step: `backward_calls`, `cleared`, `changed` and `clips`.
+    passes: The other known fields: `backward_calls`, `cleared`, `changed`, `clips` and `decayed`.
     is_users: Whether the class may be the user's own. Then its module may be any.
 
     ValueError: a name is unknown.
@@ -146,6 +153,16 @@ def of_groups(values: Sequence[Any]) -> Any:
     if all(value == values[0] for value in values):
         return values[0]
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+
+
+def decayed_elements(parameters: Iterable[tuple[Any, int]]) -> dict[str, list[int]]:
+    """Return {"decayed": [number of elements with weight decay, number of all elements]} if only some have it, else {}.
+
+    parameters: The weight decay and the number of elements of each parameter that the optimizer changes.
+    """
+    sizes = [(size * bool(decay), size) for decay, size in parameters]
+    counts = [sum(column) for column in zip(*sizes, strict=True)]
+    return {"decayed": counts} if counts and 0 < counts[0] < counts[1] else {}
 
 
 def plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from ..dispatcher import DISPATCHER
 from ..optimizer_names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import LOSSES, StepWatcher, of_groups, reported
+from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
 from .torch_gradients import GradientVersions
 from .torch_sharded import ShardedNorm
 
@@ -159,7 +159,10 @@ def _record_step(optimizer: Any) -> None:
     kind = type(optimizer)
     is_users = not kind.__module__.startswith("torch.optim")
     module = kind.__module__ if is_users else "torch.optim"
-    WATCHER.after_step(f"{module}.{kind.__name__}", settings, lambda: _is_cleared(weak()), is_users=is_users)
+    changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
+    decayed = decayed_elements((group.get("weight_decay"), each.numel()) for group, each in changed)
+    name = f"{module}.{kind.__name__}"
+    WATCHER.after_step(name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)
 
 
 def _is_cleared(optimizer: Any) -> bool:
