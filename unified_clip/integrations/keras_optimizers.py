@@ -202,13 +202,14 @@ class Attached(AbstractContextManager[Any, None]):
     # -- what Keras calls
 
     def _apply_subclass(self, grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the `apply` of a subclass. RuntimeError: it does not call that of `Optimizer`, which clips."""
+        """Call the `apply` of a subclass. RuntimeError: it has not called that of `Optimizer`, which clips."""
         updates = self._updates
         result = self._originals["apply"](grads, *args, **kwargs)
         if len(grads) and self._updates == updates:
             raise RuntimeError(
-                f"The apply of {type(self._optimizer).__name__} does not call that of keras.optimizers.Optimizer, so "
-                "nothing is clipped. Call super().apply(...) there, or attach to the optimizer that it calls."
+                f"The apply of {type(self._optimizer).__name__} has not called that of keras.optimizers.Optimizer, so "
+                "nothing was clipped. Call super().apply(...) in each call, or attach to the optimizer that it calls. "
+                "To accumulate gradients, pass gradient_accumulation_steps to the optimizer instead"
             )
         return result
 
