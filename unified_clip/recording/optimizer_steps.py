@@ -143,20 +143,44 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes.
 
-    Values that one run did not record, and a number of 0 backward passes, are not compared.
+    Values that one run did not record, and a number of 0 backward passes, are not compared. However, frameworks that
+    return new gradients count as clearing them.
     """
-    if None not in (left.cleared, right.cleared) and left.cleared != right.cleared:
-        run, other = (a, b) if not left.cleared else (b, a)
+    cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
+    if None not in cleared and cleared[0] != cleared[1]:
+        run, other = (a, b) if not cleared[0] else (b, a)
+        are_new = None in (left.cleared, right.cleared)
+        verb = "gets new gradients at each step, as after optimizer.zero_grad()"
         sentence = (
             f"the gradients of {run.name} still include those of step {left.step - 1} when its backward pass of step "
-            f"{left.step} begins. {other.name} clears them, as optimizer.zero_grad() does"
+            f"{left.step} begins. {other.name} {verb if are_new else 'clears them, as optimizer.zero_grad() does'}"
         )
         cause = Cause("gradients are not cleared", sentence)
-        yield _difference(left, "gradients cleared", left.cleared, right.cleared, cause)
+        yield _difference(left, "gradients cleared", *cleared, cause)
     passes = (left.backward_calls, right.backward_calls)
     if None not in passes and 0 not in passes and passes[0] != passes[1]:
         sentence = f"{a.name} runs {_passes(passes[0])} before the step, {b.name} {_passes(passes[1])}"
         yield _difference(left, "backward passes", *passes, Cause("gradient accumulation", sentence))
+
+
+def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, other: OptimizerStep) -> bool | None:
+    """Return whether a run clears its gradients before a step, or None if that is unknown.
+
+    If only the other run has recorded backward passes, and does not clear its gradients, return True: the framework of
+    `run` returns new gradients. This is unknown if the other run may have several optimizers, such as of two networks.
+    """
+    is_new = step.backward_calls is None and all(line.framework not in ("torch", "paddle") for line in run.lines)
+    return True if is_new and other.cleared is False and _has_one_optimizer(other_run) else step.cleared
+
+
+def _has_one_optimizer(run: RecordedRun) -> bool:
+    """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
+    lines, steps = _lines_by_step(run), [step.step for step in run.optimizer_steps]
+    lists = {
+        frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
+        for step in steps
+    }
+    return len({*steps}) == len(steps) and len(lists) == 1 and frozenset() not in lists
 
 
 def _passes(count: int | None) -> str:

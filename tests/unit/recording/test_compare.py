@@ -1047,6 +1047,13 @@ def test_groups_that_decay_other_parameters_are_another_optimizer(compared: Any)
     assert "elements" not in str(compared(old, shards).findings)
 
 
+def test_coefficients_alone_do_not_show_an_effect_of_the_optimizer(compared: Any) -> None:
+    old, new = ([line(1), line(2, eps=eps), line(3)] for eps in (0.0, 1e-2))
+    other = {"settings": {"lr": 0.1, "weight_decay": 0.0}}
+    found = compared(with_steps(old, settings={"lr": 0.1, "weight_decay": 0.02}), with_steps(new, **other))
+    assert mistakes(found) == ["another eps"]
+
+
 def test_a_small_difference_after_another_optimizer_is_not_called_grown_rounding(compared: Any) -> None:
     weights = [{**WEIGHTS, "a": off(1.0, ulps)} for ulps in (0, 30, 100)]
     new = [line(step, weights=each) for step, each in enumerate(weights, start=1)]

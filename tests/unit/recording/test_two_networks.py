@@ -175,6 +175,33 @@ def test_one_network_that_clears_its_gradients_has_other_data_or_loss(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("old", "names", "is_known"),
+    [
+        ("tensorflow", ("critic", "critic"), True),
+        ("torch", ("critic", "critic"), False),  # Keras on PyTorch: its steps have no backward passes
+        ("tensorflow", ("critic", "maker"), False),  # the gradients of the other network remain
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_gradients_that_only_one_framework_has_to_clear_are_named(
+    tmp_path: Path, old: str, names: Sequence[str], is_known: bool, is_first: bool
+) -> None:
+    """Also if the runs differ in the optimizer, too, and if this difference is at an earlier step."""
+
+    def lines(framework: str, norms: Sequence[float], **changes: Any) -> list[dict[str, Any]]:
+        clips = [clip(step, name, framework=framework) for step, name in enumerate(names, start=1)]
+        clips[1] = clip(2, names[1], norms, framework=framework)
+        return [each for step in (1, 2) for each in (clips[step - 1], optimizer(step, **changes))]
+
+    left = lines(old, (3.0, 4.0), backward_calls=None, cleared=None)
+    right = lines("torch", (3.1, 4.4), settings={"lr": 0.1 if is_first else 0.2})
+    found = kinds(compared(tmp_path, left, right))
+    assert ("gradients are not cleared" in found) == is_known
+    assert ("another learning rate" in found) == (not is_first)
+    assert ("gradients are not cleared" in kinds(compared(tmp_path, right, left))) == is_known
+
+
+@pytest.mark.parametrize(
     ("change", "name"),
     [({"backward_calls": None}, "another number of backward passes"), ({"settings": {}}, "another learning rate")],
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause, CauseKind
-from ..divergence import Divergence, DivergencePoint, divergences
+from ..divergence import NUMBERS, Divergence, DivergencePoint, divergences, numbers
 from ..optimizer_steps import STAGES, StepDifference
 from ..pairing import CallPair
 from ..rounding import PRODUCT, ROUNDING
@@ -17,6 +17,10 @@ Explained = Mapping[Divergence, Sequence[Cause]]
 
 BEFORE = ("gradients cleared", "backward passes", "clips")
 """The stages of optimizers' steps that come before the clip of their step, or that show a missing clip."""
+
+CHANGED = NUMBERS[:-1]
+"""The stages whose numbers a difference of optimizers' steps may change. A coefficient depends only on its norm and on
+the settings of the clip."""
 
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
@@ -60,17 +64,17 @@ def effective(
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
     A difference that acts before the clip is yielded if numbers of its step differ. Any other difference is yielded if
-    numbers of a later step differ. Both are also yielded if these numbers were not recorded. A difference in clips is
-    always yielded.
+    numbers of a later step differ. Both are also yielded if these numbers were not compared. A difference in clips is
+    always yielded. The numbers are those in CHANGED.
 
     has_effect: As for `compare`. If given, it decides on differences that act after the clip.
     """
-    measured = {pair.a.step for pair in pairs if pair.a.known_norms() and pair.b.known_norms()}
+    measured = {pair.a.step for pair in pairs if any(True for stage in CHANGED for _ in numbers(pair, stage))}
     differing = {
         each.step
         for differences in divergences(pairs, ROUNDING)
         for each in differences
-        if each.ulps_at_its_size is None or each.ulps_at_its_size > ROUNDING
+        if each.stage in CHANGED and (each.ulps_at_its_size or 0.0) > ROUNDING
     }
     last_measured, last_differing = max(measured, default=0), max(differing, default=0)
     for each in steps:
