@@ -7,7 +7,10 @@ gradients by name. A recorded gradient gets the name of the yielded gradient or 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +28,9 @@ CLOSE = 1e-4
 the coefficient."""
 
 Parameters = Mapping[str, Dense]
+
+RecordedWeights = tuple[Parameters, RecordedCall]
+"""The weights that a training step yields, and a call before which they had these values."""
 
 
 class NameMatch(NamedTuple):
@@ -52,8 +58,9 @@ class NameMatcher:
         self.weights = before.next_parameters if before else weights if step == 1 else {}
         parameters = self.weights or run.outputs[-1].parameters
         self._shapes = {name: sorted_shape(tensor.shape) for name, tensor in parameters.items()}
+        self._columns = {name: _columns(tensor.shape) for name, tensor in parameters.items()}
 
-    def match(self, line: RecordedCall, directory: Path) -> NameMatch | None:
+    def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
         """Match the gradients of a call with those that the training step yields, by their norms and shapes.
 
         Also match the recorded weights of the gradients, and shapes that only one gradient has. Return None if the call
@@ -61,20 +68,24 @@ class NameMatcher:
 
         line: The recorded call.
         directory: The directory of the recording.
+        others: The weights at other steps, and the same call at these steps. Parameters that begin with equal weights,
+            as those of BatchNorm do, differ there.
         """
-        parameters = line.parameters
+        parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:
             return NameMatch({}, False)
-        names = _matches(line, self.gradients, _norms_after(line, directory), {})
+        names = _matches(line, self.gradients, _norms_after(line, directory), {}, misfit)
         yields_unclipped = False
         if not names and line.clipped:
-            names = _matches(line, self.gradients, {name: entry.norm for name, entry in parameters.items()}, {})
+            norms = {name: entry.norm for name, entry in parameters.items()}
+            names = _matches(line, self.gradients, norms, {}, misfit)
             yields_unclipped = bool(names)
         weights = {name: entry.weight for name, entry in parameters.items() if entry.weight is not None}
-        names |= _matches(line, self.weights, weights, names)
+        names |= _matches(line, self.weights, weights, names, misfit)
         if line.after and len(parameters) == 1 and not names and not self._may_be_gradient(line):
             return None
         names |= self._of_one_shape(line, names)
+        names |= self._of_some_rows(line, names)
         matched = set(names.values())
         names |= {own: f"{own} of the call" for own in parameters if own not in names and own in matched}
         return NameMatch(names, yields_unclipped)
@@ -108,6 +119,21 @@ class NameMatcher:
             and parameter_of[shape] not in names.values()
         }
 
+    def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
+        """Return {name in the recording: name of the parameter} for a sparse gradient, which has rows of its parameter.
+
+        Return {} if several gradients, or several parameters, have no name in `names` and as many columns as it.
+        """
+        free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
+        rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
+        pairs = [(own, name) for own, columns in rest for name, each in free if columns and columns == each]
+        counts = [Counter(side) for side in zip(*pairs, strict=True)]
+        return {own: name for own, name in pairs if counts[0][own] == counts[1][name] == 1}
+
+
+def _columns(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    return tuple(shape[1:])
+
 
 def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
     """Return the norm of each gradient after the clip, by its name in the recording. Return {} if the norms are
@@ -122,22 +148,51 @@ def _norms_after(line: RecordedCall, directory: Path) -> dict[str, float]:
 
 
 def _matches(
-    line: RecordedCall, source: Parameters, norms: Mapping[str, float], known: Mapping[str, str]
+    line: RecordedCall,
+    source: Parameters,
+    norms: Mapping[str, float],
+    known: Mapping[str, str],
+    misfit: Callable[[str, str], tuple[float, bool]],
 ) -> dict[str, str]:
     """Return {name in the recording: name in `source`} for each gradient that has the norm of a tensor in `source`.
 
     The tensor must have the same lengths of axes in any order, or differ in the number of rows only. If several tensors
-    fit, prefer one with the same lengths, then the one with the nearest norm. Each tensor gets one gradient at most.
+    fit, prefer one with the same lengths, then the one with the nearest norm, then the one with the least `misfit`.
+    Each tensor gets one gradient at most.
 
     source: The tensors by name.
     norms: The norm of each recorded gradient, by its name in the recording.
     known: The names that are matched already, by name in the recording.
     """
     names: dict[str, str] = {}
-    for _, own, name in sorted(_near(line, source, norms), key=lambda candidate: candidate[0]):
+    candidates = list(_near(line, source, norms))
+    ties = Counter((side, key, each) for key, *both in candidates for side, each in enumerate(both))
+
+    def rank(candidate: tuple[tuple[bool, float], str, str]) -> tuple[object, ...]:
+        key, own, name = candidate
+        is_tied = max(ties[0, key, own], ties[1, key, name]) > 1
+        return *key, *(misfit(own, name) if is_tied else (0.0, False))
+
+    for _, own, name in sorted(candidates, key=rank):
         if own not in {**known, **names} and name not in {*known.values(), *names.values()}:
             names[own] = name
     return names
+
+
+def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
+    """Return (the largest relative difference between the recorded weights `own` and the yielded `name`, whether the
+    names differ).
+
+    A recorded name may have more parts in front, with other separators: "net/bn/beta" for "bn.beta".
+    """
+    differences = [0.0]
+    for weights, line in calls:
+        recorded = line.parameters[own].weight
+        if recorded is not None and name in weights and not math.isnan(recorded):
+            norm = _norm(line, weights[name])
+            differences.append(abs(norm - recorded) / max(norm, recorded) if norm != recorded else 0.0)
+    last, parts = (re.split(r"[./:]", each) for each in (own, name))
+    return max(differences), last[-len(parts) :] != parts
 
 
 def _near(
@@ -148,7 +203,7 @@ def _near(
         for own, expected in norms.items():
             shape = line.parameters[own].shape
             whole = sorted_shape(shape) == sorted_shape(tensor.shape)
-            some_rows = len(shape) == len(tensor.shape) > 1 and tuple(shape[1:]) == tuple(tensor.shape[1:])
+            some_rows = len(shape) > 1 and _columns(shape) == _columns(tensor.shape)
             # some_rows: a sparse gradient has only some rows of its parameter
             if _same(norm, expected) and (whole or some_rows):
                 yield (not whole, 0.0 if norm == expected else abs(norm - expected)), own, name

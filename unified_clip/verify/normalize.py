@@ -77,11 +77,13 @@ def normalize(
     lines = recorded or list(_lines_of_own_clipping(run, steps))
     result = NormalizedRecording(run, path)
     result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
+    matchers = {step: NameMatcher(run, weights, step, steps) for step in dict.fromkeys(line.step for line in lines)}
+    same_calls = _same_calls(lines)
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
-        matcher = NameMatcher(run, weights, step, steps)
         calls = []
         for line in group:
-            match = matcher.match(line, run.directory)
+            others = [(matchers[each.step].weights, each) for each in same_calls[id(line)] if each is not line]
+            match = matchers[step].match(line, run.directory, others)
             if match is None:
                 result.not_gradients[line.call] += 1
                 continue
@@ -100,6 +102,17 @@ def normalize(
     ]
     path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")
     return result
+
+
+def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
+    """Return {id of a line: the lines of this call at all steps}, at the same place among equal calls of their step."""
+    groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
+    places: Counter[tuple[Any, ...]] = Counter()
+    for line in lines:
+        call = line.call, tuple((name, each.shape) for name, each in line.parameters.items())
+        groups[*call, places[line.step, *call]].append(line)
+        places[line.step, *call] += 1
+    return {id(line): group for group in groups.values() for line in group}
 
 
 def _with_optimizers(

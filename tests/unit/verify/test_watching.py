@@ -276,6 +276,42 @@ def test_a_gradient_that_is_not_yielded_is_matched_by_its_weight(tmp_path: Path)
     assert not match.yields_unclipped
 
 
+def test_rows_of_a_parameter_are_matched_by_its_columns(tmp_path: Path) -> None:
+    """As the values of a sparse gradient that repeat a row: no norm of the whole gradient is equal."""
+    weights = {"w": np.ones((2, 2)), "e": np.ones((5, 3)), "f": np.ones((7, 4)), "g": np.ones((8, 4))}
+    shapes = ([2, 2], [3, 3], [9, 4])
+    parameters = {str(n): {"shape": shape, "norm": 9.0} for n, shape in enumerate(shapes)}
+    match = matcher(tmp_path, weights, {}, weights).match(line_of(coef=0.5, parameters=parameters), tmp_path)
+    assert match is not None
+    assert match.names == {"0": "w", "1": "e"}
+
+
+@pytest.mark.parametrize("gradients", [{}, {"b": np.zeros(2), "a": np.zeros(2)}], ids=["no gradient", "zeros"])
+def test_parameters_that_begin_with_equal_weights_are_told_apart_by_later_steps(
+    tmp_path: Path, gradients: Arrays
+) -> None:
+    """As the statistics of BatchNorm, which have no gradient, and its biases."""
+    begin = {name: np.zeros(2) for name in ("a", "mean", "b")}
+    later = {name: dense(np.array([0.0, norm])) for name, norm in (("a", 1.0), ("mean", 3.0), ("b", 2.0))}
+    recorded = [
+        {str(n): {"shape": [2], "norm": 0.0, "weight": weight} for n, weight in enumerate(each)}
+        for each in ((0.0, 0.0), (1.0, 2.0))
+    ]
+    lines = [line_of(step=step, coef=0.5, parameters=each) for step, each in enumerate(recorded, start=1)]
+    match = matcher(tmp_path, begin, gradients, begin).match(lines[0], tmp_path, [(later, lines[1])])
+    assert match is not None
+    assert match.names == {"0": "a", "1": "b"}
+
+
+def test_parameters_with_equal_weights_at_all_steps_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    weights = {name: np.zeros(2) for name in ("bn1.beta", "bn1.mean", "bn2.beta", "bn2.mean")}
+    parameters = {name: {"shape": [2], "norm": 1.0, "weight": 0.0} for name in ("net/bn1/beta", "net/bn2/beta")}
+    line = line_of(coef=0.5, parameters=parameters)
+    match = matcher(tmp_path, weights, {}, weights).match(line, tmp_path)
+    assert match is not None
+    assert match.names == {"net/bn1/beta": "bn1.beta", "net/bn2/beta": "bn2.beta"}
+
+
 @pytest.mark.parametrize(
     ("shape", "rule", "gradient", "counts"),
     [
