@@ -164,6 +164,64 @@ def test_the_losses_of_fit_are_recorded(tmp_path: Path) -> None:
     assert len(losses) == 3
 
 
+class DenseAdam(keras.optimizers.Adam):
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)
+
+
+class OwnAdam(keras.optimizers.Adam):
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize(
+    ("optimizer", "name", "counts"),
+    [
+        (keras.optimizers.Adam, "Adam", [1, 0]),
+        (DenseAdam, "Adam", [0, 0]),
+        (OwnAdam, "OwnAdam", [1, 0]),
+    ],
+)
+def test_sparse_gradients_with_repeated_rows_are_counted_where_the_optimizer_gets_them(
+    tmp_path: Path, optimizer: Any, name: str, counts: list[int], in_graph: bool
+) -> None:
+    table, chosen = tf.Variable(tf.ones((4, 2)), name="table"), optimizer(0.1)
+
+    def step(rows: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, rows))
+        grads, _ = tf.clip_by_global_norm([tape.gradient(loss, table)], 1.0)
+        chosen.apply_gradients([(grads[0], table)])
+
+    step = tf.function(step) if in_graph else step
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for rows in ([1, 2, 1], [0, 3, 2]):
+            step(tf.constant(rows))
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert [step.repeated_rows for step in steps] == counts
+    assert {step.optimizer for step in steps} == {f"keras.optimizers.{name}"}
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_calls_that_only_accumulate_gradients_are_no_steps(tmp_path: Path, in_graph: bool) -> None:
+    weight = tf.Variable([1.0, 1.0], name="weight")
+    optimizer = keras.optimizers.SGD(0.5, global_clipnorm=1.0, gradient_accumulation_steps=2)
+
+    def step(factor: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight) * factor
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+    step = tf.function(step) if in_graph else step
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for factor in (3.0, 2.0, 0.0, 0.0, 1.0):
+            step(tf.constant(factor))
+    run = runs.read(tmp_path / "run.jsonl")
+    assert [(step.calls, len(step.losses)) for step in run.optimizer_steps] == [(1, 2), (2, 2)]
+    assert len(run.lines) == 2
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_events_agree_with_those_of_verify(tmp_path: Path, in_graph: bool) -> None:
     def clip() -> None:

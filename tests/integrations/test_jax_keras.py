@@ -85,3 +85,15 @@ def test_the_optimizers_own_clip_and_steps_are_recorded(tmp_path: Path) -> None:
         "keras.optimizers.SGD",
     ]
     assert lines[0]["threshold"] == 0.5
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_calls_that_only_accumulate_gradients_are_no_clips_and_no_steps(tmp_path: Path, is_eager: bool) -> None:
+    named, optimizer = variables(), keras.optimizers.SGD(1.0, global_clipnorm=0.5, gradient_accumulation_steps=2)
+    apply = (eager if is_eager else in_graph)(optimizer, named)
+    with unified_clip.record(tmp_path / "clips.jsonl"):
+        for grads in gradients(5):
+            apply(grads)
+    _, *lines = map(json.loads, (tmp_path / "clips.jsonl").read_text().splitlines())
+    assert sum("optimizer" in line for line in lines) == sum("call" in line for line in lines) == 2
+    assert [line["clips"] for line in lines if "optimizer" in line] == [1, 1]

@@ -17,6 +17,9 @@ from .runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 VARIANT = re.compile(r"AdamW(?![a-z])|NAdam|RAdam|Adamax|^(?:adamw|nadamw?|radam|adamaxw?)$")
 """The classes whose names contain "Adam", in the name of a class."""
 
+SUM_FIRST = frozenset({"sgd", "lion"})
+"""Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
+
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages that this module compares."""
 
@@ -293,9 +296,29 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
         sentence = f"{differs} weight decay of {values}. Compare which parameters have weight decay"
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
+    yield from _rows(a, b, left, right)
     if not _are_one_kind(left, right):
         sentence = f"{a.name} uses the optimizer {left.optimizer}, and {b.name} uses {right.optimizer}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
+
+
+def _rows(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
+    """Yield a difference if only one of two optimizers squares the repeated rows of a sparse gradient one by one.
+
+    A class of the user may do so, too, so it is not compared.
+    """
+    squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
+    if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
+        return
+    run, step, other = (a, left, b) if squares[0] else (b, right, a)
+    count = step.repeated_rows or 0
+    sentence = (
+        f"{step.optimizer} of {run.name} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
+        f"rows, and computes with each row alone, such as with its square. {other.name} computes with the sum of equal "
+        "rows. For the same updates, sum the rows in Keras, by tf.convert_to_tensor(gradient) before apply_gradients"
+    )
+    old, new = ("the square of each row" if each else "the square of their sum" for each in squares)
+    yield _difference(left, "optimizer", old, new, Cause("squared rows", sentence), "rule for repeated rows")
 
 
 def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:

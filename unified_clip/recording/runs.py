@@ -214,6 +214,9 @@ class OptimizerStep(Table):
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step, if a graph reports calls in any order."""
 
+    repeated_rows: Annotated[int, Field(ge=0)] | None = None
+    """How many gradients the optimizer got as IndexedSlices with repeated rows, or None if that is unknown."""
+
     losses: tuple[Real, ...] = ()
     """The losses of these backward passes, without loss scale."""
 

@@ -19,7 +19,7 @@ NOT_RULED_OUT = {
     # the numbers show these directly, so an unexplained difference has none of them
     "NaN", "inf", "overflow", "underflow", "zeros", "touched", "one run is shorter", "per group for global",
     "not clipped", "clipped below the threshold", "another optimizer", "another place of epsilon", "not scaled",
-    "not finite in one run", "norm after the clip",
+    "not finite in one run", "norm after the clip", "squared rows",
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss", "other gradients",
     # rounding is never ruled out

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -38,11 +39,17 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
         return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
+        import jax
+
         from . import traced
 
         clipped = function(self, grads)
         _, after = without_none(grads, clipped)
-        traced.report_call(observer, lambda _: call, None, before, after, weights, names)
+        report = partial(traced.report_call, observer, lambda _: call, None, before, after, weights, names)
+        if self.gradient_accumulation_steps:  # JAX also clips if it only adds up gradients, but drops the result
+            jax.lax.cond(_updates_weights(self), report, lambda: None)
+        else:
+            report()
         return clipped
     running = RunningCall(call, before, weights, names)  # a clip may overwrite the gradients
     clipped = function(self, grads)
@@ -76,21 +83,45 @@ SETTINGS = {
 
 
 def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(self, "inner_optimizer"):  # which records the steps that are not skipped
-            return function(self, *args, **kwargs)
-        rate = None
-        with reported("a step of an optimizer"):
-            rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())  # before the step counts itself
-        result = function(self, *args, **kwargs)
-        if rate is not None:
+            return function(self, grads, *args, **kwargs)
+        numbers: list[Any] = []
+        with reported("a step of an optimizer"):  # before the step counts itself
+            rate = keras.ops.convert_to_tensor(self._get_current_learning_rate())
+            numbers = [rate, _updates_weights(self), _repeated_rows(self, grads)]
+        result = function(self, grads, *args, **kwargs)
+        if numbers:
             with reported("a step of an optimizer"):
-                decays = _weight_decays(self)
-                settings = _settings(self) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
-                _record_step(f"keras.optimizers.{type(self).__name__}", rate, settings, decayed_elements(decays))
+                _record_step(self, numbers)
         return result
 
     return apply
+
+
+def _class_name(optimizer: Any) -> str:
+    """Return the name of the optimizer's class, or of Keras' class whose update a user's class inherits."""
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras.") or _has_update(kind)]
+    return f"keras.optimizers.{kinds[0].__name__}"
+
+
+def _has_update(kind: type) -> bool:
+    return "update_step" in vars(kind)
+
+
+def _updates_weights(optimizer: Any) -> Any:
+    """Return whether the next call of `apply` updates the weights, or only adds its gradients to earlier ones."""
+    steps = optimizer.gradient_accumulation_steps
+    return keras.ops.equal((optimizer._iterations + 1) % steps, 0) if steps else True
+
+
+def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
+    """Return how many gradients are IndexedSlices with a repeated row. Accumulated gradients are dense."""
+    if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
+        return 0
+    from . import tensorflow
+
+    return tensorflow.repeated_rows(grads)
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
@@ -105,23 +136,29 @@ def _weight_decays(optimizer: Any) -> list[tuple[float, int]]:
     return [(decay * optimizer._use_weight_decay(each), math.prod(each.shape)) for each in variables]
 
 
-def _record_step(kind: str, rate: Any, settings: dict[str, Any], decayed: dict[str, list[int]]) -> None:
-    """Record a step, at once or whenever its graph runs."""
+def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
+    """Record a step, at once or whenever its graph runs.
 
-    def receive(value: Any) -> None:
-        record_step(kind, {"lr": value, **settings}, decayed)
+    numbers: The learning rate, whether the step updates the weights, and the number of gradients with repeated rows.
+    """
+    kind, decays = _class_name(optimizer), _weight_decays(optimizer)
+    settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
 
-    def receive_from_jax(clips: int, value: Any) -> None:
-        record_step(kind, {"lr": value, **settings}, {"clips": clips, **decayed})
+    def receive(rate: Any, updates: Any, repeated: Any, **passes: Any) -> None:
+        if updates:
+            record_step(
+                kind, {"lr": rate, **settings}, {"repeated_rows": int(repeated), **decayed_elements(decays), **passes}
+            )
 
     backend = keras.backend.backend()
     if backend == "tensorflow":
         from . import tensorflow
 
-        tensorflow.report_numbers(receive, [rate])
+        accumulators = optimizer._accumulated_gradients if optimizer.gradient_accumulation_steps else ()
+        tensorflow.report_numbers(receive, numbers, after=[each.value for each in accumulators])
     elif backend == "jax":
         from . import traced
 
-        traced.report_step(receive_from_jax, [rate])
+        traced.report_step(lambda clips, *values: receive(*values, clips=clips), numbers)
     else:
-        receive(float(keras.ops.convert_to_numpy(rate)))
+        receive(*(float(keras.ops.convert_to_numpy(number)) for number in numbers))

@@ -195,15 +195,26 @@ def _describe(name: str, rule: Any) -> Describe:
     return call
 
 
-def report_numbers(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
+def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> None:
     """Pass numbers to `receive`, at once or each time a `tf.function` runs.
 
     Do nothing in a graph for XLA, or in a graph that is not of a function.
+
+    after: Variables. In a graph, what writes them runs before `receive`.
     """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
-        tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+        with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
+            tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+
+
+def repeated_rows(gradients: Sequence[Any]) -> Any:
+    """Return how many gradients are IndexedSlices that have a row more than once. In a graph for XLA, return 0."""
+    indices = [each.indices for each in gradients if isinstance(each, tf.IndexedSlices)]
+    if not indices or (not tf.executing_eagerly() and is_for_xla()):
+        return 0
+    return sum(tf.cast(tf.size(tf.unique(each).y) < tf.size(each), tf.int32) for each in indices)
 
 
 def report_call(

@@ -38,11 +38,38 @@ def losses(comparison: RecordingComparison) -> list[str]:
     sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
     for name in sides[0].keys() & sides[1].keys():
         pairs = list(paired(sides[0][name], sides[1][name]))
+        if name == "loss" and (divided := _divided(pairs, comparison)):
+            note, pairs = divided
+            sentences.append(note)
         if pairs:
             sentences.append(_format_logged(name, pairs, comparison))
         else:
             sentences.append(f"{name} was not compared: both runs logged it, but at no common step.")
     return sorted(sentences)
+
+
+Pairs = list[tuple[Numbered, Numbered]]
+
+
+def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
+    """Return (a sentence, the pairs without a division of the losses by their number in each step), or None.
+
+    The losses of the first step have to show that only one run divides them, since no update has changed them. Return
+    None, too, if the steps of the runs have different numbers of losses.
+    """
+    runs = (comparison.a, comparison.b)
+    counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
+    count = counts.pop() if len(counts) == 1 else 1
+    if count < 2:
+        return None
+    for run, factors in zip(runs, ((count, 1), (1, count)), strict=True):
+        scaled = [((step, factors[0] * a), (later, factors[1] * b)) for (step, a), (later, b) in pairs]
+        if any(a for (_, a), _ in pairs[:count]) and all(
+            distance(a, b).ulps <= ROUNDING for (_, a), (_, b) in scaled[:count]
+        ):
+            reason = f"only this run divides its losses by the {count} backward passes of a step"
+            return f"Losses of {run.name} are multiplied by {count} in this report, because {reason}.", scaled
+    return None
 
 
 def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison: RecordingComparison) -> str:
