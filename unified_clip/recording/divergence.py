@@ -47,7 +47,7 @@ class Divergence:
     For a weight whose gradients are rounding noise, this is 0. None if the stage is not a number."""
 
     is_noise: bool = False
-    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `_noise_elements`."""
+    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `_noise_size`."""
 
 
 @dataclass(frozen=True)
@@ -149,29 +149,34 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
                 if ulps > max_ulp:
                     scale = {"weight": weights.get(key(name), 0.0), "coefficient": 0.0}.get(stage, total)
                     size = ulps_at(scale, a, b)
-                    is_noise = stage == "gradient" and _is_noise(pair, name)
+                    is_noise = stage != "weight" and is_noise_of(pair, name)
                     if stage == "weight" and size > ROUNDING and abs(a - b) <= moved.get(key(name), 0.0):
                         size, is_noise = 0.0, True
                     differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, size, is_noise))
-        for name in pair.names if pair.rate else ():
-            if elements := _noise_elements(pair, name):
-                moved[key(name)] = moved.get(key(name), 0.0) + 2 * pair.rate * math.sqrt(elements)
+        for name in pair.names if pair.rate or pair.gain else ():
+            elements, norm = _noise_size(pair, name)
+            if elements:
+                moved[key(name)] = moved.get(key(name), 0.0) + 2 * pair.rate * math.sqrt(elements) + pair.gain * norm
         yield differences
 
 
-def _noise_elements(pair: CallPair, name: str) -> int:
-    """Return the number of elements of a parameter, or of parts of it, whose gradients are only rounding noise.
+def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
+    """Return the size of a parameter, or of parts of it, whose gradients are only rounding noise: (number of elements,
+    largest norm of the difference of both gradients).
 
     Such a gradient has a true value of 0, as that of the bias of attention keys. What is recorded is at most ROUNDING
-    ULP of the total norm. Adam divides it by its own size, and so moves each element by up to the learning rate.
+    ULP of the total norm. Adam divides it by its own size, and so moves each element by up to the learning rate. SGD
+    multiplies it by the learning rate.
     """
-    for line, parameter in ((pair.a, pair.a.parameters[name]), (pair.b, pair.b.parameters[pair.names[name]])):
+    a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
+    for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):
-            return sum(each.elements or 0 for each in parameter.parts if each.norm <= _noise_floor(line))
-    return (pair.a.parameters[name].elements or 0) if _is_noise(pair, name) else 0
+            parts = [each for each in parameter.parts if each.norm <= _noise_floor(line)]
+            return sum(each.elements or 0 for each in parts), 2 * _noise_floor(line) * len(parts)
+    return (a.elements or 0, a.norm + b.norm) if is_noise_of(pair, name) else (0, 0.0)
 
 
-def _is_noise(pair: CallPair, name: str | None) -> bool:
+def is_noise_of(pair: CallPair, name: str | None) -> bool:
     """Return whether the gradients of both runs are at most ROUNDING ULP of the total norm, and not both 0."""
     if name is None or name not in pair.names:
         return False

@@ -16,7 +16,7 @@ from ..tensors.arithmetic import Float64s
 from .clip_event import any_clipped
 from .packing import packed
 from .rounding import same
-from .runs import Parameter, RecordedCall, RecordedRun, RunError
+from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
 MOST_NEAR = 3
 """The error about an unknown name in --map lists at most this many similar names."""
@@ -37,6 +37,9 @@ class CallPair:
     rate: float = 0.0
     """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
+    gain: float = 0.0
+    """The greatest distance by which SGD moves a weight per gradient: learning rate / (1 - momentum). Else 0."""
+
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
@@ -49,24 +52,44 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
-    rates = _rates(a, b) if rate is None else {}
+    rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
     return [
-        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate or 0.0))
+        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate or 0.0), gain)
         for both in of_one_step
     ]
 
 
-ADAPTIVE = ("adam", "adagrad", "adadelta", "rmsprop", "lamb")
+ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")
 """Parts of the names of optimizers whose step does not depend on the size of the gradient."""
+
+PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
+"""Parts of the names of optimizers whose step is a multiple of the gradients, if no part in ADAPTIVE fits."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
     """Return {step: greatest learning rate of both runs}. The learning rate of an optimizer not in ADAPTIVE is 0."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
-        rate = step.settings.get("lr", 0.0) if any(kind in step.optimizer.lower() for kind in ADAPTIVE) else 0.0
-        rates[step.step] = max(rates.get(step.step, 0.0), *(rate if isinstance(rate, tuple) else (rate,)))
+        rates[step.step] = max(rates.get(step.step, 0.0), _greatest(step, "lr") if _is_of(step, ADAPTIVE) else 0.0)
     return rates
+
+
+def _gain(a: RecordedRun, b: RecordedRun) -> float:
+    """Return `CallPair.gain`: the greatest of all steps, because momentum also moves a weight at later steps."""
+    steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
+    gains = (_greatest(step, "lr") / max(1 - _greatest(step, "momentum"), 1e-9) for step in steps
+             if _is_of(step, PROPORTIONAL))  # fmt: skip
+    return max(gains, default=0.0)
+
+
+def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
+    return any(kind in step.optimizer.lower() for kind in kinds)
+
+
+def _greatest(step: OptimizerStep, name: str) -> float:
+    """Return a setting of a step, the greatest one of several parameter groups, or 0 if it is not recorded."""
+    value = step.settings.get(name, 0.0)
+    return max(value) if isinstance(value, tuple) else value
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:

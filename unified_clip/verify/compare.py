@@ -240,7 +240,15 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
     old, new = ([line for line in run.lines if line.step == step] for run in (clips.a, clips.b))
     pairs = [pair for pair in clips.pairs if pair.a.step == step]
     norm, coefficient = (
-        max((distance(a, b) for pair in pairs for _, a, b in divergence.numbers(pair, stage)), default=None)
+        max(
+            (
+                distance(a, b)
+                for pair in pairs
+                for name, a, b in divergence.numbers(pair, stage)
+                if not divergence.is_noise_of(pair, name)
+            ),
+            default=None,
+        )
         for stage in divergence.NUMBERS[-2:]
     )
     if any(True for pair in pairs for _ in divergence.unexplained(pair)):

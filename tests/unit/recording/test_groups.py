@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from unified_clip.recording import compare
+from unified_clip.recording.divergence import is_noise_of
 from unified_clip.recording.report import sentences
 
 Lines = list[dict[str, Any]]
@@ -196,6 +197,32 @@ def test_adam_moves_weights_by_noise_of_gradients(
     assert (found.first is None) == is_rounding
     is_noted = any("Not compared: differences of 'k'" in each for each in sentences.lines(found))
     assert is_noted == (is_rounding or moved == 0.6)  # from step 3 on, noise may have moved the weight by 0.6
+
+
+@pytest.mark.parametrize(
+    ("moved", "momentum", "is_rounding"), [(1e-10, 0.0, True), (4e-10, 0.0, False), (4e-10, 0.9, True)]
+)
+def test_sgd_moves_weights_by_noise_of_gradients(
+    compared: Any, moved: float, momentum: float, is_rounding: bool
+) -> None:
+    """The learning rate of 0.1 times two gradients of 1e-9 is 2e-10. Momentum makes it ten times as much."""
+    settings = {"settings": {"lr": 0.1, "momentum": momentum}}
+    old, new = (
+        [{**each, **(settings if "settings" in each else {})} for each in with_noise(1e-9, weight, "torch.optim.SGD")]
+        for weight in (1e-10, 1e-10 + moved)
+    )
+    assert mistakes(compared(old, new)) == ["rounding" if is_rounding else "another optimizer"]
+    assert (compared(old, new, max_ulp=64).first is None) == is_rounding
+
+
+def test_norms_of_noise_are_not_compared_in_a_clip_per_tensor(compared: Any) -> None:
+    def runs(noise: float) -> Lines:
+        return [line(1, {"w": 3.0, "k": noise}, rule="each", norm=[3.0, noise], coef=[1 / 3, 1.0])]
+
+    for noise, is_same in ((2e-9, True), (2e-5, False)):
+        assert (compared(runs(1e-9), runs(noise), max_ulp=64).first is None) == is_same
+        (pair,) = compared(runs(1e-9), runs(noise)).pairs
+        assert is_noise_of(pair, "k") == is_same
 
 
 def test_a_gradient_of_noise_does_not_prevent_the_same(compared: Any) -> None:

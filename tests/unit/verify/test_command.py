@@ -208,6 +208,16 @@ def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pyte
     assert "which --max-ulp 64 allows." in printed
 
 
+def test_norms_of_noise_in_a_clip_per_tensor_are_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a bias before BatchNorm: each side has its own noise."""
+    noise = "grads['bias'] *= np.float32({}); grads = {{name"
+    old, new = (EACH.replace("grads = {name", noise.format(factor)) for factor in ("1e-9", "2e-9"))
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert data["same"]
+
+
 def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     turned = GLOBAL.replace(
         "yield weights, grads",

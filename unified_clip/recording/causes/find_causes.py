@@ -348,8 +348,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
         return Cause(
             "rounding",
             f"the gradient of {point.first.parameter!r}, or of a part of it, is rounding noise: its norm is at most "
-            f"{ROUNDING} ULP of the total norm. The true gradient may be 0, as for the bias of attention keys. Adam "
-            "divides noise by its own size, so such weights move by the learning rate",
+            f"{ROUNDING} ULP of the total norm. The true gradient may be 0, as for the bias of attention keys, or a "
+            "bias before BatchNorm. Adam divides noise by its own size, so such weights move by the learning rate",
         )
     if at_its_size < ulps > ROUNDING:
         sentence = (

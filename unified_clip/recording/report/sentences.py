@@ -361,7 +361,7 @@ def _noise(comparison: RecordingComparison) -> list[str]:
     listed = ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
     return [
         f"Not compared: differences of {listed}. These gradients, or parts of them, are rounding noise of at most "
-        f"{ROUNDING} ULP of the total norm, and Adam moves their weights by the learning rate."
+        f"{ROUNDING} ULP of the total norm, and move their weights: with Adam, by the learning rate."
     ]
 
 
