@@ -254,14 +254,15 @@ def _numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float |
     yield from zip(labels, of_a, of_b, strict=True)
 
 
-def threshold(line: RecordedCall) -> float | tuple[float, ...] | None:
-    """Return the threshold of a call, or its two bounds, or None if it is unknown.
+def have_one_threshold(a: RecordedCall, b: RecordedCall) -> bool:
+    """Return whether the thresholds of two calls, or their two bounds, are equal, or both unknown.
 
-    Unless the norm is float64, the threshold is rounded to float32: the caller may have passed it as a float32 tensor.
+    Unless both norms are float64, the thresholds are rounded to float32: the caller may have passed a float32 tensor.
     """
-    if line.threshold is None or line.dtype == "float64":
-        return line.threshold
-    return tuple(map(single, line.threshold)) if isinstance(line.threshold, tuple) else single(line.threshold)
+    if a.dtype == b.dtype == "float64":
+        return same(a.threshold, b.threshold)
+    sides = [line.threshold if isinstance(line.threshold, tuple) else (line.threshold,) for line in (a, b)]
+    return same(*(tuple(each if each is None else single(each) for each in side) for side in sides))
 
 
 def total_norm(line: RecordedCall) -> float:
@@ -282,7 +283,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
         yield Divergence(a.step, "rule", a.rule, b.rule)
     if not same(a.norm_type, b.norm_type):
         yield Divergence(a.step, "norm type", a.norm_type, b.norm_type)
-    if None not in (a.threshold, b.threshold) and not same(threshold(a), threshold(b)):
+    if None not in (a.threshold, b.threshold) and not have_one_threshold(a, b):
         yield Divergence(a.step, "threshold", a.threshold, b.threshold)
 
 
@@ -302,7 +303,7 @@ def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
         yield Divergence(a.step, "norms", len(a.norms()), len(b.norms()))
     if stage == "coefficient":
         yield from (Divergence(a.step, stage, of_a, of_b, name) for name, of_a, of_b in unexplained(pair))
-    if stage == "coefficient" and a.rule == b.rule and same(threshold(a), threshold(b)):
+    if stage == "coefficient" and a.rule == b.rule and have_one_threshold(a, b):
         above, changed = ([check(line) for line in (a, b)] for check in (_is_above, _is_changed))
         if None not in (*above, *changed) and above[0] == above[1] and changed[0] != changed[1]:
             yield Divergence(a.step, "clipped", changed[0], changed[1])

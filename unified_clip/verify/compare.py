@@ -264,5 +264,5 @@ def _loss(run: RecordedRun, step: int) -> float | None:
 
 def _clip_alike(pair: CallPair) -> bool:
     a, b = pair.a, pair.b
-    same_threshold = None in (a.threshold, b.threshold) or divergence.threshold(a) == divergence.threshold(b)
+    same_threshold = None in (a.threshold, b.threshold) or divergence.have_one_threshold(a, b)
     return a.rule == b.rule and a.norm_type == b.norm_type and same_threshold

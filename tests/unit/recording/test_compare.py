@@ -278,6 +278,8 @@ def test_a_threshold_given_as_a_float32_tensor_is_the_number_it_stands_for(compa
     one, other = line(1, threshold=0.1), line(1, threshold=single)
     assert compared([one], [other], max_ulp=1).first is None
     assert compared([{**one, "dtype": "float64"}], [{**other, "dtype": "float64"}]).first.stage == "threshold"
+    for pair in ((one, {**other, "dtype": "float64"}), ({**one, "dtype": "float64"}, other)):
+        assert compared(*([each] for each in pair), max_ulp=1).first is None
 
 
 # -- which mistake
@@ -291,7 +293,7 @@ def test_per_tensor_for_global(compared: Any) -> None:
     alone = [{**each, "rule": "each", "norm": [each["norm"]], "coef": [each["coef"]]} for each in alone]
     assert mistakes(compared([line(1)], alone)) == ["per tensor for global"]
     for last in (11.0, 13.0):
-        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["another rule"]
+        assert mistakes(compared([line(1)], [{**each, "norm": [3.0, 4.0, last]}])) == ["per tensor for global"]
 
 
 def test_a_loop_of_clips_by_total_norm_is_another_rule(compared: Any) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ...causes.observation import Cause, instead
 from ...causes.scaling import coefficient
-from ..divergence import Divergence, DivergencePoint, numbers, threshold, total_norm
+from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers, total_norm
 from ..pairing import CallPair
-from ..rounding import NEAR, ROUNDING, distance, is_near, same, single, ulps_at
+from ..rounding import NEAR, ROUNDING, distance, is_near, single, ulps_at
 from ..runs import RecordedCall, RecordedRun
 
 EXACT = 1e-13
@@ -107,7 +107,7 @@ def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None
-    if not same(threshold(pair.a), threshold(pair.b)) or not all(is_by_formula(line) for _, line in lines):
+    if not have_one_threshold(pair.a, pair.b) or not all(is_by_formula(line) for _, line in lines):
         return None
     rounded = [f"{line.call} of {run.name}" for run, line in lines if not is_by_formula(line, EXACT)]
     return Cause(

@@ -18,7 +18,7 @@ from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Cause, Observation, instead
 from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
-from ..divergence import DivergencePoint, divergences, threshold
+from ..divergence import DivergencePoint, divergences, have_one_threshold
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
@@ -66,7 +66,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or _whole_factor(point, pair)
         or sequence.after_the_step(point, pair)
         or before_clips.initial_weights(point, pair)
-        or _rule(point)
+        or _rule(point, pair)
     )
     independent = (
         *_settings(point, pair),
@@ -225,11 +225,14 @@ def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
 # -- settings
 
 
-def _rule(point: DivergencePoint) -> Cause | None:
+def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
     rules = (str(point.first.a), str(point.first.b))
     if point.first.stage != "rule" or not all(rule in RULES for rule in rules):  # a call without gradients has no rule
         return None
-    return Cause("another rule", f"{point.a.name} clips {RULES[rules[0]]}, {point.b.name} {RULES[rules[1]]}")
+    norms = {line.rule: line.norms() for line in (pair.a, pair.b)}
+    is_per_tensor = norms.keys() == {"global", "each"} and len(norms["each"]) > 1
+    text = f"{point.a.name} clips {RULES[rules[0]]}, {point.b.name} {RULES[rules[1]]}"
+    return Cause("per tensor for global" if is_per_tensor else "another rule", text)
 
 
 def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
@@ -240,7 +243,7 @@ def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
     a, b = pair.a, pair.b
     old, new, follow = a.threshold, b.threshold, is_by_formula(a) and is_by_formula(b)
     is_shown = follow or a.rule == "value" or old != old or new != new  # with NaN, no number can show the effect
-    is_other = a.rule == b.rule and not same(threshold(a), threshold(b))
+    is_other = a.rule == b.rule and not have_one_threshold(a, b)
     if is_shown and is_other and old is not None and new is not None:
         what = "bounds of" if a.rule == "value" else "a threshold of"
         yield point.cause("another threshold", instead(what, new, old, ""))
@@ -293,8 +296,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     if not a.known_coefs() or not b.known_coefs():
         return None
-    limits = (threshold(a), threshold(b))
-    if (None not in limits and not same(*limits)) or not all(is_near(*norms) for _, *norms in point.gradients()):
+    are_known = None not in (a.threshold, b.threshold)
+    if (are_known and not have_one_threshold(a, b)) or not all(is_near(*norms) for _, *norms in point.gradients()):
         return None
     if (a.watched or b.watched) and not point.gradients() and not norms_are_equal(pair):
         return None  # the coefficients differ because the norms do
