@@ -374,6 +374,7 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
     Raises:
         TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype. The
             call is in a graph of `to_static`.
+        ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
 
     Example:
         >>> import paddle
