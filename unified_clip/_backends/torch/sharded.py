@@ -169,7 +169,7 @@ class TorchShards(DistributedGradients):
             mesh, placements = id(tensor.device_mesh), tensor.placements
             first = by_identity.get((mesh, id(placements)))
             if first is None:
-                first = by_identity[mesh, id(placements)] = by_layout.setdefault((mesh, placements), index)
+                first = by_identity[mesh, id(placements)] = by_layout.setdefault(_layout(tensor), index)
             indices.append(first)
         return indices
 
@@ -182,7 +182,7 @@ class TorchShards(DistributedGradients):
         return [tensors[index] for index in sorted({first for first in self._first_alike if first is not None})]
 
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        key = id(tensor.device_mesh), tensor.placements
+        key = _layout(tensor)
         if key not in self._first_within:
             is_copied = [not _is_shard(placement) for placement in tensor.placements]
             mesh = np.asarray(tensor.device_mesh.mesh)
@@ -190,7 +190,7 @@ class TorchShards(DistributedGradients):
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        key = id(tensor.device_mesh), tensor.placements
+        key = _layout(tensor)
         if key not in self._copies:
             along = _along(tensor.device_mesh, [placement.is_replicate() for placement in tensor.placements])
             self._copies[key] = Ranks(np.asarray(tensor.device_mesh.mesh)[along])
@@ -337,6 +337,11 @@ def _local(gradient: Any) -> Tensor:
 def _waited(tensor: Any) -> Tensor:
     """Return the tensor, after PyTorch has finished communicating it."""
     return tensor.wait() if hasattr(tensor, "trigger_wait") else tensor
+
+
+def _layout(tensor: Any) -> Hashable:
+    """Return a key that is equal only for DTensors with the same mesh and placements."""
+    return id(tensor.device_mesh), tensor.placements
 
 
 def _along(mesh: Any, is_along: Sequence[bool]) -> tuple[Any, ...]:
