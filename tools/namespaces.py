@@ -115,7 +115,7 @@ class Namespace:
     def source(self) -> str:
         phrases = self.phrases
         body = "\n\n\n".join(map(self.definition, self.names))
-        about = '"""`{}`, by the name of Paddle 2 and 3."""'
+        about = '"""The name of `{}` in Paddle 2 and 3."""'
         aliases = "\n\n".join(f"{alias} = {name}\n{about.format(name)}" for alias, name in ALIASES.items())
         collections = [name for name in ("Iterable", "Sequence") if f"{name}[" in body]
         standard = f"from collections.abc import {', '.join(collections)}\nfrom typing import Any"

@@ -65,8 +65,8 @@ def native_available(in_graphs_of: str | None = None) -> bool:
     """Return whether the compiled kernels are in use: on the host path, or in the graphs of a framework on a CPU.
 
     Without them, NumPy computes the same bits on the host path, more slowly. In graphs the framework's own operations
-    compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs. Those of Paddle's `to_static`
-    need UNIFIED_CLIP_GRAPH=kernels, whatever this function returns.
+    compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs. Graphs of Paddle's `to_static`
+    use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
 
     Args:
         in_graphs_of: "torch", "tensorflow" or another framework, which is imported. None asks about the host path.

@@ -21,8 +21,8 @@ ADAPTERS = {
     "mlx": "mlx",
     "numpy": "numpy",
 }
-"""The name of the backend, by the package that defines a type of tensors or one of its base classes. To add a
-framework, add a line."""
+"""The name of the backend for tensors of a type, by the package that defines the type or one of its base classes. To
+add a framework, add a line."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:

@@ -1,4 +1,4 @@
-"""The command line: `unified-clip parity`, `record`, `compare`, `bench`, `explain`, `config`, `port` and `verify`."""
+"""The command `unified-clip` with its subcommands, such as `unified-clip parity` and `unified-clip port`."""
 
 from __future__ import annotations
 

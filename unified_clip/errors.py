@@ -43,4 +43,4 @@ class NotRepresentableError(ConfigError, code="UC107"):
 
 
 class NothingClippedError(RuntimeError):
-    """`last` was read before the first clip. Clip first, and read the object that clips."""
+    """The attribute `last` was read before the first clip. Clip first. Read `last` of the object that clips."""

@@ -36,9 +36,9 @@ def clip_grad_norm_(
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If that is 1, the
-    gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On
-    the difficulty of training recurrent neural networks", 2013.
+    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
+    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
@@ -48,27 +48,29 @@ def clip_grad_norm_(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `jax.jit`.
-        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
-            None: each device has complete gradients. 'auto' reads it from the types of arrays, which `pmap` and
-            `check_vma=False` lack. In eager calls with several processes: the processes that own the gradients
-            together, as a `jax.sharding.Mesh`, a list of process indices, or axes of the arrays' mesh. All of these
-            processes have to call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of some
-            processes. 'replicated' (every process has a copy), 'distinct' (every process has other arrays). Or a
-            function of an array, or a dict from patterns of names to these.
-        check_numel: In eager calls with several processes: raise ValueError unless this many elements are counted on
-            all of them. True: as many as the gradients of this process have.
-        check_replicas: In eager calls with several processes: compare the copies that devices have of a shard. Raise
-            ValueError with their names and processes if they differ.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
+            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
+            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            values.
+        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
+            this many gradient elements. True: the number of elements of this process's gradients, over all their
+            shards.
+        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+            copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
         The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
         Correctly rounded for p of 1, 2 and inf.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or something is no array. `parameters` is a tuple, an
-            iterator or one array.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
+            norm_type is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -98,11 +100,11 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
             clipped arrays replace those in it.
         clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or an array of
             one element. inf changes nothing.
-        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has a complex, integer or boolean dtype, or something is no array. `parameters` is a
-            tuple, an iterator or one array.
+        TypeError: A gradient has a complex, integer or boolean dtype, or an entry is neither an array nor None.
+            clip_value is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: clip_value is negative or NaN.
 
     Example:
@@ -130,7 +132,7 @@ def get_total_norm(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
             `jax.jit`.
-        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
@@ -141,7 +143,8 @@ def get_total_norm(
         1, 2 and inf.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or something is no array.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
+            not a number.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -172,11 +175,11 @@ def clip_grads_with_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         total_norm: The total norm: a number or an array of one element.
-        foreach: Ignored, for compatibility with `torch.nn.utils`.
+        foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or something is no array. `parameters` is a tuple, an
-            iterator or one array.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
+            total_norm is not a number. `parameters` is a tuple, an iterator or one array.
         ValueError: max_norm or total_norm is negative. max_norm is NaN.
 
     Example:
@@ -207,18 +210,20 @@ def clip_by_global_norm(
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or an array of one element.
-        name: Ignored, for compatibility with TensorFlow.
+        name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
         check_replicas: As in `clip_grad_norm_`.
 
     Returns:
-        The clipped gradients, and the total norm, 0-d. A flat list, tuple or iterator gives a list, an array gives an
-        array, and any other container the same structure. None stays in its place.
+        The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
+        For an array, they are an array, and for any other container, a container of the same structure. None stays in
+        its place.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or something is no array.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
+            use_norm is not a number.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -251,14 +256,15 @@ def clip_by_norm(
             changes nothing.
         axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
             axes. A sparse array is clipped as its dense form is, and stays sparse.
-        name: Ignored, for compatibility with TensorFlow.
+        name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The axes along which devices own shards of each gradient, as in `clip_grad_norm_`.
 
     Returns:
         A new array of the shape and dtype of `t`.
 
     Raises:
-        TypeError: `t` has an integer or boolean dtype, or is no array.
+        TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
+            int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
 
     Example:
@@ -273,21 +279,22 @@ def clip_by_norm(
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
     """Return one array with every element clipped to [clip_value_min, clip_value_max].
 
-    NaN stays NaN. An element equal to a bound is kept. Source: `tf.clip_by_value`.
+    NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
         t: An array of any shape, with a real or integer dtype.
         clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, likewise.
-        name: Ignored, for compatibility with TensorFlow.
+        clip_value_max: The upper bound, in the same form.
+        name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
         A new array of the shape and dtype of `t`.
 
     Raises:
-        TypeError: `t` is complex or boolean, or no array. A bound is no number, or for integers no whole number.
-        ValueError: A lower bound is above the upper one or NaN, or does not broadcast to `t`.
+        TypeError: `t` is complex or boolean, or is not an array. A bound is not a number, or not a whole number
+            although `t` has integers.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
 
     Example:
         >>> import jax.numpy as jnp
@@ -308,7 +315,7 @@ def global_norm(
 
     Args:
         t_list: The gradients: any pytree of arrays and None.
-        name: Ignored, for compatibility with TensorFlow.
+        name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: As in `clip_grad_norm_`.
         ownership: As in `clip_grad_norm_`.
         check_numel: As in `clip_grad_norm_`.
@@ -318,7 +325,7 @@ def global_norm(
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or something is no array.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -340,12 +347,14 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters whose own clip this is, referenced weakly. An own clip precedes the default, in any
-            order of calls. None: set the default of all parameters.
+        param_list: The parameters that get this clip. It takes precedence over the default clip, whichever was set
+            first. Only weak references to the parameters are kept. None: set the default clip, for parameters without a
+            clip of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is none of these classes. param_list is no list of parameters. A program is passed.
+        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not
+            None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -360,16 +369,16 @@ def set_gradient_clip(
 
 
 def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any]]:
-    """Return (parameter, gradient) tuples, clipped as `set_gradient_clip` has set it.
+    """Return (parameter, gradient) tuples, with each gradient clipped by the clip of its parameter.
 
-    Parameters share one norm if their clips are GradientClipByGlobalNorm with the same `group_name` and threshold.
-    Source: `paddle.fluid.clip.append_gradient_clip_ops`.
+    `set_gradient_clip` sets these clips. Parameters share one norm if their clips are GradientClipByGlobalNorm with the
+    same `group_name` and threshold. Source: `paddle.fluid.clip.append_gradient_clip_ops`.
 
     Args:
-        params_grads: (parameter, gradient) tuples. A gradient may be None. A parameter may be its name.
+        params_grads: (parameter, gradient) or (name of a parameter, gradient) tuples. A gradient may be None.
 
     Returns:
-        The list of tuples, in the order given. A parameter without a clip keeps the given gradient.
+        The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
         TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype.
@@ -390,8 +399,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
 class GradientClipByValue(classes.GradientClipByValue):
     """Clip every element of every gradient to [min, max]. NaN stays NaN.
 
-    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
-    ones. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
+    Call `clip_(gradients)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
+    with clipped gradients. Source: `paddle.nn.ClipGradByValue`, `paddle.fluid.clip.GradientClipByValue`.
 
     Args:
         max: The upper bound, a number.
@@ -400,7 +409,7 @@ class GradientClipByValue(classes.GradientClipByValue):
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is no number.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -419,8 +428,8 @@ class GradientClipByValue(classes.GradientClipByValue):
 class GradientClipByNorm(classes.GradientClipByNorm):
     """Clip every gradient by its own 2-norm n: multiply it by min(1, clip_norm / n).
 
-    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
-    ones. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
+    Call `clip_(gradients)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
+    with clipped gradients. Source: `paddle.nn.ClipGradByNorm`, `paddle.fluid.clip.GradientClipByNorm`.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
@@ -430,7 +439,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         process_group: The axes along which devices own shards of each gradient, as in `clip_grad_norm_`.
 
     Raises:
-        TypeError: clip_norm is no number.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -449,16 +458,16 @@ class GradientClipByNorm(classes.GradientClipByNorm):
 class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     """Clip all gradients of a call by their total norm n: multiply each by min(1, clip_norm / n).
 
-    Call `clip_(gradients)` before each step, or call the instance with (parameter, gradient) tuples to get clipped
-    ones. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`; Pascanu, Mikolov and
-    Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    Call `clip_(gradients)` before each step. Or call the instance with (parameter, gradient) tuples: it returns tuples
+    with clipped gradients. Source: `paddle.nn.ClipGradByGlobalNorm`, `paddle.fluid.clip.GradientClipByGlobalNorm`;
+    Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
             there.
-        auto_skip_clip: Ignored, for compatibility with Paddle.
+        auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
         process_group: As in `clip_grad_norm_`.
@@ -467,7 +476,7 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         check_replicas: As in `clip_grad_norm_`.
 
     Raises:
-        TypeError: clip_norm is no number.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -493,7 +502,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is no number.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -508,10 +517,10 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
 
 ClipGradByValue = GradientClipByValue
-"""`GradientClipByValue`, by the name of Paddle 2 and 3."""
+"""The name of `GradientClipByValue` in Paddle 2 and 3."""
 
 ClipGradByNorm = GradientClipByNorm
-"""`GradientClipByNorm`, by the name of Paddle 2 and 3."""
+"""The name of `GradientClipByNorm` in Paddle 2 and 3."""
 
 ClipGradByGlobalNorm = GradientClipByGlobalNorm
-"""`GradientClipByGlobalNorm`, by the name of Paddle 2 and 3."""
+"""The name of `GradientClipByGlobalNorm` in Paddle 2 and 3."""

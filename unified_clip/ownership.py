@@ -88,8 +88,9 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 
     Raises:
         TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor or a model, or has names.
-        ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on `root`. A parameter
-            is on other ranks, or on a part of a dimension. A parameter of `also_elsewhere` is not in the call.
+        ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on `root`. When it
+            clips: a parameter is on ranks outside `root`, or on only some ranks along a dimension. A parameter of
+            `also_elsewhere` is not in the call.
 
     Example:
         With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`, whose last stage reuses the embedding::
@@ -174,7 +175,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return [dim for dim in range(len(self._shape)) if dim not in (*along, *self._distinct)]
 
     def _coordinates(self, ranks: Any) -> tuple[npt.NDArray[np.intp], ...]:
-        """Return the places of ranks along each dimension of the mesh."""
+        """Return the indices of ranks along each dimension of the mesh."""
         return np.unravel_index(self.mesh_ranks.places(ranks), self._shape)
 
 
@@ -214,8 +215,8 @@ def megatron_ownership(
         is_expert = not getattr(parameter, "allreduce", True)
         if is_expert and (data_rank is None) != (expert_data_rank is None):
             raise ValueError(
-                "megatron_ownership has one of data_rank and expert_data_rank, and a parameter is an expert's "
-                "(allreduce is False). Pass both, or none with the distributed optimizer"
+                "megatron_ownership has only one of data_rank and expert_data_rank, but a parameter belongs to an "
+                "expert (allreduce is False). Pass both, or none with the distributed optimizer"
             )
         if expert_data_rank if is_expert else data_rank:
             return False

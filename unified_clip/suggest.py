@@ -64,13 +64,14 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
 
-        A training that the rule clips would have other norms after its first clip, and so other thresholds.
+        In a training with this rule, norms after the first clip would differ from these norms, and so would the later
+        thresholds.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
 
         Raises:
-            TypeError: rule is no rule for the total norm.
+            TypeError: rule is not a rule for the total norm.
 
         Example:
             >>> import unified_clip
@@ -143,7 +144,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
     Record a few hundred steps without clipping (a threshold of inf only measures), or with a threshold well above the
-    usual norms. Norms of steps that were clipped belong to another training than the one without clipping.
+    usual norms. If many of the recorded steps were clipped, the norms are not those of a training without clipping.
 
     Args:
         records: A file from `unified_clip.record`, or norms: numbers, or the `last` of each clip.

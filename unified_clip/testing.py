@@ -44,11 +44,11 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
             None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64, complex64
             or complex128. Tensors match by name, or by position without names.
         b: The other container.
-        max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN, the distance
-            of NaN and a number is infinite, and that of the two zeros is 1.
+        max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
+            of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in b. An element
-            passes if it is within max_ulp or within rtol. Parity suites use 1e-5 in this way. Sums that nearly cancel
-            have many ULP, but a small difference on this scale.
+            passes if it is within max_ulp or within rtol. Parity suites use 1e-5 in this way. In sums that nearly
+            cancel, a difference of many ULP is small on this scale.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message has the tensors, the first element that
@@ -100,7 +100,7 @@ def assert_clip_parity(
 
     For a function of your own, use `assert_suite_passes`.
 
-    Each framework runs in a process of its own, on the CPU. So this process imports none of them, and frameworks that
+    Each framework runs in a process of its own, on the CPU. So this process imports no framework, and frameworks that
     conflict in one process can be compared. Starting the processes takes most of the time. Source: the parity engine.
     The call runs as one case of `unified-clip parity`.
 
@@ -108,7 +108,7 @@ def assert_clip_parity(
         grads: Gradients of one framework, as for `assert_gradients_equal`. They are copied.
         rule: A public name, "clip_grad_norm_", or the function or class itself, `unified_clip.clip_grad_norm_`.
         frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed ones.
-        missing: If a framework is not installed: "fail", or "skip" once the others have been compared.
+        missing: What to do if a framework is not installed: "fail", or "skip" after the others have been compared.
         interpreters: The Python for a framework, if it is not this one. It needs the framework and the extra `cli`.
         arguments: The arguments of the rule, such as thresholds, as numbers.
 

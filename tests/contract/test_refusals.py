@@ -154,7 +154,7 @@ def test_a_tensor_of_another_framework_is_named_with_its_namespace(kit: Kit) -> 
     other = "torch" if kit.name == "paddle" else "paddle"
     tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
     namespace = kit.namespace
-    remedy = rf"a {other} tensor\. Call unified_clip\.{other}, or pass tensors of {kit.name}$"
+    remedy = rf"a {other} tensor\. Call the functions of unified_clip\.{other}, or pass tensors of {kit.name}$"
     for container in ([kit.tensor([1.0]), tensor], {"a": kit.tensor([1.0]), "b": tensor}):
         with pytest.raises(TypeError, match=rf"^position 1 .*is {remedy}"):
             namespace.global_norm(container)
@@ -190,6 +190,11 @@ def test_bounds_in_the_wrong_order(kit: Kit) -> None:
 def test_axes(kit: Kit, axes: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         kit.namespace.clip_by_norm(kit.tensor([[1.0, 2.0]]), 1.0, axes=axes)
+
+
+def test_a_tensor_without_axes_has_no_axis_to_pass(kit: Kit) -> None:
+    with pytest.raises(ValueError, match=r"axes has axis 0, and t has 0 axes\. Leave axes out"):
+        kit.namespace.clip_by_norm(kit.tensor(2.0), 1.0, axes=0)
 
 
 def test_group_names_are_strings(kit: Kit) -> None:

@@ -117,7 +117,7 @@ NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
         ("disagreeing", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("disagreeing_about_copies", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
-        ("replicas_on_some", ("replicated",), "position 0 is on devices of some. Leave check_replicas out"),
+        ("replicas_on_some", ("replicated",), "position 0 is on devices of only some ranks. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
         ("clipped_by_own_norm", ({"process_group": None},), "process_group is None, but other processes have shards"),

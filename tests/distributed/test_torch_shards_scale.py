@@ -401,7 +401,7 @@ def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives:
 
 
 def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"'\*\.experts\.\*' of ownership decides for no .*: '\*\.weight' comes first"):
+    with pytest.raises(ValueError, match=r"'\*\.experts\.\*' of ownership has no effect, .*: '\*\.weight' matches"):
         experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
     with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})

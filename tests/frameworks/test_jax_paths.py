@@ -304,7 +304,7 @@ def test_gradients_of_integer_parameters_are_rejected_by_name(clip: Any) -> None
 def test_sparse_arrays_of_other_forms_are_refused() -> None:
     for n_batch, n_dense in ((1, 0), (0, 2)):
         sparse = BCOO.fromdense(jnp.eye(2), n_batch=n_batch, n_dense=n_dense)
-        with pytest.raises(TypeError, match=r"is not supported. Pass todense"):
+        with pytest.raises(TypeError, match=r"is not supported. Pass gradient.todense"):
             uc.global_norm([sparse])
 
 

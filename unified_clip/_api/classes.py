@@ -27,7 +27,7 @@ class FrameworkBinding:
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """The name in recordings of calls of an instance."""
+    """The name that recordings give to calls of an instance."""
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
@@ -58,11 +58,11 @@ class GradientClip(FrameworkBinding):
         """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be None, and a
-                parameter may be its name.
+            params_grads: (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be None. A tuple
+                may have the parameter's name in place of the parameter.
 
         Returns:
-            The list of tuples. A gradient with the coefficient 1 is the given object.
+            The list of tuples. A gradient whose coefficient is 1 is the same object as in `params_grads`.
 
         Raises:
             TypeError: params_grads contains something other than such tuples. A gradient has an integer or boolean
@@ -90,8 +90,8 @@ class GradientClip(FrameworkBinding):
             The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
 
         Raises:
-            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. Something
-                is no tensor.
+            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. Or an
+                entry of `parameters` is not a tensor.
             ValueError: Memory overlaps, or cannot be written.
         """
         return entry.run(GradientClip._clip_, self, parameters)

@@ -22,7 +22,10 @@ If the search for the backend reads an iterator, the result has a new iterator o
 
 @dataclass(frozen=True)
 class Resolver:
-    """What `unified_clip` itself passes in place of a backend. `resolve` finds the backend of an argument."""
+    """The argument that functions of `unified_clip` itself pass in place of a backend.
+
+    `resolve` finds the backend of an argument.
+    """
 
     resolve: Resolve
 

@@ -13,7 +13,7 @@ from .backend import Backend
 from .types import Leaf, Write
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Return the framework that defines a type, else None. `_dispatch` replaces this function, which returns None."""
+"""Return the framework that defines a type, else None. Until `_dispatch` replaces it, this function returns None."""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -101,7 +101,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     given = flatten(backend, parameters).leaves
     if len(given) != len(leaves):
         raise ValueError(
-            f"parameters has {len(given)} entries, but there are {len(leaves)} gradients. Pass one for each."
+            f"parameters has {len(given)} entries, but there are {len(leaves)} gradients. Pass a parameter for each."
         )
     names = {leaf.name for leaf in given}
     if None in names or None in {leaf.name for leaf in leaves} or not isinstance(parameters, Mapping):
@@ -195,10 +195,10 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
 
 
 def replacements(backend: Backend, node: Any, results: Iterator[Any]) -> tuple[Any, list[Write]]:
-    """Return (what replaces a node of a container, the writes that put results into the node's lists, dicts and
+    """Return (the replacement for a node of a container, the writes that put results into the node's lists, dicts and
     variables).
 
-    A list, a dict or a variable is replaced by itself, since the writes change it.
+    The replacement for a list, a dict or a variable is the same object, since the writes change it.
     results: The result of each leaf, in the order of `flatten`.
     """
     variables = backend.variables
@@ -283,12 +283,14 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # as NumPy's masked arrays
     if not is_masked and (framework := other_framework(backend, value)):
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
-    remedy = "Pass its filled(0)" if is_masked else "Pass tensors of one framework"
+    remedy = "Pass tensors of one framework, or a list, a dict or an iterator of tensors"
+    if is_masked:
+        remedy = "Pass its filled(0)"
     if callable(getattr(value, "parameters", None)):
         remedy = "Pass its parameters()"
     return TypeError(
         f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip. "
-        f"{remedy}, or a list, a dict or an iterator of them"
+        f"{remedy}"
     )
 
 
@@ -304,4 +306,4 @@ def _is_array_like(value: Any) -> bool:
 
 def describe_other(backend: Backend, framework: str) -> str:
     """Return the end of an error about a tensor of another framework, with the remedy."""
-    return f"a {framework} tensor. Call unified_clip.{framework}, or pass tensors of {backend.name}"
+    return f"a {framework} tensor. Call the functions of unified_clip.{framework}, or pass tensors of {backend.name}"

@@ -32,7 +32,7 @@ class DistributedSpec:
             if owner not in (None, REPLICATED, DISTINCT) and not callable(owner):
                 raise ValueError(
                     f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, a function of a parameter or "
-                    "None, or a dict from patterns of names to them, such as {'*.experts.*': 'distinct'}"
+                    "None, or a dict from patterns of names to such values, as in {'*.experts.*': 'distinct'}"
                 )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
@@ -80,9 +80,10 @@ class DistributedSpec:
             names = [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)]
             earlier = [each for each in patterns[:at] if any(fnmatchcase(name, each) for name in names)]
             if names and all(any(fnmatchcase(name, each) for each in earlier) for name in names):
+                first = next(each for each in earlier if fnmatchcase(names[0], each))
                 raise ValueError(
-                    f"the pattern {pattern!r} of ownership decides for no parameter: {earlier[0]!r} comes first and "
-                    f"matches {names[0]!r}, too. Put {pattern!r} before it"
+                    f"the pattern {pattern!r} of ownership has no effect, because earlier patterns match the same "
+                    f"parameters: {first!r} matches {names[0]!r}, too. Put {pattern!r} before {first!r}"
                 )
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:

@@ -84,12 +84,13 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether no gradient is sparse, distributed or an alias."""
+    """Whether the gradients were collected in one pass: none is sparse, distributed or an alias."""
     places: list[int] | None = None
-    """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None: it
-    was not needed, or each entry has a gradient."""
+    """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None:
+    the indices are not needed, or each entry has a gradient."""
     entries = 0
-    """The number of these entries. 0: it was not needed, or each entry has a gradient."""
+    """The number of entries of the call, with and without a gradient. 0: the number is not needed, or each entry has a
+    gradient."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]

@@ -67,7 +67,7 @@ def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool)
 
 
 def bound(backend: Backend, value: Any, what: str) -> Scalar:
-    """Return a bound of value clipping as an int, a float or a tensor. TypeError or ValueError: it is invalid."""
+    """Return a bound of value clipping as an int, float or tensor. TypeError or ValueError: the bound is invalid."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
             raise TypeError(f"{what} is a tensor of {backend.dtype(value)}. Pass real numbers")
@@ -95,7 +95,7 @@ def _not_nan(number: float | int | None, scalar: Scalar, what: str) -> Scalar:
 def not_distributed(backend: Backend) -> TypeError:
     return TypeError(
         "process_group, ownership, check_numel and check_replicas are for distributed gradients, but gradients of "
-        f"{backend.name} are complete in this process. Leave them out"
+        f"{backend.name} are complete in this process. Leave these arguments out"
     )
 
 
@@ -111,14 +111,14 @@ def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tu
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{what} is too large for float64. Pass math.inf for no limit") from None
+        raise ValueError(f"{what} is too large for float64. Pass a smaller number, or math.inf") from None
     return number, number
 
 
 def _one_element(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = backend.shape(value)
     if shape is not None and any(length not in (1, None) for length in shape):
-        raise ValueError(f"{what} has shape {list(shape)}. Pass one number, or call once for each threshold")
+        raise ValueError(f"{what} has shape {list(shape)}. Pass one number, or call once for each number")
     if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
         raise TypeError(f"{what} is a tensor of {backend.dtype(value)}. Pass a real number")
     tensor = backend.as_bound(value)
@@ -208,7 +208,10 @@ def _integer_bound(backend: Backend, value: Any, dtype: str, what: str) -> Any:
 def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
     smallest, largest = INTEGER_RANGES[dtype]
     if (isinstance(low, int | float) and low > largest) or (isinstance(high, int | float) and high < smallest):
-        raise ValueError(f"no value of {dtype} is within the bounds {low} and {high}: it has {smallest} to {largest}")
+        raise ValueError(
+            f"no value of {dtype} is within the bounds {low} and {high}. Pass bounds that include a number from "
+            f"{smallest} to {largest}"
+        )
 
     def clamped(value: Any) -> Any:
         return int(max(smallest, min(largest, value))) if isinstance(value, int | float) else value
@@ -270,7 +273,8 @@ def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
             raise TypeError(f"axes is {value!r}. Pass an int, or a list of ints")
         axis = operator.index(axis)
         if rank is not None and not -rank <= axis < rank:
-            raise ValueError(f"axes has axis {axis}, and t has {rank} axes. Pass axes from {-rank} to {rank - 1}")
+            remedy = f"Pass axes from {-rank} to {rank - 1}" if rank else "Leave axes out"
+            raise ValueError(f"axes has axis {axis}, and t has {rank} axes. {remedy}")
         normalized.append(axis if rank is None else axis % rank)
     if len(set(normalized)) != len(normalized):
         raise ValueError(f"axes is {value!r}, which has an axis twice. Pass each axis once")

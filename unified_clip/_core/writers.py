@@ -148,8 +148,8 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare what a write of gradients needs besides: set sparse results on parameters, and report written aliases
-        to autograd.
+        """Prepare the further steps of a write: set sparse results on parameters, and report written aliases to
+        autograd.
         """
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])

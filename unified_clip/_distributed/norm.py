@@ -43,7 +43,7 @@ class LocalShards(ABC):
     values: list[Tensor]
     stored_rows: Mapping[int, Callable[[], Any]] = {}
     _counts_by_placement = False
-    """Whether this rank counts a gradient of which placements show that it does."""
+    """Whether this rank counts at least one gradient because of the gradient's placements."""
 
     _has_counted = False
     """Whether `norm` is being computed, and `counted` has returned."""
@@ -127,8 +127,8 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before that of the norm. If so, a rank cannot reject the call before
-        them.
+        """Return whether other collectives come before the collective of the norm. If so, a rank cannot reject the
+        call before them.
         """
         return False
 

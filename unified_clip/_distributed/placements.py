@@ -364,7 +364,7 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank counts a gradient of which not all ranks of the group are known to have a part.
+        """Return whether this rank counts a gradient that perhaps only some ranks of the group have a part of.
 
         ranks: The ranks that are known to have a part; for a plain tensor, this rank alone.
         ValueError: neither the declaration nor the tensor determines which rank counts the gradient.

@@ -15,7 +15,7 @@ NATIVE, APEX = "torch.nn.utils.clip_grad_norm_", "apex.contrib.clip_grad.clip_gr
 
 
 class NoDeviceError(Exception):
-    """The error if PyTorch finds no CUDA device."""
+    """PyTorch finds no CUDA device."""
 
 
 def pairs(arrays: Sequence[Array]) -> Pairs:

@@ -22,14 +22,14 @@ from .pairs import FRAMEWORKS, THREADS
 
 
 class OptionsError(CodedError, code="UC203"):
-    """The error for an option with an invalid value. The message has the option, and what to pass."""
+    """An option has an invalid value. The message has the option, and the remedy."""
 
 
 DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cuda": {"frameworks": ["torch"], "lists": list(cuda.LISTS), "growth": False},
 }
-"""The devices to measure, and the options that differ there if they are not passed."""
+"""The devices to measure, each with the defaults of options that differ from the defaults in `Options`."""
 
 
 @dataclass(frozen=True)

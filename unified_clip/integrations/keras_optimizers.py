@@ -40,7 +40,7 @@ the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
-    "Save the result of state_dict() beside the file, and pass it to load_state_dict()."
+    "Save the result of the handle's state_dict() beside the file, and pass it to the handle's load_state_dict()."
 )
 
 USED = ("add_variable", "_iterations", "_get_variable_index", "_untrack_variable")
@@ -81,9 +81,8 @@ def _check(optimizer: Any) -> None:
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
         raise TypeError(
-            f"Keras {keras.__version__} is not supported: its optimizers have no {missing[0]}. Install Keras "
-            "3.15, or clip "
-            "before you apply gradients."
+            f"Keras {keras.__version__} is not supported: its optimizers have no {missing[0]}. Install Keras 3.15, or "
+            "clip before you apply gradients."
         )
     for name in ("clipnorm", "clipvalue", "global_clipnorm"):
         if getattr(optimizer, name) is not None:
@@ -202,14 +201,14 @@ class Attached(AbstractContextManager[Any, None]):
     # -- what Keras calls
 
     def _apply_subclass(self, grads: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the `apply` of a subclass. RuntimeError: it has not called that of `Optimizer`, which clips."""
+        """Call the `apply` of a subclass. RuntimeError: it did not call `Optimizer.apply`, which clips."""
         updates = self._updates
         result = self._originals["apply"](grads, *args, **kwargs)
         if len(grads) and self._updates == updates:
             raise RuntimeError(
-                f"The apply of {type(self._optimizer).__name__} has not called that of keras.optimizers.Optimizer, so "
-                "nothing was clipped. Call super().apply(...) in each call, or attach to the optimizer that it calls. "
-                "To accumulate gradients, pass gradient_accumulation_steps to the optimizer instead"
+                f"{type(self._optimizer).__name__}.apply did not call keras.optimizers.Optimizer.apply, so nothing was "
+                "clipped. Call super().apply(...) in each call, or attach to the optimizer that it calls. To "
+                "accumulate gradients, pass gradient_accumulation_steps to the optimizer instead"
             )
         return result
 
@@ -333,7 +332,9 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable. During an epoch of `fit` on JAX, and if `fit` failed, it is the one before."""
+    """Return the value of a variable. During an epoch of `fit` on JAX, and if `fit` failed, return the value before the
+    epoch.
+    """
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

@@ -116,7 +116,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._clippers = WeakKeyDictionary()  # a running training may be restored, too
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        self._is_restored = checkpoint.get("global_step", 1) > 0  # Lightning's tuner restores the begin of a training
+        self._is_restored = checkpoint.get("global_step", 1) > 0  # Lightning's tuner restores step 0
 
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
         """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""

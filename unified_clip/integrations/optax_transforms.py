@@ -177,7 +177,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
         state: The state of an optimizer, such as that of its `init`.
-        data: The result of `state_dict`: of this function's module, or of a clipper or handle on any framework.
+        data: The result of this module's `state_dict`, or of `state_dict()` of a clipper or handle on any framework.
 
     Raises:
         ValueError: data is the state of another configuration. Or as for `last`.

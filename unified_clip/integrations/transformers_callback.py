@@ -96,8 +96,9 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     def clip_state(self) -> dict[str, Any]:
         """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint.
 
-        The trainer then replaces the user's callback by one that it makes from `state()["args"]`. That one becomes an
-        alias of the user's, because `args` cannot have a process group, and the user reads `last` of the own callback.
+        The trainer then replaces the user's callback by one that it makes from `state()["args"]`. The new callback
+        shares the attributes of the old one: `args` cannot have a process group, and the user reads `last` of the old
+        one.
         """
         return self.state_dict()
 

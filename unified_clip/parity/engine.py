@@ -165,10 +165,10 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
     """Return what no case of the suite can test, because each exact result equals its input.
 
-    This is one of the following. With `--case`, which is for single cases, return [].
+    The texts are one of the following. With `--case`, which is for single cases, return [].
 
     - "unified_clip", if no case tests anything.
-    - Gradients that were saved, but are only zeros.
+    - Lists of gradients from a file or a function, if all their elements are 0.
     - Functions of the user, such as "clip.py:clip (torch)". A case whose call should raise an error tests the error
       only, so it does not count.
     """

@@ -167,7 +167,7 @@ class CaseResult(ReportModel):
 
     frameworks: dict[str, FrameworkResult]
     own_pairs: list[OwnPair] = Field(default=[])
-    """Each two functions of the user for this call, on two frameworks."""
+    """Each pair of functions of the user for this call, on two frameworks."""
 
     @property
     def natives(self) -> dict[str, NativeResult]:
@@ -223,12 +223,13 @@ class Problem(ReportModel):
     what: str
     detail: str
     framework: str | None
-    """The framework that has the problem. null if several have it, or the list of known differences has."""
+    """The framework that has the problem. null if several frameworks have it, or the list of known differences has it.
+    """
 
     mode: str | None
     function: str | None = None
-    """The framework's function or FILE.py:FUNCTION that has the problem, or that is named in a stale known difference.
-    null if unified_clip has the problem."""
+    """The framework's function or FILE.py:FUNCTION that has the problem, or that a stale known difference names. null
+    if unified_clip has the problem."""
 
     excused: bool = False
     """Whether the baseline already had this failure, so that it does not fail the run."""
@@ -255,7 +256,7 @@ class Change(ReportModel):
     the baseline, or a comparison that the baseline has and this run lacks."""
 
     why: str = ""
-    """Why the change fails the run, if the result itself does not say it: the sentence of a problem. Else empty."""
+    """Why the change fails the run, as a sentence, if the result itself shows no failure. Else empty."""
 
 
 Counts = dict[str, dict[str, int]]

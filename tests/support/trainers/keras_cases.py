@@ -358,7 +358,7 @@ def test_an_apply_that_bypasses_the_clip_is_an_error() -> None:
     optimizer.apply([grad], [weight])
     np.testing.assert_allclose(np.array(weight), [-0.6, -0.8], rtol=1e-6)
     optimizer.calls_keras = False
-    with pytest.raises(RuntimeError, match=r"The apply of Descent has not called .* nothing was clipped\. Call super"):
+    with pytest.raises(RuntimeError, match=r"Descent.apply did not call .* nothing was clipped\. Call super"):
         optimizer.apply([grad], [weight])
     handle.detach()
     optimizer.apply([grad], [weight])

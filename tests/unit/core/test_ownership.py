@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from unified_clip import ownership
+from unified_clip._core.distributed import DistributedSpec
+from unified_clip._core.types import Leaf
 from unified_clip._distributed.ranks import KeptByIdentity
 from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
 
@@ -202,7 +204,7 @@ def test_the_first_data_parallel_rank_of_megatron_counts(
 
 @pytest.mark.parametrize("ranks", [{"data_rank": 0}, {"expert_data_rank": 0}])
 def test_experts_of_megatron_have_data_parallel_ranks_of_their_own(ranks: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"has one of data_rank and expert_data_rank, .* Pass both, or none"):
+    with pytest.raises(ValueError, match=r"has only one of data_rank and expert_data_rank, .* Pass both, or none"):
         megatron_ownership(0, **ranks)(SimpleNamespace(allreduce=False))
 
 
@@ -211,6 +213,12 @@ def test_what_is_no_device_mesh_of_pytorch_is_refused() -> None:
         TypeError, match=r"root has the type SimpleNamespace\. Pass a DeviceMesh of PyTorch, or, instead"
     ):
         mesh_ownership(SimpleNamespace(dim_names=["dp"], process_ids=[0]))
+
+
+def test_a_pattern_without_effect_is_rejected_with_an_earlier_pattern_that_matches() -> None:
+    spec = DistributedSpec(ownership={"b*": "distinct", "a*": "distinct", "[ab]*": "replicated"})
+    with pytest.raises(ValueError, match=r"'a\*' matches 'a1', too\. Put '\[ab\]\*' before 'a\*'"):
+        spec.check_patterns([Leaf(None, 0, "a1"), Leaf(None, 1, "b1")])
 
 
 def test_examples_print_what_they_say() -> None:

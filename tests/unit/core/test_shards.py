@@ -582,7 +582,7 @@ def test_a_statement_that_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', a function of a"):
         DistributedSpec(ownership="owned")
     with pytest.raises(
-        ValueError, match=r"or a dict from patterns of names to them, such as \{'\*\.experts\.\*': 'dist"
+        ValueError, match=r"or a dict from patterns of names to such values, as in \{'\*\.experts\.\*': 'dist"
     ):
         DistributedSpec(ownership={"*": "owned"})
     with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):

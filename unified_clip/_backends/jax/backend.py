@@ -101,7 +101,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if not isinstance(gradient, BCOO):
             return None
         if gradient.n_batch or not gradient.n_sparse:
-            raise TypeError("BCOO with batch dimensions, or without sparse ones, is not supported. Pass todense()")
+            raise TypeError(
+                "a BCOO array with batch dimensions, or without sparse dimensions, is not supported. Pass "
+                "gradient.todense()"
+            )
         if not self.takes_host([gradient.indices, gradient.data]):
             indices, data = merged_rows(gradient)
         else:
@@ -143,8 +146,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if self.in_graph([leaf.tensor for leaf in gradients]):
             if spec.ownership is not None or spec.check_numel is not None or spec.check_replicas:
                 raise TypeError(
-                    "ownership, check_numel and check_replicas are not supported in traced code, where types have the "
-                    "axes over which gradients are sharded. Leave them out"
+                    "ownership, check_numel and check_replicas are not supported in traced code: there, the types of "
+                    "arrays have the axes over which gradients are sharded. Leave these arguments out"
                 )
             if self._axes is None and spec.is_given:
                 raise TypeError(
@@ -375,7 +378,7 @@ def _check_concrete(rows: Any) -> None:
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "axes has some, but not all, sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "
-            "Pass sparse.todense()"
+            "Pass gradient.todense()"
         )
 
 

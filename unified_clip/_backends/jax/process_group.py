@@ -131,10 +131,11 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
 
 @functools.cache
 def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the processes that have devices along these axes of a mesh from a device of this process.
+    """Return the processes with devices in the rows of this process. A row has the devices of a mesh that differ only
+    along these axes.
 
-    ValueError: this process is not on the mesh. Or a process is along these axes from others than those that are along
-        them from it, so there is no such group of processes.
+    ValueError: this process is not on the mesh. Or the rows of another of these processes have further processes, so
+        they form no group.
     """
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]

@@ -151,7 +151,7 @@ class JaxShards(LocalShards):
         if len(_ranks_of(value)) < self._group.size and self._spec.ownership_of(leaf) != DISTINCT:
             raise ValueError(
                 "check_replicas compares the copies of arrays on all ranks of the process group, and the gradient at "
-                f"{leaf.place} is on devices of some. Leave check_replicas out"
+                f"{leaf.place} is on devices of only some ranks. Leave check_replicas out"
             )
         devices: dict[Any, list[int]] = {}
         for device, at in value.sharding.devices_indices_map(value.shape).items():

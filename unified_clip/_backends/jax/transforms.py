@@ -38,11 +38,12 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. It cannot be traced: with
             `optax.inject_hyperparams`, name it in `static_args`.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`.
+            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+            default.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: max_norm or norm_type is no number. An update has an integer or boolean dtype.
+        TypeError: max_norm or norm_type is not a number. An update has an integer or boolean dtype.
         ValueError: max_norm is negative or NaN, unless it is traced. norm_type is not above 0.
 
     Example:
@@ -73,11 +74,12 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
         clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`.
+            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+            default.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number. An update has an integer or boolean dtype.
+        TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -106,11 +108,12 @@ def gradient_clip_by_global_norm(
             joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither counted nor
             scaled. With `optax.inject_hyperparams`, name it in `static_args`. `optax.masked` does the same by a mask.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`.
+            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+            default.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number, or need_clip no function. An update has an integer or boolean dtype.
+        TypeError: clip_norm is not a number, or need_clip not a function. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -140,11 +143,12 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
         clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`.
+            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+            default.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: clip_norm is no number. An update has an integer or boolean dtype.
+        TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
         ValueError: clip_norm is negative or NaN, unless it is traced.
 
     Example:
@@ -174,11 +178,11 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     Args:
         clip_value_min: The lower bound: a number or an array of one element, which may be traced. It is rounded to each
             update's dtype.
-        clip_value_max: The upper bound, likewise.
+        clip_value_max: The upper bound, in the same form.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is no number. An update has a complex or boolean dtype.
+        TypeError: A bound is not a number. An update has a complex or boolean dtype.
         ValueError: A bound is NaN, or the lower one is above the upper one, unless they are traced.
 
     Example:

@@ -203,8 +203,8 @@ class PaddleShards(DistributedGradients):
         partial = [placement for placement in gradient.placements if placement.is_partial()]
         if any(placement.reduce_type() != paddle.distributed.ReduceType.kRedSum for placement in partial):
             raise ValueError(
-                f"the gradient at {self._leaves[index].place} has the placements {gradient.placements}, of which only "
-                "sums are supported. Reshard it first"
+                f"the gradient at {self._leaves[index].place} has the placements {gradient.placements}, but Partial "
+                "placements are only supported with the reduce type kRedSum. Reshard it first"
             )
         ranks = self._ranks_along(gradient, lambda placement: placement.is_partial())
         if len(ranks) < 2 or 0 in self.values[index].shape:  # on all these ranks; reshard fails for no elements

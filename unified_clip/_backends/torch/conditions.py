@@ -142,8 +142,8 @@ def is_traced() -> bool:
 
 
 def is_transformed() -> bool:
-    """Return whether operations on lists are not supported here: PyTorch transforms, or differentiates in forward mode,
-    or traces with few operations.
+    """Return whether operations on lists are not supported here: under `torch.jit.trace`, a transformation of
+    `torch.func`, or differentiation in forward mode.
     """
     return (
         torch.jit.is_tracing()
@@ -157,7 +157,7 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, plain tensors are, and their layout cannot be read in hooks."""
+    """Return whether a tensor is dense. In a graph, plain tensors count as dense, since hooks cannot read a layout."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 

@@ -157,7 +157,8 @@ class TorchShards(DistributedGradients):
     def _first_alike(self) -> list[int | None]:
         """For each of `_tensors`, the index of the first one with the same mesh and placements; None for plain tensors.
 
-        Placements take long to hash. Most tensors share the object with another one: a gradient with its parameter.
+        Placements take long to hash. Most tensors share their `placements` object with another tensor, such as a
+        gradient with its parameter.
         """
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
@@ -251,7 +252,9 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return the terms if each rank of the process group has one of each gradient, and sums fit into float32."""
+        """Return the terms if each rank of the process group has one of each gradient, and all have at most 32 bits.
+        Else return None.
+        """
         bucket, *others = self._buckets
         values = [self.values[index] for index in bucket.members]
         if others or len(bucket.ranks) != self._group.size or not all(value.dtype in NARROW for value in values):

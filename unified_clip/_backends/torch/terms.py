@@ -26,7 +26,7 @@ class Bucket(NamedTuple):
     """The number of ranks along each dimension of the mesh with a `Partial` placement."""
 
     members: dict[int, tuple[Leaf, Any]]
-    """By its index, each parameter and its gradient."""
+    """(parameter, gradient) by the index of the gradient."""
 
     def agreement(self, here: int) -> ReplicaSet:
         """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the bucket's

@@ -24,7 +24,7 @@ class FunctionsMissingError(Exception):
 
 
 class Unimportable:
-    """The place of such a package. Every function of the package raises a FunctionsMissingError."""
+    """A stand-in for a package that cannot be imported. Every attribute of it raises a FunctionsMissingError."""
 
     def __init__(self, message: str) -> None:
         self._message = message

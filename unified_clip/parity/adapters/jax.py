@@ -24,8 +24,8 @@ except Exception as error:  # an optax for another version of JAX may raise any 
     HAS_OPTAX = False
     optax = base.Unimportable(
         f"optax, which has JAX's own functions, cannot be imported: {type(error).__name__}: {error}. Install optax and "
-        "the packages that it needs. Or leave these functions out: --without jax:native, or modes without native under "
-        "[frameworks.jax] of the suite"
+        "the packages that it needs. Or leave these functions out: pass --without jax:native, or remove native from "
+        "modes under [frameworks.jax] of the suite"
     )
 
 

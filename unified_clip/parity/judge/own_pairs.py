@@ -22,7 +22,8 @@ def compare(
     outcomes: Mapping[str, CallOutcome | None],
     frameworks: Mapping[str, Framework],
 ) -> list[OwnPair]:
-    """Compare the results of the user's functions in a case with each other. Return an `OwnPair` for each two results.
+    """Compare the results of the user's functions in a case with each other. Return an `OwnPair` for each pair of
+    results.
 
     There is at most one result for each framework. The verdict on a pair is the first of these that fits:
 
@@ -97,8 +98,9 @@ class _Own(NamedTuple):
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
     """Return notes on functions of the user that were compared with no other function of the user, but could be.
 
-    A function could be compared if another framework has such a function, too, or if no functions of the two frameworks
-    were compared with each other. Functions that no case called do not count.
+    A function could be compared if another framework has a function that was not compared either. It also could be if
+    another framework has functions of the user, and no functions of the two frameworks were compared with each other.
+    Functions that no case called do not count.
     """
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [
@@ -152,7 +154,7 @@ def _remedy(alone: Sequence[_Own], own: Sequence[_Own]) -> str:
 
 
 def _kind(function: _Own) -> tuple[bool, bool, bool]:
-    """Return whether a function only measures, whether it uses the total norm, and whether it clips by value."""
+    """Return (whether a function only measures, whether it uses the total norm, whether it clips by value)."""
     call = CALLS[function.name]
     return call.style == "measure", call.by_total_norm, call.by_value
 

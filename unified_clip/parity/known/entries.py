@@ -108,7 +108,7 @@ class KnownDifference(schema.Table):
 
     not_finite: NotFinite = ""
     """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
-    that differ so."""
+    that differ in this way."""
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
@@ -224,9 +224,9 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
     if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
         first = unbounded[0]
         raise schema.SuiteError(
-            f"{path}: size = inf would accept any number, in {len(unbounded)} of {len(known)} entries, first that of "
-            f"{first.function!r} with the reason {first.reason!r}. Run --accept once: it writes not_finite and the "
-            "size of finite numbers in place of inf. Titles and reasons stay",
+            f"{path}: size = inf would accept any number, in {len(unbounded)} of {len(known)} entries, first in the "
+            f"entry of {first.function!r} with the reason {first.reason!r}. Run --accept once: it writes not_finite "
+            "and the size of finite numbers in place of inf. Titles and reasons stay",
             "UC303",
         )
     return known

@@ -29,7 +29,7 @@ NATIVE_LEGEND = (
     "the framework has no such function, or it returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
-OWN_PAIRS = "Cases in which your functions of two frameworks differ by more than rounding. Sizes are relative."
+OWN_PAIRS = "Cases in which your functions for two frameworks differ by more than rounding. Sizes are relative."
 OWN_PAIRS_HEADER = ["case", "frameworks", "verdict", "size", "difference"]
 KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 
@@ -102,7 +102,7 @@ def cases_of(problem: Problem) -> str:
 
 
 def own_pairs_lines(report: ParityReport) -> list[str]:
-    """Return a line for each two frameworks whose functions of the user were compared: the count of each verdict."""
+    """Return a line for each pair of frameworks whose functions of the user were compared: a count of each verdict."""
     counts: dict[str, Counter[str]] = {}
     for case in report.cases:
         for pair in case.own_pairs:
@@ -115,7 +115,7 @@ def own_pairs_lines(report: ParityReport) -> list[str]:
 
 
 def own_pairs_rows(report: ParityReport) -> list[list[str]]:
-    """Return a table row for each two functions of the user whose results differ by more than rounding."""
+    """Return a table row for each pair of functions of the user whose results differ by more than rounding."""
     return [
         [case.name, f"{pair.left} and {pair.right}", pair.verdict, size(pair.size), pair.detail or NOTHING]
         for case in report.cases

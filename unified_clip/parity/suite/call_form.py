@@ -51,7 +51,7 @@ class CallForm(BaseModel):
     """Whether each tensor is the transpose of a contiguous tensor. Ignored if the framework has no strides."""
 
     expanded: bool = False
-    """Whether all elements of a tensor share one place in memory. Ignored if the framework has no strides."""
+    """Whether all elements of a tensor have the same memory address. Ignored if the framework has no strides."""
 
     overlapping: bool = False
     """Whether the tensors overlap: each begins one element after the beginning of the previous one. Ignored if the

@@ -43,7 +43,7 @@ class Item(NamedTuple):
 def describe_failure(error: Exception) -> str:
     """Return an error about a file that could not be read, with the remedy for this exception."""
     if isinstance(error, PermissionError):
-        return "you have no permission to read the file. Change its permissions"
+        return "no permission to read the file. Change its permissions"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in FULL):
         remedy = "Free memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"

@@ -36,10 +36,10 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 CHUNK = 65536
 LANES = 2048
-"""How many elements a program reads at a time. Reading more at a time hides the delay of the memory."""
+"""The number of elements that a program reads at a time. Reading more at a time hides the delay of the memory."""
 
 SUM_LANES = 256
-"""How many sums of chunks a program reads at a time."""
+"""The number of sums of chunks that a program reads at a time."""
 
 ERROR = 2.0**-40
 """A bound of the relative error of a norm before it is rounded. Each element takes part in at most 2**13 additions:
@@ -48,13 +48,13 @@ since no number is negative.
 """
 
 WIDE_ERROR = 2.0**-77
-"""The same bound if a sum is two float64 numbers. The second is the sum of at most 2**13 rounding errors of the first.
-So it is at most 2**-40 of the sum. Its own relative error is at most about 2**-40.
+"""The bound in place of ERROR if a sum is two float64 numbers. The second number is the sum of at most 2**13 rounding
+errors of the first. So it is at most 2**-40 of the sum. Its own relative error is at most about 2**-40.
 """
 
 NARROW_ERROR = 2.0**-35
-"""The same bound if the sum of a chunk is two float32 numbers. In a lane, the second is the sum of CHUNK / LANES errors
-of at most 2**-24. Then each of LANES additions adds a relative error of at most 3 * 2**-48.
+"""The bound in place of ERROR if the sum of a chunk is two float32 numbers. In a lane, the second number is the sum of
+CHUNK / LANES errors of at most 2**-24. Then each of LANES additions adds a relative error of at most 3 * 2**-48.
 """
 
 MAX_CHUNKS = 2**20
@@ -73,8 +73,8 @@ LEAST_MAJOR = 8
 """The major version of the least compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
-"""How the architectures of AMD's GPUs begin that compute float64 at half of their speed for float32, or faster. Others
-use float32.
+"""The prefixes of the architectures of AMD's GPUs that compute float64 at half of their speed for float32, or faster.
+On other AMD GPUs, the kernels add up float32 numbers.
 """
 
 MAX_TABLES, MAX_NUMBERS = 256, 2**22
@@ -239,7 +239,7 @@ def _bits(number: float) -> int:
 def _parts(addresses: Addresses, counts: Sequence[int], order: Sequence[int]) -> Iterator[Part]:
     """Yield a `Part` for each dtype that has chunks.
 
-    counts: How many chunks each tensor has. order: The indices of the tensors, sorted by dtype.
+    counts: The number of chunks of each tensor. order: The indices of the tensors, sorted by dtype.
     """
     end = 0
     for dtype, group in itertools.groupby(order, key=lambda index: addresses.dtypes[index]):

@@ -14,9 +14,9 @@ import triton.language as tl
 from .numbers import RUNTIME, chunk_at, magnitude_bits
 
 STATE: Any = tl.constexpr(180)
-"""How many int64 numbers store the state of a norm: whether it is in doubt, the bits of the largest magnitude, LAST
-minus the exponent of the smallest one, and 177 windows. These reach beyond the sum of 2**36 squares of the largest
-float64 number.
+"""The number of int64 numbers in the state of a norm: whether it is in doubt, the bits of the largest magnitude, LAST
+minus the exponent of the smallest magnitude, and 177 windows. The windows reach beyond the sum of 2**36 squares of the
+largest float64 number.
 """
 
 LAST: Any = tl.constexpr(4096)
@@ -37,8 +37,8 @@ def _split(bits: tl.tensor, wide: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.constexpr, wide: tl.constexpr) -> tl.tensor:
-    """Return the index of the window after the last one in which |number|**p can have bits. `exponent`: that of the
-    number. `more_bits`: how many bits longer a sum can be.
+    """Return the index of the window after the last one in which |number|**p can have bits. `exponent`: the exponent of
+    the number. `more_bits`: the number of bits by which a sum can be longer than |number|**p.
     """
     return (order * (exponent + (53 if wide else 24)) + more_bits + 23) // 24
 

@@ -24,8 +24,9 @@ def chunk_at(
 ) -> tl.tensor:
     """Return (index of a chunk's tensor, address of its first element, address of its first result, its length).
 
-    `table`: the addresses of all tensors, those of all results, and all lengths; then, for each chunk, the index of its
-        tensor and its number within the tensor. `tensors`: how many there are. `chunk`: the index of the chunk.
+    `table`: the addresses of all tensors, the addresses of all results, and all lengths; then, for each chunk, the
+        index of its tensor and its number within the tensor. `tensors`: the number of tensors. `chunk`: the index of
+        the chunk.
     """
     rows = table + 3 * tensors + 2 * chunk
     tensor, first = tl.load(rows), tl.load(rows + 1) * chunk_size
@@ -36,8 +37,8 @@ def chunk_at(
 
 @triton.jit
 def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> tl.tensor:
-    """Return how many elements can be accessed in vectors of 16 bytes: a multiple of `width`, or 0 if an address is no
-    multiple of 16.
+    """Return the number of elements that can be accessed in vectors of 16 bytes: a multiple of `width`, or 0 if an
+    address is not a multiple of 16.
 
     `addresses`: the addresses, combined by |.
     """

@@ -123,7 +123,7 @@ def round_words(
 
     The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
     `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the tag that each rank
-        sends. `pieces`: how many pieces a digest has.
+        sends. `pieces`: the number of pieces in a digest.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
