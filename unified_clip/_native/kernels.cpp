@@ -22,7 +22,8 @@ namespace {
 
 constexpr std::size_t LANES = 32;    // numbers per step of a loop
 constexpr std::size_t CHUNK = 256;   // numbers that are fetched at a time
-constexpr std::size_t AHEAD = 4096;  // bytes from a number to the one that is fetched with it
+constexpr std::size_t AHEAD = 1024;  // bytes from a number to the one that is fetched with it
+constexpr std::size_t WAYS = 4;      // places of an array that are read at the same time: one place waits for memory
 
 template <class To, class From>
 To bit_cast(From from) {
@@ -118,15 +119,34 @@ inline void fetch_ahead(const Number* x, std::size_t left) {
 #endif
 }
 
-// Call add(lane, number) for each number as a float64. Neighbours have different lanes.
+// Call add(lane, number) for `each` numbers (a multiple of LANES) at each of WAYS places, `stride` numbers apart.
+// The numbers are converted to float64. Neighbours have different lanes. Nothing behind `left` numbers is fetched.
 template <class Dtype, class Add>
-inline void for_each(const Numbers<Dtype>* x, std::size_t count, std::size_t readable, const Add& add) {
-    std::size_t i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        fetch_ahead<false>(x + i, readable - i);
-        for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(Dtype::load(x[i + lane])));
-    }
-    for (; i < count; ++i) add(i % LANES, static_cast<double>(Dtype::load(x[i])));
+inline void for_each(const Numbers<Dtype>* x, std::size_t stride, std::size_t each, std::size_t left, const Add& add) {
+    for (std::size_t i = 0; i < each; i += LANES)
+        for (std::size_t way = 0; way < WAYS; ++way) {
+            const Numbers<Dtype>* here = x + way * stride + i;
+            fetch_ahead<false>(here, left - way * stride - i);
+            for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(Dtype::load(here[lane])));
+        }
+}
+
+// As above, for `count` numbers at `x`.
+template <class Dtype, class Add>
+inline void for_each(const Numbers<Dtype>* x, std::size_t count, const Add& add) {
+    const std::size_t each = count / (WAYS * LANES) * LANES;
+    for_each<Dtype>(x, each, each, count, add);
+    for (std::size_t i = WAYS * each; i < count; ++i) add(i % LANES, static_cast<double>(Dtype::load(x[i])));
+}
+
+// Call work(begin, end) for all numbers below `count`, CHUNK at a time, at WAYS places in turn.
+template <class Work>
+inline void for_chunks(std::size_t count, const Work& work) {
+    const std::size_t each = count / (WAYS * CHUNK) * CHUNK;
+    for (std::size_t begin = 0; begin < each; begin += CHUNK)
+        for (std::size_t way = 0; way < WAYS; ++way) work(way * each + begin, way * each + begin + CHUNK);
+    for (std::size_t begin = WAYS * each; begin < count; begin += CHUNK)
+        work(begin, count - begin < CHUNK ? count : begin + CHUNK);
 }
 
 #ifdef CLIP_STREAMS
@@ -153,16 +173,16 @@ inline std::size_t transform_streaming(const char* from, char* to, std::size_t c
     if (before % sizeof(Bits) || before / sizeof(Bits) > count) return 0;
     const Numbers<Dtype>* x = numbers<Dtype>(from);
     auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
-    std::size_t begin = 0;
-    for (; begin < before / sizeof(Bits); ++begin) out[begin] = function(x[begin]);
-    for (; begin + CHUNK <= count; begin += CHUNK) {
+    const std::size_t first = before / sizeof(Bits), whole = (count - first) / CHUNK * CHUNK;
+    for (std::size_t i = 0; i < first; ++i) out[i] = function(x[i]);
+    for_chunks(whole, [&, x = x + first, out = out + first](std::size_t begin, std::size_t) {
         alignas(LINE) Bits chunk[CHUNK];
-        for (std::size_t i = 0; i < CHUNK; i += LANES) fetch_ahead<false>(x + begin + i, count - begin - i);
+        for (std::size_t i = 0; i < CHUNK; i += LANES) fetch_ahead<false>(x + begin + i, whole - begin - i);
         for (std::size_t i = 0; i < CHUNK; ++i) chunk[i] = function(x[begin + i]);
         for (std::size_t i = 0; i < CHUNK; i += WORD / sizeof(Bits)) stream_word(chunk + i, out + begin + i);
-    }
+    });
     _mm_sfence();  // other threads see these stores after later ones
-    return begin;
+    return first + whole;
 }
 #endif
 
@@ -181,8 +201,7 @@ inline void transform(const char* from, char* to, std::size_t count, bool stream
 #endif
     const Numbers<Dtype>* x = numbers<Dtype>(from);
     auto* out = reinterpret_cast<Numbers<Dtype>*>(to);
-    for (std::size_t begin = 0; begin < count; begin += CHUNK) {
-        const std::size_t end = count - begin < CHUNK ? count : begin + CHUNK;
+    for_chunks(count, [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; i += LANES) {
             fetch_ahead<true>(out + i, count - i);
             if (from != to) fetch_ahead<false>(x + i, count - i);
@@ -191,7 +210,7 @@ inline void transform(const char* from, char* to, std::size_t count, bool stream
 #pragma clang loop vectorize(assume_safety)
 #endif
         for (std::size_t i = begin; i < end; ++i) out[i] = function(x[i]);
-    }
+    });
 }
 
 // -- sums
@@ -207,18 +226,24 @@ inline void add_square(double& sum, double value) {
 #endif
 }
 
+// The numbers of a whole BLOCK come from WAYS places.
 template <class Dtype, Power POWER>
 void block_sums(const char* bytes, std::size_t count, double* sums) {
     const Numbers<Dtype>* x = numbers<Dtype>(bytes);
-    for (std::size_t begin = 0; begin < count; begin += BLOCK) {
-        const std::size_t left = count - begin;
+    constexpr std::size_t EACH = BLOCK / WAYS;
+    const std::size_t blocks = count / BLOCK, rest = blocks * BLOCK;
+    for (std::size_t block = 0; block * BLOCK < count; ++block) {
         double lanes[LANES] = {};
-        for_each<Dtype>(x + begin, left < BLOCK ? left : BLOCK, left, [&](std::size_t lane, double value) {
+        const auto add = [&](std::size_t lane, double value) {
             if (POWER == SQUARES)
                 add_square(lanes[lane], value);
             else
                 lanes[lane] += std::fabs(value);
-        });
+        };
+        if (block < blocks)
+            for_each<Dtype>(x + block * EACH, blocks * EACH, EACH, count - block * EACH, add);
+        else
+            for_each<Dtype>(x + rest, count - rest, add);
         for (std::size_t half = LANES / 2; half; half /= 2)
             for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
         *sums++ = lanes[0];
@@ -243,7 +268,7 @@ CompensatedSum compensated_sum(const char* bytes, std::size_t count) {
         rests[lane] += error + ((sum - (total - part)) + (term - part));
         sums[lane] = total;
     };
-    for_each<Dtype>(numbers<Dtype>(bytes), count, count, [&](std::size_t lane, double value) {
+    for_each<Dtype>(numbers<Dtype>(bytes), count, [&](std::size_t lane, double value) {
         if (POWER == MAGNITUDES) return add(lane, std::fabs(value), 0.0);
         const double square = value * value;
         add(lane, square, sizeof(typename Dtype::Bits) == 8 ? ::fma(value, value, -square) : 0.0);
@@ -266,18 +291,20 @@ double max_abs(const char* bytes, std::size_t count) {
     constexpr Bits MAGNITUDE = static_cast<Bits>(~Bits(0)) >> 1;
     const Numbers<Dtype>* x = numbers<Dtype>(bytes);
     Bits lanes[LANES] = {}, largest = 0;
-    std::size_t i = 0;
-    for (; i + LANES <= count; i += LANES) {
-        fetch_ahead<false>(x + i, count - i);
-        for (std::size_t lane = 0; lane < LANES; ++lane) {
-            const Bits magnitude = x[i + lane] & MAGNITUDE;
-            lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
+    for_chunks(count, [&](std::size_t begin, std::size_t end) {
+        std::size_t i = begin;
+        for (; i + LANES <= end; i += LANES) {
+            fetch_ahead<false>(x + i, count - i);
+            for (std::size_t lane = 0; lane < LANES; ++lane) {
+                const Bits magnitude = x[i + lane] & MAGNITUDE;
+                lanes[lane] = magnitude > lanes[lane] ? magnitude : lanes[lane];
+            }
         }
-    }
-    for (; i < count; ++i) {
-        const Bits magnitude = x[i] & MAGNITUDE;
-        largest = magnitude > largest ? magnitude : largest;
-    }
+        for (; i < end; ++i) {
+            const Bits magnitude = x[i] & MAGNITUDE;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+    });
     for (Bits magnitude : lanes) largest = magnitude > largest ? magnitude : largest;
     return static_cast<double>(Dtype::load(largest));
 }
