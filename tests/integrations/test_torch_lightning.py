@@ -321,7 +321,7 @@ def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> 
     second = trainer(tmp_path, ClipCallback(config()), max_epochs=2)
     records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
     for parameter in records[0]["parameters"].values():
-        assert parameter.pop("arrangement")  # each recording has that of the first weights
+        assert parameter.pop("fingerprints")  # each recording has that of the first weights
     assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
 
 

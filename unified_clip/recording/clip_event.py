@@ -275,7 +275,7 @@ class ClipEvent:
         from ..tensors.arrangement import arrangement  # imports NumPy, which `import unified_clip` does not need
 
         if (fingerprints := arrangement(backend.to_numpy(weight), backend.dtype(weight))) is not None:
-            fields["arrangement"] = fingerprints
+            fields["fingerprints"] = fingerprints
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.

@@ -47,8 +47,8 @@ class Parameter(Table):
     weight: Real | None = None
     """The norm of the weight; None if it is unknown."""
 
-    arrangement: tuple[Real, Real] | None = None
-    """Fingerprints of the weight at its first call: see `arrangement.arrangement`."""
+    fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
+    """Fingerprints of the order of the weight's elements at its first call: see `arrangement.arrangement`."""
 
     @property
     def elements(self) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +13,11 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""Two fingerprints: of the weight, and of its transpose."""
+"""Fingerprints of a weight: with its own order of axes, without axes, and with each other order that it may have in
+another framework.
+"""
+
+Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
 """The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
@@ -23,42 +27,74 @@ SAME = 1e-6
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
-    """Return [fingerprint of a weight, fingerprint of its transpose].
+    """Return the fingerprints of a weight, or None if it is complex.
 
-    A fingerprint is the sum of the elements times factors that depend on the indices. A vector counts as a matrix with
-    one row. Return None if the weight is complex, or has no axis or more than two.
+    A fingerprint is the sum of the elements times factors that depend on the indices. Axes of length 1 have no factors.
 
     array: The elements of the weight.
     dtype: The name of its dtype, such as "bfloat16".
     """
-    if array.ndim not in (1, 2) or dtype in COMPLEX:
+    if dtype in COMPLEX:
         return None
-    matrix = array if array.ndim == 2 else array[np.newaxis]
-    rows, columns = matrix.shape
-    of_rows = np.stack([_row_factors(rows), _column_factors(rows)])
-    of_columns = np.stack([_column_factors(columns), _row_factors(columns)])
-    sums, height = np.zeros(2), max(1, SLICE // max(1, columns))
+    orders = axis_orders(array.shape)
+    weight = array.reshape([length for length in array.shape if length != 1])
+    shape = weight.shape
+    split = min(range(weight.ndim + 1), key=lambda axis: math.prod(shape[:axis]) + math.prod(shape[axis:]))
+    rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
+    places = [{axis: place for place, axis in enumerate(order)} for order in orders]
+    of_rows = [*_turned(rows, columns), *(_factors(shape[:split], 0, each) for each in places)]
+    of_columns = [*_turned(columns, 1, sign=1), *(_factors(shape[split:], split, each) for each in places)]
+    sums, height = np.zeros(len(of_rows)), max(1, SLICE // max(1, columns))
+    matrix, left, right = weight.reshape(rows, columns), np.stack(of_rows), np.stack(of_columns)
     for start in range(0, rows, height):
         part = slice(start, start + height)
-        sums += ((of_columns @ Dense(dtype, matrix[part]).values().T) * of_rows[:, part]).sum(axis=1)
-    return [float(total) for total in sums]
+        sums += ((right @ Dense(dtype, matrix[part]).values().T) * left[:, part]).sum(axis=1)
+    own, *others = (float(total) for total in sums[2:])
+    return [own, float(sums[0] + sums[1]), *others]
 
 
-def _row_factors(length: int) -> Float64s:
-    factors: Float64s = np.cos(1.0 + math.sqrt(2) * np.arange(length))
-    return factors
+def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the orders of axes that a weight of this shape may have in frameworks, its own order first.
+
+    A convolution has its channels first in PyTorch and Paddle, and reversed at the end in Keras and TensorFlow. Axes of
+    length 1 are left out of an order, and do not count in the numbers of the others.
+    """
+    last = len(shape) - 1
+    orders = [tuple(range(len(shape)))]
+    if last > 0:
+        orders.append((last, last - 1, *range(last - 1)))
+    if last == 2:
+        orders.append((0, 2, 1))  # a batch of matrices, such as those of experts
+    kept = [axis for axis, length in enumerate(shape) if length != 1]
+    return list(dict.fromkeys(tuple(kept.index(axis) for axis in order if axis in kept) for order in orders))
 
 
-def _column_factors(length: int) -> Float64s:
-    factors: Float64s = np.cos(2.0 + math.sqrt(3) * np.arange(length))
-    return factors
+def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
+    """Return the products of the factors of these axes, for all their indices.
+
+    first: The number of the first of these axes.
+    places: For each axis, its place in an order of axes.
+    """
+    product: Float64s = np.ones(1)
+    for axis, length in enumerate(shape, first):
+        place = places[axis] + 1
+        product = np.outer(product, np.cos(place + math.sqrt(place + 1) * np.arange(length))).ravel()
+    return product
 
 
-def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "transposed", "other"]:
+def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
+    """Yield the cosines and sines for the fingerprint without axes: cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
+    angles = math.sqrt(7) * stride * np.arange(length)
+    yield np.cos(angles)
+    yield sign * np.sin(angles)
+
+
+def order_of(a: Arrangement, b: Arrangement, norm: float) -> Order:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
-    Return "transposed" if the transpose of one weight has the order of the other weight. Else return "same" or "other".
-    A symmetric weight is "same".
+    Return "transposed" if the axes of one weight, in the order of another framework, give the other weight. Return
+    "reshaped" if neither this order nor the own one does, but the elements follow each other in the same order. A
+    symmetric weight is "same".
 
     norm: The norm of the weights, which is the same for both. Fingerprints of the same order differ by rounding only,
     which is a small share of the norm.
@@ -66,4 +102,6 @@ def order_of(a: Arrangement, b: Arrangement, norm: float) -> Literal["same", "tr
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"
-    return "transposed" if abs(a[0] - b[1]) <= tolerance else "other"
+    if any(abs(own - other) <= tolerance for own, others in ((a[0], b[2:]), (b[0], a[2:])) for other in others):
+        return "transposed"
+    return "reshaped" if abs(a[1] - b[1]) <= tolerance else "other"

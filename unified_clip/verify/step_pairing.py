@@ -11,6 +11,7 @@ import numpy as np
 from ..recording.pairing import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
+from ..tensors.arrangement import axis_orders
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
@@ -106,20 +107,23 @@ class StepPairing:
         return found
 
     def orders(self) -> dict[str, str]:
-        """Return {old name of a matrix: order of its elements in the new run}: "same", "transposed" or "reshaped".
+        """Return {old name of a weight: order of its elements in the new run}.
 
-        A matrix is reshaped if its elements have the same order, but its shape is transposed. Leave out matrices with
-        one row or one column.
+        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped":
+        the elements have the same order, but the axes have not. Leave out weights with fewer than two axes of a length
+        above 1.
         """
         found = {}
         for name, other in self.names.items():
             old, new = (
                 run.outputs[0].parameters[own].values() for run, own in zip(self._runs, (name, other), strict=True)
             )
-            if old.ndim != 2 or 1 in old.shape:
+            axes = self.axes[name]
+            if axes is None or len(axis_orders(old.shape)) < 2:
                 continue
-            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, new.T)
-            found[name] = "reshaped" if is_reshaped else "transposed" if self.axes[name] == (1, 0) else "same"
+            nearest = new.transpose(axes)
+            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
+            found[name] = "reshaped" if is_reshaped else _order_of_axes(axes, old.shape, new.shape)
         return found
 
     def not_loaded(self) -> tuple[str, list[str]] | None:
@@ -239,6 +243,20 @@ class StepPairing:
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
+
+
+def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int]) -> str:
+    """Return which order of axes gives the new weight the order of the old one: "same", "transposed" or "permuted".
+
+    old, new: The shapes of the weights.
+    """
+    kept = [axis for axis, length in enumerate(new) if length != 1]
+    order = tuple(kept.index(axis) for axis in axes if axis in kept)
+    own, *others = axis_orders(new)
+    if order == own:
+        return "same"
+    inverse = tuple(order.index(place) for place in own)
+    return "transposed" if order in others or inverse in axis_orders(old)[1:] else "permuted"
 
 
 def _apart(old: Float64s, new: Float64s) -> float:

@@ -9,7 +9,7 @@ from ...causes.scaling import combined_norm
 from ...tensors.arrangement import order_of
 from ..divergence import DivergencePoint, numbers
 from ..epsilon import BEFORE, place_of
-from ..pairing import CallPair
+from ..pairing import CallPair, sorted_shape
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
 
@@ -99,7 +99,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
     Compare only the first call of each run, if it differs in a weight, a gradient or a norm. Return None if an
-    optimizer stepped before this call. Also return a cause for square weights that a port has not transposed.
+    optimizer stepped before this call. Also return a cause for weights that a port has not
+    transposed, or transposed wrongly.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
@@ -120,19 +121,25 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, else None.
 
-    These are weights that it has reshaped, and square ones if it has transposed weights that are not square. Square
-    embeddings look alike, but frameworks do not transpose them.
+    These are weights that it has reshaped or transposed wrongly, and square matrices if it has transposed weights that
+    are not square. Square embeddings look alike, but frameworks do not transpose them.
 
     shapes: The shapes of the weights in the first run.
-    orders: The order of the elements of each weight in the second run: "same", "transposed" or "reshaped".
+    orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped" or "permuted".
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"{names_text(reshaped)} have transposed shapes, but the same order of elements"
-        return Cause("untransposed weight", f"{sentence}: transpose them, do not reshape them")
-    matrices = {name: shapes[name] for name in orders if len(shapes[name]) == 2 and 1 not in shapes[name]}
-    square = [name for name, (rows, columns) in matrices.items() if rows == columns and orders[name] == "same"]
-    rest = [name for name, order in orders.items() if name in matrices and order == "transposed"]
-    if not square or not any(len({*matrices[name]}) == 2 for name in rest):
+        advice = f"transpose them{_kernel_text(reshaped, shapes)}, do not reshape them"
+        return Cause("untransposed weight", f"{sentence}: {advice}")
+    if permuted := [name for name, order in orders.items() if order == "permuted"]:
+        sentence = f"{names_text(permuted)} have their axes in an order that no framework has"
+        return Cause("untransposed weight", f"{sentence}: correct the transpose{_kernel_text(permuted, shapes)}")
+    square = [
+        name for name, order in orders.items()
+        if order == "same" and len(shapes[name]) == 2 and len({*shapes[name]}) == 1 and 1 not in shapes[name]
+    ]  # fmt: skip
+    rest = [name for name, order in orders.items() if order == "transposed" and len({*shapes[name]} - {1}) > 1]
+    if not square or not rest:
         return None
     sentence = (
         f"{names_text(square)} have the same order of elements in both runs, but {names_text(rest)} are transposed, as "
@@ -141,18 +148,28 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     return Cause("untransposed weight", sentence)
 
 
+def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]]) -> str:
+    """Return which transpose a kernel of a convolution needs, in parentheses, or "" if no weight is such a kernel."""
+    axes = {4: "(3, 2, 0, 1)", 3: "(2, 1, 0)", 5: "(4, 3, 0, 1, 2)"}
+    name = next((name for name in names if len(shapes[name]) in axes), None)
+    if name is None:
+        return ""
+    return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{axes[len(shapes[name])]})"
+
+
 def _orders(pair: CallPair) -> dict[str, str]:
     """Return {name of a weight: order of its elements in one run relative to the other run}.
 
-    The order is "same", "transposed" or "other". Leave out weights that lack a fingerprint in a run.
+    The order is "same", "transposed", "reshaped" or "other". Leave out weights that lack fingerprints in a run, or have
+    other lengths of axes.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
         a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
-        if a and b and a.arrangement and b.arrangement and a.weight:
-            is_reversed = a.shape != b.shape
-            order = order_of(a.arrangement, b.arrangement, a.weight)
-            orders[name] = "other" if is_reversed and order == "same" and 1 not in a.shape else order
+        if not (a and b and a.fingerprints and b.fingerprints and a.weight):
+            continue
+        if sorted_shape(a.shape) == sorted_shape(b.shape):
+            orders[name] = order_of(a.fingerprints, b.fingerprints, a.weight)
     return orders
 
 

@@ -1,0 +1,96 @@
+"""`unified-clip verify` and `compare` name kernels of convolutions whose axes a port has put into a wrong order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unified_clip
+import unified_clip.numpy as uc
+from unified_clip.cli import main
+from unified_clip.recording.compare import compare
+
+STEP = """
+import numpy as np
+import unified_clip.numpy as uc
+from numpy.lib.stride_tricks import sliding_window_view
+
+def step(weights, batches):
+    w = load(weights)
+    for batch in batches:
+        kernel = w["kernel"].transpose(TO_OIHW)
+        windows = sliding_window_view(batch["x"], kernel.shape[2:], axis=(2, 3))  # N I H W kh kw
+        out = np.tanh(np.einsum("nihwyx,oiyx->nohw", windows, kernel))
+        error = (out - batch["y"]) * (1 - out**2)
+        grad = np.einsum("nihwyx,nohw->oiyx", windows, error).transpose(np.argsort(TO_OIHW))
+        grads, _ = uc.clip_by_global_norm({"kernel": grad, "bias": error.sum((0, 2, 3))}, 0.01)
+        for name, each in grads.items():
+            w[name] = w[name] - 0.125 * each
+        yield dict(w), grads
+"""
+"""A convolution whose kernel has some order of axes. TO_OIHW is to be replaced by the axes of PyTorch's order."""
+
+KERAS = STEP.replace("TO_OIHW", "(3, 2, 0, 1)") + "\ndef load(weights):\n    return dict(weights)\n"
+TORCH = STEP.replace("TO_OIHW", "(0, 1, 2, 3)") + (
+    '\ndef load(weights):\n    kernel = weights["kernel"]\n    return {"kernel": LOAD, "bias": weights["bias"]}\n'
+)
+
+LOADS = {
+    "kernel.transpose(3, 2, 0, 1)": None,
+    "kernel.reshape(4, 2, 3, 3)": "'kernel' have transposed shapes, but the same order of elements: transpose them "
+    "('kernel', from Keras or TensorFlow to PyTorch: transpose(3, 2, 0, 1)), do not reshape them",
+    "kernel.transpose(3, 2, 1, 0)": "'kernel' have their axes in an order that no framework has: correct the transpose "
+    "('kernel', from Keras or TensorFlow to PyTorch: transpose(3, 2, 0, 1))",
+}
+"""What the cause says, by how the port loads the kernel, which has the shape (3, 3, 2, 4)."""
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    source = np.random.default_rng(3)
+    np.savez(tmp_path / "init.npz", kernel=source.normal(size=(3, 3, 2, 4)), bias=np.zeros(4))
+    batches = {"x": source.normal(size=(3, 5, 2, 8, 8)), "y": source.normal(size=(3, 5, 4, 6, 6))}
+    np.savez(tmp_path / "batches.npz", **batches)
+    return ["--weights", str(tmp_path / "init.npz"), "--batches", str(tmp_path / "batches.npz"), "--format", "json"]
+
+
+@pytest.mark.parametrize(("load", "text"), LOADS.items())
+def test_verify_names_a_kernel_in_a_wrong_order(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], load: str, text: str | None
+) -> None:
+    (tmp_path / "keras.py").write_text(KERAS, encoding="utf-8")
+    (tmp_path / "torch_.py").write_text(TORCH.replace("LOAD", load), encoding="utf-8")
+    status = main(["verify", f"{tmp_path}/keras.py:step", f"{tmp_path}/torch_.py:step", "--max-ulp", "64", *options])
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert status == (text is not None)
+    assert (data["finding"] or {}).get("mistake") == (text and "untransposed weight")
+    assert text is None or text in data["finding"]["text"]
+
+
+def record(path: Path, kernel: np.ndarray[Any, Any], size: float) -> Path:
+    """Record one clip of a gradient of this size. Return the path."""
+    bias = np.linspace(-1.0, 1.0, 4)
+    pairs = [(kernel, np.full(kernel.shape, size)), (bias, np.ones_like(bias))]
+    with unified_clip.record(path, norms=True, names={"kernel": kernel, "bias": bias}):
+        uc.GradientClipByGlobalNorm(1.0)(pairs)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("load", "kind"),
+    [
+        (lambda kernel: kernel.transpose(3, 2, 0, 1), "other data or loss"),
+        (lambda kernel: kernel.reshape(4, 2, 3, 3), "untransposed weight"),
+        (lambda kernel: kernel.transpose(3, 2, 1, 0), "other initial weights"),  # no framework has this order
+    ],
+)
+def test_compare_names_a_kernel_in_a_wrong_order(tmp_path: Path, load: Callable[[Any], Any], kind: str) -> None:
+    kernel = np.random.default_rng(4).normal(size=(3, 3, 2, 4))
+    old = record(tmp_path / "old.jsonl", kernel, 0.5)
+    new = record(tmp_path / "new.jsonl", np.ascontiguousarray(load(kernel)), 0.25)
+    assert [cause.kind for cause in compare(old, new).findings] == [kind]
