@@ -124,6 +124,19 @@ def test_weights_are_copied_into_views_of_parameters(tmp_path: Path, capsys: pyt
     check_resync(tmp_path, capsys, new.replace("dict(net.named_parameters())", "net.state_dict()"))
 
 
+def test_weights_are_copied_into_buffers_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The momentum of the new BatchNorm is wrong, which only its buffers show, at each step anew."""
+    old = NATIVE.replace("(net(torch", "(norm(net(torch").replace('["x"])) -', '["x"]))) -')
+    old = old.replace("    optimizer =", "    norm = torch.nn.BatchNorm1d(2, affine=False)\n    optimizer =")
+    old = old.replace("dict(net.named_parameters()),", '{**dict(net.named_parameters()), "mean": norm.running_mean},')
+    assert run(tmp_path, old, old, "--resync", "--json") == 0
+    capsys.readouterr()
+    data = verified(tmp_path, capsys, old, old.replace("(2, affine", "(2, momentum=0.01, affine"), "--resync")
+    for step in data["steps"]:
+        assert step["differs"] == ["update"]
+        assert [each["parameter"] for each in step["parameters"]["update"] if each["ulps"]] == ["mean"]
+
+
 ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr=0.01)")
 
 

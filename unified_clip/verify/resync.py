@@ -26,9 +26,9 @@ POLL = 0.005
 """Seconds between two searches for the output of the old step."""
 
 HOW = (
-    "Yield the parameters themselves (torch.nn.Parameter or views of it, tf.Variable, Paddle's parameters). If the "
-    "step computes with arrays, continue with the weights that yield returns, as in: weights = (yield weights, "
-    "gradients) or weights"
+    "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, Paddle's "
+    "parameters). If the step computes with arrays, continue with the weights that yield returns, as in: weights = "
+    "(yield weights, gradients) or weights"
 )
 
 
@@ -84,7 +84,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
     InvalidStepError: without `is_sent`, a parameter may be a copy, so that writing would have no effect. Then nothing
         is written.
     """
-    memory = cache(_memory_of_parameters)
+    memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}
     for name, write in writers.items():
         if write is None and not is_sent:
@@ -100,10 +100,10 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
     """Return a function that assigns an array to a parameter.
 
-    Return None for a tensor that may be a copy: in PyTorch, if it is neither a Parameter, nor a view of one, nor a leaf
-    that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
+    Return None for a tensor that may be a copy: in PyTorch, if it is neither a parameter or buffer of a module, nor a view
+    of one, nor a leaf that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
 
-    memory: A function that returns the result of `_memory_of_parameters`.
+    memory: A function that returns the result of `_memory_of_models`.
     """
     framework = adapter_of(type(parameter))
     if framework == "torch":
@@ -118,11 +118,15 @@ def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], o
     return assign_to if callable(assign_to) else None
 
 
-def _memory_of_parameters() -> set[int]:
-    """Return the address of the memory of each `torch.nn.Parameter` in this process."""
-    kind = sys.modules["torch"].nn.Parameter
-    parameters = (each for each in gc.get_objects() if issubclass(type(each), kind))
-    return {each.untyped_storage().data_ptr() for each in parameters if each.numel()}
+def _memory_of_models() -> set[int]:
+    """Return the address of the memory of each parameter and each buffer of PyTorch's modules in this process."""
+    nn = sys.modules["torch"].nn
+    objects = [each for each in gc.get_objects() if issubclass(type(each), (nn.Parameter, nn.Module))]
+    tensors = [each for each in objects if isinstance(each, nn.Parameter)]
+    for module in objects:
+        if isinstance(module, nn.Module):
+            tensors += [each for each in module.buffers(recurse=False) if each is not None]
+    return {each.untyped_storage().data_ptr() for each in tensors if each.numel()}
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
