@@ -1,24 +1,20 @@
-"""Clips in static programs of Paddle that write to the memory of the gradients: python benchmarks/paddle_in_place.py
+"""Clips in static programs of Paddle that write to the memory of the gradients:
+
+    OMP_NUM_THREADS=2 FLAGS_paddle_num_threads=2 python benchmarks/paddle_in_place.py [LIST ...]
 
 Three programs run in turns: each copies all parameters, takes the copies for gradients, and applies SGD to them. One
 program does not clip, one clips by unified_clip, and one by Paddle. The time of the program without a clip is
 subtracted from the times of the others. A line has the ratio unified_clip / Paddle of these differences: of the medians
 of the processor time and of the wall time, and in parentheses the quartiles of the ratios of all turns.
-
-Arguments: names of lists, such as GPT-2. Default: all lists.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-THREADS = os.environ.setdefault("OMP_NUM_THREADS", "2")
-os.environ.setdefault("FLAGS_paddle_num_threads", THREADS)
 
 import numpy as np
 import paddle
@@ -65,9 +61,7 @@ def times(runs: Sequence[Run]) -> list[tuple[list[float], list[float]]]:
         for index in order:
             begin = time.process_time(), time.perf_counter()
             runs[index]()
-            for values, clock, start in zip(
-                found[index], (time.process_time, time.perf_counter), begin, strict=True
-            ):
+            for values, clock, start in zip(found[index], (time.process_time, time.perf_counter), begin, strict=True):
                 values.append(clock() - start)
     return found
 
@@ -94,8 +88,9 @@ def main() -> None:
         for is_clipped, threshold in ((False, 2 * norm), (True, norm / 2)):
             clips = None, uc.ClipGradByGlobalNorm(threshold), paddle.nn.ClipGradByGlobalNorm(threshold)
             found = times([program(shapes, clip) for clip in clips])
-            cells = [ratio_text(*(each[clock] for each in found)) for clock in (0, 1)]
-            print(f"| {name} | {'yes' if is_clipped else 'no'} | {len(found[0][0])} | {' | '.join(cells)} |", flush=True)
+            cells = [name, "yes" if is_clipped else "no", str(len(found[0][0]))]
+            cells += [ratio_text(*(each[clock] for each in found)) for clock in (0, 1)]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

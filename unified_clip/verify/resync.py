@@ -26,9 +26,9 @@ POLL = 0.005
 """Seconds between two searches for the output of the old step."""
 
 HOW = (
-    "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, Paddle's "
-    "parameters). If the step computes with arrays, continue with the weights that yield returns, as in: weights = "
-    "(yield weights, gradients) or weights"
+    "Yield the parameters themselves (parameters and buffers of torch.nn.Module or views of them, tf.Variable, "
+    "parameters of Paddle). If the step computes with arrays, continue with the weights that yield returns, as in: "
+    "weights = (yield weights, gradients) or weights"
 )
 
 
@@ -100,8 +100,9 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
 def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], object] | None:
     """Return a function that assigns an array to a parameter.
 
-    Return None for a tensor that may be a copy: in PyTorch, if it is neither a parameter or buffer of a module, nor a view
-    of one, nor a leaf that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has no method `assign`.
+    Return None for a tensor that may be a copy: in PyTorch, if it is neither a parameter or buffer of a module, nor a
+    view of one, nor a leaf that requires a gradient. In Paddle, if it is no parameter. In other frameworks, if it has
+    no method `assign`.
 
     memory: A function that returns the result of `_memory_of_models`.
     """
