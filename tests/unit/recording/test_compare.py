@@ -347,6 +347,12 @@ def test_missing_eps(compared: Any) -> None:
     assert mistakes(compared([one], [{**other, "coef": 0.1 / (0.5 + 2e-6)}])) == []
 
 
+def test_coefficients_that_differ_by_the_rounding_of_the_threshold(compared: Any) -> None:
+    found = compared(*([line(1, {"a": 0.3, "b": 0.5}, threshold=each)] for each in (0.3, float(np.float32(0.3)))))
+    assert mistakes(found) == ["rounding"]
+    assert found.findings[0].sentence.endswith("follow the same formula, except for rounding; allow it with --max-ulp")
+
+
 def each_of(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
     """One call that clips each gradient by its own norm at 1."""
     norms = NORMS if norms is None else norms

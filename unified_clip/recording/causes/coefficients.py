@@ -100,20 +100,22 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if coefficients follow the same formula from equal norms, but a framework's function rounds one.
+    """Return a cause if coefficients follow the same formula from equal norms and thresholds, else None.
 
-    Return None otherwise, or if the coefficients are not the first difference.
+    They then differ by rounding, as by a framework's function. Norms count as equal up to NEAR ULP, and thresholds if
+    they are equal in float32. Return None, too, if the coefficients are not the first difference.
     """
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):
         return None
     if not have_one_threshold(pair.a, pair.b) or not all(is_by_formula(line) for _, line in lines):
         return None
-    rounded = [f"{line.call} of {run.name}" for run, line in lines if not is_by_formula(line, EXACT)]
+    functions = [f"{line.call} of {run.name}" for run, line in lines if not is_by_formula(line, EXACT)]
+    rounding = f"the rounding of {' and '.join(functions)}" if functions else "rounding"
     return Cause(
         "rounding",
-        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except "
-        f"for the rounding of {' and '.join(rounded)}; allow it with --max-ulp",
+        f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except for "
+        f"{rounding}; allow it with --max-ulp",
     )
 
 
