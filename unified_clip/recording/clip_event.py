@@ -32,9 +32,11 @@ def as_mapping(names: Any) -> Any:
 
 
 def make_namer(names: Any) -> Namer:
-    """Return a function that returns the name of a gradient: from the user's `names`, or else from the framework.
+    """Return a function that returns the name of a gradient.
 
-    The function returns None for a gradient without a name, and beyond the end of a list of names.
+    For a list of names, it returns the name at the gradient's position, or None beyond the end. For a dict or a model,
+    it returns the name of the gradient's parameter. Otherwise, and for a parameter that is not there, it returns the
+    name from the framework, or None.
 
     names: As for `record`, or a function from a `Leaf` to its name, which is returned unchanged.
 
@@ -92,7 +94,7 @@ class ByParameter:
 
 
 def _shape_of(gradients: Any, index: int) -> list[int | None]:
-    """Return the shape of a gradient, or [] if the number of its axes is unknown.
+    """Return the shape of a gradient, or [] if the number of its axes is unknown. An unknown length is None.
 
     For a sparse gradient, return the shape of its parameter. If this is unknown, return the shape of its stored rows.
     """
@@ -121,7 +123,8 @@ def unique_name(name: str, taken: Container[str]) -> str:
 def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int]:
     """Return {name: index} of the gradients that a clip covers. Each name is unique.
 
-    A gradient without a name gets its position as name, such as "0". A name that is taken gets a suffix, such as "#2".
+    A gradient without a name gets its position as name, such as "0". In a plain list with a gradient for each parameter
+    of the user's names, it gets the name at its position. A name that is taken gets a suffix, such as "#2".
 
     name_of: Returns the name of a gradient, or None if it has none.
     taken: The names that other clips of the call use. This function adds the new names.
@@ -140,7 +143,7 @@ def name_gradients(clip: Clip, name_of: Namer, taken: set[str]) -> dict[str, int
 def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str, Any]]:
     """Return {name: (dtype, copy of the gradient as an array)}. Leave out sparse gradients.
 
-    A complex gradient gets a last axis of length 2, for the real and the imaginary part.
+    A complex gradient gets a last axis of length 2, for the real and the imaginary part, and the dtype of these parts.
     """
     backend, copies = clip.gradients.backend, {}
     for name, index in names.items():
@@ -157,7 +160,8 @@ def copy_gradients(clip: Clip, names: Mapping[str, int]) -> dict[str, tuple[str,
 class ClipEvent:
     """The fields of a recorded clip. `complete_fields` adds the fields that depend on deferred `scalars`.
 
-    Keep this code short: a clip of long gradients removes it from the CPU's caches, so it is read from memory.
+    Keep this code short: a clip of long gradients removes it from the CPU's caches, so that the CPU reads it from
+    memory again after each clip.
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
@@ -234,8 +238,9 @@ class ClipEvent:
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
         """Record the norm of each gradient and of its weight, with the clip's `norm_type`, or 2 if it has none.
 
-        Record the fingerprints of weights whose names are in `new`. For a clip by value with bounds -c and c, also
-        record the largest absolute value of all gradients.
+        Outside graphs, also record the fingerprints of weights whose names are in `new`. For a clip by value with
+        bounds -c and c of gradients of one dtype, measure the largest absolute value of all gradients: it shows whether
+        the call clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -262,7 +267,11 @@ class ClipEvent:
             self._put(clip.path, self._greatest, "norm", clip.path.norm(math.inf))
 
     def _put_passed(self, clip: Clip, *, is_measured: bool) -> None:
-        """Record the norm that the caller passed, and measure that of the gradients if `is_measured`."""
+        """Record the norm that the caller passed.
+
+        If `is_measured`, also measure the norm of the gradients. Otherwise, or if the clip has no norm_type, record the
+        passed norm in its place.
+        """
         self._put(clip.path, self.fields, "passed_norm", clip.n)
         if not is_measured or clip.p is None:
             self._put(clip.path, self.fields, "norm", clip.n)
@@ -278,10 +287,10 @@ class ClipEvent:
             fields["fingerprints"] = fingerprints
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
-        """Record norms over all ranks, if the ranks have agreed to measure them together with the clip.
+        """Record the norm of each sharded gradient, over all its shards.
 
-        Norm types other than 1 and 2, and weights, are not measured. A rank may have only some of the gradients. Every
-        rank that has a gradient measures its norm.
+        Record nothing for norm types other than 1 and 2, and if the caller passed the total norm. Norms of weights, and
+        norms that cannot be computed, are left out. A rank records only the gradients that it has.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return
@@ -327,7 +336,10 @@ class ClipEvent:
             self.scalars.append(scalar)
 
     def _is_finite(self) -> bool | None:
-        """Return whether all measured norms, of the clip and of gradients, are finite, or None if there are none."""
+        """Return whether all measured norms are finite: those of the clip and of single gradients.
+
+        Return None if no norm was measured.
+        """
         norm, parameters = self.fields["norm"], self.fields.get("parameters")
         if self._measured and type(norm) is float and not parameters:
             return math.isfinite(norm)
@@ -350,10 +362,10 @@ def any_clipped(clipped: Sequence[bool | None]) -> bool | None:
 
 
 def merge_groups(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the groups that a call clipped into lines. Return the fields of each line.
+    """Merge the groups that a call clipped into lines of the recording. Return the fields of each line.
 
-    Each group with a total norm has a line of its own. Consecutive groups that clip per tensor or by value share a line
-    if their rule, threshold, eps and dtype are the same.
+    Each group with a total norm has its own line. Consecutive groups that clip per tensor or by value share a line if
+    their rule, threshold, eps and dtype are the same.
 
     groups: The fields of each group.
     """

@@ -34,7 +34,7 @@ class RecordingComparison:
     a: RecordedRun
     b: RecordedRun
     max_ulp: float
-    """Numbers that differ by up to this many units in the last place are the same."""
+    """Numbers that differ by up to this many units in the last place count as the same."""
 
     pairs: Sequence[CallPair]
     """The calls of both runs that were compared."""
@@ -87,19 +87,19 @@ def compare(
         a: The file of a recording.
         b: The file of the other recording.
         names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
-        max_ulp: Numbers that differ by up to this many units in the last place are the same.
+        max_ulp: Numbers that differ by up to this many units in the last place count as the same.
         labels: The name of each run in sentences. None: the name of the run's file.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: For runs of `verify`: a function that returns whether updates differ at a step or after it. Only
-            then is a difference between optimizers' settings reported. Calls keep their steps, and weights may differ
-            by rounding noise of any size.
+        has_effect: For runs of `verify`: a function that returns whether updates differ at a step or after it. A
+            difference between optimizers' settings at a step is reported only if it returns True. With this function,
+            calls keep their steps, and weights may differ by rounding noise of any size.
 
     Returns:
         The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
         RunError: A file is no recording, no call of a run has a result, the runs have no numbers to compare, or
-            `names` has a name that is in neither run.
+            `names` has a name that is in neither run, or mixes both directions.
 
     Example:
         >>> import tempfile

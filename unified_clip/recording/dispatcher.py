@@ -117,6 +117,7 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
 
     body: The function that implements the call.
     args: The arguments of the call. If the first one has an attribute `recorded_as`, the name begins with its value.
+        For the method `call`, the name is this value.
     """
     kind = getattr(args[0], "recorded_as", None) if args else None
     if kind is None:

@@ -76,7 +76,7 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. If one run has a call more than the other, it is the number of pairs."""
+    """The index of the pair of calls. It is the number of pairs if only one run has a call there."""
 
     first: Divergence
 
@@ -116,7 +116,7 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
     In each list, a divergence comes before its consequences.
 
-    max_ulp: Numbers that differ by up to this many ULP agree. From ROUNDING on, so does rounding noise.
+    max_ulp: Numbers that differ by up to this many ULP agree. If it is ROUNDING or more, all rounding noise agrees.
     """
     for differences in _all_divergences(pairs, max_ulp):
         yield [each for each in differences if not (each.is_noise and max_ulp >= ROUNDING)]
@@ -161,12 +161,12 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
 
 
 def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return the size of a parameter, or of parts of it, whose gradients are only rounding noise: (number of elements,
-    largest norm of the difference of both gradients).
+    """Return (number of elements, largest norm of the difference of both gradients) for a parameter whose gradients are
+    only rounding noise, or for its parts that have such gradients. Return (0, 0.0) for any other parameter.
 
-    Such a gradient has a true value of 0, as that of the bias of attention keys. What is recorded is at most ROUNDING
-    ULP of the total norm. Adam divides it by its own size, and so moves each element by up to the learning rate. SGD
-    multiplies it by the learning rate.
+    The exact value of such a gradient is 0, as for the bias of attention keys. The recorded norm is at most ROUNDING
+    ULP of the total norm. Adam divides the gradient by its own size, so each element moves by up to the learning rate.
+    SGD multiplies the gradient by the learning rate.
     """
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
@@ -177,7 +177,9 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
 
 
 def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether the gradients of both runs are at most ROUNDING ULP of the total norm, and not both 0."""
+    """Return whether the gradients of a parameter are at most ROUNDING ULP of the total norm in both runs, and not both
+    0. Return False for a parameter without a pair, and for None.
+    """
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
@@ -206,8 +208,9 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
     """Yield (parameter, number in call a, number in call b) for each number that both calls have at a stage.
 
-    The parameter is its name in call a, or "position N" if it has no name. It is None if the call has only one norm or
-    coefficient. If only one of the calls is in float64, the numbers of both are rounded to float32.
+    The parameter is its name in call a, or "position N" for a norm or coefficient without a name. It is None if the
+    call has only one norm or coefficient. If the dtypes of the calls differ, the numbers of both are rounded to
+    float32. Coefficients are rounded to float32 unless both calls are in float64.
 
     Yield nothing if the norm types of the calls differ. For norms and coefficients, also yield nothing if the rules or
     the numbers of norms differ. Coefficients that are unknown in one of the calls are left out.
@@ -222,7 +225,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) for each coefficient that only one call has.
 
-    Leave out a call that may not have changed its gradients, since its threshold is unknown.
+    Leave out a coefficient if the call without it may not have changed its gradients, since its threshold is unknown.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b
@@ -290,7 +293,7 @@ def _settings(pair: CallPair) -> Iterator[Divergence]:
 def _besides_numbers(pair: CallPair, stage: Stage) -> Iterator[Divergence]:
     """Yield the divergences without a distance between two calls at a stage.
 
-    At the stage "norm", these are gradients that only one call has, and another number of norms. At the stage
+    At the stage "norm", these are gradients that only one call has, and different numbers of norms. At the stage
     "coefficient", only one of the calls has a coefficient, or only one changes its gradients, although both have the
     same threshold.
     """

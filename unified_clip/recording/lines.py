@@ -40,11 +40,12 @@ def write_line(file: FileIO, line: dict[str, Any]) -> None:
 
     NaN and infinities are written as the strings "nan", "inf" and "-inf".
 
-    OSError: the disk is full, for example. Then write no more lines, because the last one may be incomplete.
+    OSError: the line cannot be written, for example because the disk is full. Then write no more lines, because the
+    last one may be incomplete.
     """
     text = encode(line)
     if "NaN" in text or "Infinity" in text:  # no JSON, or part of a name
         text = encode(_json.plain(line))
     data = text.encode() + b"\n"
     if file.write(data) < len(data):
-        raise OSError("only a part of a line was written. Free disk space")
+        raise OSError("only a part of a line was written")

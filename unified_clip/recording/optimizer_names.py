@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. A class outside them counts as the user's own. If its name contains
-the name of another class, both match: MyAdam matches Adam, and MyAdamW matches AdamW.
+"""The modules of the frameworks' own optimizers. Any other class counts as the user's own. It is compared with a
+framework's class if its name contains the name of that class: MyAdam with Adam, and MyAdamW with AdamW.
 """
 
 SETTINGS = (
@@ -19,7 +19,7 @@ def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> 
 
     is_users: Whether the class may be the user's own.
 
-    ValueError: a name is in no table of this module.
+    ValueError: a setting is not in SETTINGS. Or, without `is_users`, the class is in none of LIBRARIES.
     """
     if unknown := sorted(settings - {*SETTINGS}):
         raise ValueError(

@@ -15,7 +15,7 @@ from .optimizer_names import LIBRARIES
 from .runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 
 VARIANT = re.compile(r"AdamW(?![a-z])|NAdam|RAdam|Adamax|^(?:adamw|nadamw?|radam|adamaxw?)$")
-"""The classes whose names contain "Adam", in the name of a class."""
+"""Matches the name of a class that is a variant of Adam, such as AdamW or MyAdamW."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
 """Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
@@ -68,7 +68,10 @@ def _counts_calls(run: RecordedRun) -> bool:
 
 
 def _are_of_one_call(line: RecordedCall, later: RecordedCall) -> bool:
-    """Return whether two lines can be of one call, which has one name and duration. A framework's call has one line."""
+    """Return whether two lines can be of one call: they have the same name and duration.
+
+    A call of a framework's own function has only one line.
+    """
     return not later.watched and (line.call, line.seconds) == (later.call, later.seconds)
 
 
@@ -230,8 +233,8 @@ def _left_out(run: RecordedRun, other: RecordedRun, step: int) -> Cause:
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
     """Return whether the clip calls of a step clip the same gradients again and again.
 
-    Positions do not show which gradients a call has. Then there have to be as many calls for each backward pass as
-    `other`, the calls of the other run, has in the step.
+    Their gradients must have the same shapes and names. Without names, or if `other`, the calls of the other run, are
+    several, each backward pass of the step must also have as many calls as `other` has.
     """
     count = len(other)
     is_same = all(itertools.starmap(_have_equal_shapes, zip(lines, itertools.cycle(lines[:count]), strict=False)))

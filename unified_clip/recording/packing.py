@@ -26,9 +26,9 @@ def packed(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Join the parts of packed parameters of two calls. Return both calls, and the names of all paired parameters.
 
-    The parameters that `names` lacks are walked through in order. A parameter of one call is paired with the next
-    parameters of the other call that together have as many elements. If this does not pair all of them, or if the calls
-    have norms of single gradients, return the arguments unchanged.
+    Parameters that `names` lacks are paired in order: a parameter of one call with the next parameters of the other
+    call that together have as many elements. If this does not pair all of them, or if a call does not clip by the total
+    norm or by value, return the arguments unchanged.
     """
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]
@@ -51,9 +51,9 @@ def elements(call: RecordedCall) -> float:
 
 
 def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the smallest (positions in a, positions in b), in order, whose sizes add up to the same number.
+    """Split two lists of sizes into the smallest parts with equal sums. Yield (positions in a, positions in b) of each.
 
-    Yield nothing if a size is unknown, or if both lists have different sums.
+    Yield nothing if a size is unknown, or if the two lists have different sums.
     """
     if None in (*a, *b) or sum(map(int, filter(None, a))) != sum(map(int, filter(None, b))):
         return

@@ -38,7 +38,8 @@ class CallPair:
     """The greatest learning rate of the step if its optimizers are Adam or similar, else 0."""
 
     gain: float = 0.0
-    """The greatest distance by which SGD moves a weight per gradient: learning rate / (1 - momentum). Else 0."""
+    """The greatest learning rate / (1 - momentum) of the steps of SGD or similar optimizers, or 0 without such steps.
+    One gradient moves a weight by this many times its size in the end."""
 
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
@@ -47,7 +48,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
     rate: The learning rate of all steps. None: the recorded learning rates, or 0.
 
-    RunError: `names` has a name that is in neither run.
+    RunError: `names` has a name that is in neither run, or mixes both directions.
     """
     names = _from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
@@ -63,11 +64,11 @@ ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "
 """Parts of the names of optimizers whose step does not depend on the size of the gradient."""
 
 PROPORTIONAL = ("sgd", "momentum", "gradientdescent")
-"""Parts of the names of optimizers whose step is a multiple of the gradients, if no part in ADAPTIVE fits."""
+"""Parts of the names of optimizers whose step is proportional to the gradients. A part in ADAPTIVE takes precedence."""
 
 
 def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
-    """Return {step: greatest learning rate of both runs}. The learning rate of an optimizer not in ADAPTIVE is 0."""
+    """Return {step: greatest learning rate of both runs}. An optimizer that is not in ADAPTIVE counts as 0."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
         rates[step.step] = max(rates.get(step.step, 0.0), _greatest(step, "lr") if _is_of(step, ADAPTIVE) else 0.0)
@@ -93,7 +94,7 @@ def _greatest(step: OptimizerStep, name: str) -> float:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair the parameters of two calls as `match_parameters` does, but not by a shape of which one call has more."""
+    """Pair the parameters of two calls as `match_parameters` does, but by shape only if both have it equally often."""
     matched = match_parameters(a.parameters, b.parameters, names)
     counts = [Counter(sorted_shape(each.shape) for each in call.parameters.values()) for call in (a, b)]
     return {
@@ -126,7 +127,7 @@ def read_names(path: Path) -> Names:
             raise RunError(f"{path}, {name}: {_not_a_string(name, other)}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: two names stand for {repeated[0]!r}. Keep one of these lines.", "UC503")
+        raise RunError(f"{path}: several lines have the value {repeated[0]!r}. Keep one of them.", "UC503")
     return names
 
 
@@ -188,7 +189,7 @@ def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
     ]  # fmt: skip
     run, name, known = min(unknown, key=len)[0]
     near = difflib.get_close_matches(name, known, MOST_NEAR) or sorted(known)[:MOST_NEAR]
-    remedy = f"Its parameters include {', '.join(near)}. Correct the name."
+    remedy = f"This run has parameters such as {', '.join(near)}. Correct the name."
     if not known:
         remedy = "This run has no norms of parameters. Record it with --norms, in Python norms=True."
     elif name in in_a | in_b:

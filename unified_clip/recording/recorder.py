@@ -51,7 +51,7 @@ def record(
     Raises:
         TypeError: An argument has the wrong type.
         ValueError: gradients_every is below 1, or a name is repeated.
-        FileExistsError: The file exists, on entering the `with` block.
+        FileExistsError: The file exists, on entering the `with` block. OSError: it cannot be created.
 
     Source: none, it is our own.
 
@@ -288,7 +288,7 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write a line for each group that a call clipped, or one line if there are no groups. Each line has the fields
+        """Write the lines of a call (see `merge_groups`), or one line if it has no groups. Each line has the fields
         `head` and `tail`. If the file cannot be written, close it and warn.
         """
         with self._lock:

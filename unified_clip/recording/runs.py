@@ -48,7 +48,8 @@ class Parameter(Table):
     """The norm of the weight; None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
-    """Fingerprints of the order of the weight's elements at its first call: see `arrangement.arrangement`."""
+    """Fingerprints of the order of the weight's elements, at the first call that clips its gradient. See
+    `tensors/arrangement.py`."""
 
     @property
     def elements(self) -> int | None:
@@ -81,14 +82,14 @@ class RecordedCall(Table):
     """The dtype of the norm."""
 
     count: Annotated[int, Field(ge=0)] | None = None
-    """The number of gradients."""
+    """The number of gradients that the call clips."""
 
     norm: Real | list[Real] | None = None
     """The norm before the clip: a number for the rule "global", else a list in the order of the gradients."""
 
     coef: Real | list[Real | None] | None = None
-    """The coefficient of the gradients, in float64. For a watched call, a coefficient is None if no factor explains the
-    clipped gradients, or the threshold is not a single number."""
+    """The coefficient, in float64: a number for the rule "global", a list for "each" and "slices", None for "value". A
+    coefficient of a watched call is None if no factor explains the results, or the threshold is not a single number."""
 
     clipped: bool | None = None
     nan: int | None = None
@@ -96,7 +97,7 @@ class RecordedCall(Table):
     """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
 
     seconds: Real | None = None
-    """Duration of the call on the host, without recording; None inside a graph."""
+    """Duration of the call on the host, without recording; None inside a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
     """Gradients by name; empty if no norms were recorded."""
@@ -121,7 +122,8 @@ class RecordedCall(Table):
     """How many gradients are sparse, if a framework's function clips them."""
 
     watched: bool = False
-    """Whether the call is of a framework's own function. Then `coef` has the rounding errors of that function."""
+    """Whether the call is of a framework's own function. In recordings of `verify`, `coef` is then computed from the
+    results, and has their rounding errors."""
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""
@@ -140,7 +142,7 @@ class RecordedCall(Table):
     """Whether a watched call clipped gradients; None if that is unknown."""
 
     error: str | None = None
-    """The exception that the call raised; then the other fields are None."""
+    """The exception that the call raised. Then all fields about the clip are missing."""
 
     process: Annotated[int, Field(ge=0)] = 0
     """The index of the call's process in `processes` of the header."""
@@ -195,9 +197,7 @@ class OptimizerStep(Table):
     """The class of the optimizer, such as `torch.optim.SGD`."""
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. With several parameter groups: the learning rates of all groups, and
-    the other settings of the first.
-    """
+    """The learning rate (`lr`) and other settings. One that differs between parameter groups has the values of all."""
 
     backward_calls: int | None = None
     """The number of backward passes since the previous step."""
@@ -209,10 +209,11 @@ class OptimizerStep(Table):
     """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown."""
 
     decayed: tuple[int, int] | None = None
-    """If only some parameters have weight decay: their number of elements, and that of all changed parameters."""
+    """If only some parameters have weight decay: the number of elements with weight decay, and the number of elements
+    of all changed parameters. Else None."""
 
     clips: Annotated[int, Field(ge=0)] | None = None
-    """The number of clip calls since the previous step, if a graph reports calls in any order."""
+    """The number of clip calls since the previous step, if a graph may report calls in another order. Else None."""
 
     repeated_rows: Annotated[int, Field(ge=0)] | None = None
     """How many gradients the optimizer got as IndexedSlices with repeated rows, or None if that is unknown."""
@@ -270,7 +271,7 @@ class RecordedRun(Table):
     """The name of the run in printed sentences."""
 
     recorded: int
-    """The number of calls in the file. `lines` has fewer if the calls of a loop were merged."""
+    """The number of calls of the first process. `lines` has fewer if the calls of a loop were merged."""
 
     others: tuple[tuple[RecordedCall, ...], ...] = ()
     """The calls of the other processes, by process."""

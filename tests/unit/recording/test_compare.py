@@ -193,7 +193,7 @@ def test_parameters_are_matched_by_a_map_in_either_direction(compared: Any, tmp_
 
 def test_a_map_with_a_name_that_nobody_has_is_refused(compared: Any) -> None:
     with pytest.raises(
-        runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. Its parameters include a, b, c"
+        runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. This run has parameters such as a, b, c"
     ):
         compared([line(1)], [line(1)], names={"d": "a"})
     with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
@@ -206,7 +206,7 @@ def test_a_map_in_both_directions_is_refused(compared: Any) -> None:
         runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of one run"
     ):
         compared([line(1)], [other], names={"a": "x", "y": "b"})
-    with pytest.raises(runs.RunError, match=r"has 'bb', which is no parameter of .*a.jsonl\. Its parameters include b"):
+    with pytest.raises(runs.RunError, match=r"has 'bb', .* of .*a.jsonl\. This run has parameters such as b"):
         compared([line(1)], [other], names={"x": "a", "y": "bb"})
 
 
@@ -216,7 +216,7 @@ def test_a_map_in_both_directions_is_refused(compared: Any) -> None:
         ("a = ", "map.toml"),
         ("a = 1", 'map.toml, a: its value is not a string. Put both names in quotes: "a" = "its name'),
         ("fc.weight = 'x'", r'fc: this is a table.* such as "fc.weight" = "its name .* such as \[fc\]\.'),
-        ("a = 'c'\nb = 'c'", "two names stand for 'c'. Keep one"),
+        ("a = 'c'\nb = 'c'", "several lines have the value 'c'. Keep one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
     ids=["no value", "a number", "a table", "two of one name", "nested"],

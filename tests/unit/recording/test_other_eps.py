@@ -149,7 +149,7 @@ def test_an_eps_without_effect_or_beside_other_gradients_is_no_cause(compared: C
 def test_a_difference_that_only_the_eps_precedes_can_follow_from_it(compared: Compared) -> None:
     jump = call(3, {"w": 2.1, "b": NEAR}, 1e-6)
     printed = sentences.lines(compared(OLD, [*NEW[:2], jump]))
-    assert "This difference can follow from the other eps at step 1." in printed
+    assert "This difference can follow from the different eps at step 1." in printed
     assert not any(line.startswith("Ruled out") for line in printed)
 
 

@@ -232,7 +232,7 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     fewer = {**clip(1, "critic"), "parameters": {"critic.a": whole["parameters"]["critic.a"]}, "norm": 3.0, **changes}
     (cause,) = compared(tmp_path, [{**fewer, "coef": 1 / 3, "count": 1}], [whole]).findings
     assert cause.kind == "left out"
-    assert ("by need_clip=False, then new.jsonl lacks it" in cause.sentence) == named
+    assert ("by need_clip=False, leave them out in new.jsonl, too" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
 
 

@@ -1,7 +1,7 @@
 """Find the causes of a divergence between two runs. `docs/recording.md` lists them.
 
-Each check compares the numbers of the first pair of calls that differ. Norms are recorded before the clip, so at this
-pair no earlier difference has affected them.
+Each check compares the numbers of one pair of calls. Norms are recorded before the clip, so no earlier difference has
+affected the norms of the first pair that differs.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ def _excluded(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
         return ""
     return (
-        f". If {run.name} leaves them out on purpose, by need_clip=False, then {other.name} lacks it: with "
+        f". If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. With "
         "unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a PyTorch "
-        "model loses it. PyTorch's own functions ignore it: pass them the other parameters only"
+        "model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
     )
 
 

@@ -35,8 +35,8 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
 
-    A difference of optimizers' steps is left out if a call has the same kind of cause. A divergence without a cause may
-    get one by elimination.
+    A difference of optimizers' steps is left out if a call has the same kind of cause, or a kind that SHOWN_BY has for
+    it. A divergence without a cause may get one by elimination.
 
     points: The divergences of calls, with both runs.
     explained: The causes of the divergences in `points`.
@@ -63,9 +63,9 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
-    A difference that acts before the clip is yielded if numbers of its step differ. Any other difference is yielded if
-    numbers of a later step differ. Both are also yielded if these numbers were not compared. A difference in clips is
-    always yielded. The numbers are those in CHANGED.
+    A difference that acts before the clip is yielded if numbers of its step differ by more than ROUNDING ULP. Any other
+    difference is yielded if numbers of a later step do. Both are also yielded if these numbers were not compared. A
+    difference in clips is always yielded. The numbers are those in CHANGED.
 
     has_effect: As for `compare`. If given, it decides on differences that act after the clip.
     """
@@ -95,8 +95,8 @@ def _accumulated(
 
     Return (explained, steps), without what was removed:
 
-    - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients",
-      and advise to divide the losses.
+    - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients".
+      If the run with more passes has the larger gradients, advise to divide its losses.
     - If the gradients have another cause, remove the difference in backward passes.
     - If they have no cause, or if the numbers of backward passes are equal, remove nothing.
     """

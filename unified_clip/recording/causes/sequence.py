@@ -125,7 +125,7 @@ def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | N
 def shifted(point: DivergencePoint) -> Cause | None:
     """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None.
 
-    All calls from the divergence on have to agree, with at least three different norms.
+    All calls by the total norm from the divergence on have to agree, with at least three different norms.
     """
     for run, other in point.both_ways():
         for shift in (1, 2):
@@ -144,10 +144,10 @@ def shifted(point: DivergencePoint) -> Cause | None:
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run has fewer clip calls in the step, which clip only some gradients of the other run.
+    """Return a cause if one run has fewer clip calls in the step, and leaves out some gradients of the other run.
 
-    The norms of these calls have to be norms of calls of the other run. No other call may have these norms, too: it may
-    clip the same gradients again.
+    Each call of this run must have the norms of a call of the other run. Return None otherwise, or if another call of
+    the other run has such norms, too: it may clip the same gradients again.
     """
     for run, other in point.both_ways():
         few, rest = (calls_of_number(each, point.first.step) for each in (run, other))
@@ -190,8 +190,8 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 def per_tensor(point: DivergencePoint) -> Cause | None:
     """Return a cause if one run clips by the total norm, and the other per tensor or per group, else None.
 
-    The norms of the tensors or groups have to combine to the total norm, so that the gradients are the same. Return
-    None if the total norm is not a 2-norm.
+    If the norms of the tensors or groups combine to the total norm, a 2-norm, the gradients are the same. Otherwise,
+    return the result of `_split_by_counts`.
     """
     for run, other in point.both_ways():
         line, rest = call_at(run, point.index), _calls_of_a_step(point, other)
@@ -288,8 +288,8 @@ def _calls_of_a_step(point: DivergencePoint, run: RecordedRun) -> Sequence[Recor
 def _norms_up_to(total: float, lines: Sequence[RecordedCall]) -> tuple[list[float], int]:
     """Return (norms of the first calls, number of these calls). Stop when the combined 2-norm reaches `total`.
 
-    Return ([], 0) if the combined norm does not reach `total` before the end, or before a call with other norms than
-    those of tensors or a total norm.
+    Return ([], 0) if the combined norm does not reach `total` before the end, or before a call whose rule is neither
+    "global" nor "each".
     """
     norms: list[float] = []
     combined = 0.0

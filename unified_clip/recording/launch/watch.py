@@ -33,7 +33,7 @@ MOST_ROWS = 8
 """At most this many processes are shown."""
 
 SHARE = 3
-"""The view takes at most one line in this many lines of a terminal."""
+"""The view takes at most a third of the lines of a terminal."""
 
 COLUMNS = ("rank", "step", "norm", "threshold", "clipped", f"last {RECENT}", "loss", "learning rate")
 

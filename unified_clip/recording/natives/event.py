@@ -40,7 +40,7 @@ class NativeEvent:
         """Measure the gradients before the call, if the recording has norms, or the norm of the clip is unknown.
 
         The norm is known if the caller passed it or the function returns it. Sharded gradients of PyTorch are not
-        measured.
+        measured if the function returns the norm.
 
         recorder: The `CallRecorder` of the recording.
         returns_norm: Whether the function returns the norm.
@@ -88,12 +88,15 @@ class NativeEvent:
         return Deferred(lambda: [each.values() for each in later], lambda: all(each.ready() for each in later))
 
     def set_stored(self, norms: float | list[float] | None) -> None:
-        """Add the norm over the stored rows of sparse gradients, if the function may clip by it."""
+        """Add the norm over the stored rows of sparse gradients. For None, do nothing.
+
+        norms: The result of `norm_of_rows`.
+        """
         if norms is not None:
             self.fields["stored_norm"] = norms
 
     def end(self, returned_norm: Any) -> None:
-        """Add the norm that the function returned, if it returns one."""
+        """Add the norm that the function returned. For None, do nothing."""
         if returned_norm is None:
             return
         if isinstance(returned_norm, float):
@@ -126,7 +129,9 @@ class NativeEvent:
         return fields
 
     def _measure(self, tensors: Tensors, recorder: Any) -> None:
-        """Measure the norms by which the call clips. If the recording has norms, also measure every gradient.
+        """Measure the exact norms by which the call should clip, unless it clips by value.
+
+        If the recording has norms, also measure every gradient.
 
         ValueError: several ranks own the gradients.
         """

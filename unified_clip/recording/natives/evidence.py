@@ -140,9 +140,10 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
 
 
 def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[float] | None:
-    """Return the norm over the stored rows of sparse gradients. For the rule "each", return the norm of each gradient.
+    """Return the norm that a call measures if it does not sum the repeated rows of sparse gradients first.
 
-    Return None if it equals the exact norm, in which repeated rows are summed.
+    For the rule "each", return a list with the norm of each gradient. Return None if the result equals the exact norm,
+    if no gradient is sparse, or for another rule than "global" and "each".
     """
     if not observed.rows or call.rule not in ("global", "each"):
         return None
@@ -158,7 +159,8 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
     """Return (tensors before, tensors after) the product with the coefficient.
 
-    For a sparse gradient, these are its stored rows: repeated rows are summed after their products were rounded.
+    For a sparse gradient whose result is sparse, too, these are the stored rows: the function multiplies and rounds
+    them before repeated rows are summed.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -176,7 +178,10 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return {name of the gradient: (dtype, array)}. A complex tensor has the dtype of its real part."""
+    """Return {name of the gradient: (dtype, array)} for these tensors. The dtype of complex numbers is that of a part.
+
+    tensors: The tensors before or after the call.
+    """
     return {name: (PARTS.get(each.dtype, each.dtype), each.array) for name, each in _named(observed, tensors).items()}
 
 

@@ -100,7 +100,10 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _class_name(optimizer: Any) -> str:
-    """Return the name of the optimizer's class, or of Keras' class whose update a user's class inherits."""
+    """Return "keras.optimizers." and the name of the class that defines the update of an optimizer.
+
+    This is Keras' class, unless a class of the user has its own `update_step`.
+    """
     kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras.") or _has_update(kind)]
     return f"keras.optimizers.{kinds[0].__name__}"
 
@@ -116,7 +119,10 @@ def _updates_weights(optimizer: Any) -> Any:
 
 
 def _repeated_rows(optimizer: Any, grads: Sequence[Any]) -> Any:
-    """Return how many gradients are IndexedSlices with a repeated row. Accumulated gradients are dense."""
+    """Return how many gradients are IndexedSlices with a repeated row.
+
+    Return 0 on other backends than TensorFlow, and if the optimizer accumulates gradients, which makes them dense.
+    """
     if keras.backend.backend() != "tensorflow" or optimizer.gradient_accumulation_steps:
         return 0
     from . import tensorflow

@@ -131,10 +131,10 @@ def record_step(
 ) -> None:
     """Record a step of an optimizer, with the losses since the previous step. Leave out settings without numbers.
 
-    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`.
+    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`, unless `is_users`.
     settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
-    passes: The other known fields: `backward_calls`, `cleared`, `changed`, `clips` and `decayed`.
-    is_users: Whether the class may be the user's own. Then its module may be any.
+    passes: Other fields of `OptimizerStep` that are known, such as `backward_calls` and `cleared`.
+    is_users: Whether the class may be the user's own.
 
     ValueError: a name is unknown.
     """

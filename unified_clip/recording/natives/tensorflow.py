@@ -200,7 +200,7 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 
     Do nothing in a graph for XLA, or in a graph that is not of a function.
 
-    after: Variables. In a graph, what writes them runs before `receive`.
+    after: Variables. In a graph, the operations that write them run before `receive`.
     """
     if tf.executing_eagerly():
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
@@ -285,7 +285,9 @@ def _is_sparse(tensor: Any) -> bool:
 
 
 def _rows(present: Sequence[Sequence[Any]], index: int) -> tuple[Any, Any]:
-    """Return the stored rows of a sparse gradient before and after a clip. None after it if the result is not sparse.
+    """Return (stored rows of a sparse gradient before a clip, stored rows of its result).
+
+    The second is None if the result is not sparse, or not needed.
 
     present: The gradients before the clip, and those after it, if a recording needs them.
     """

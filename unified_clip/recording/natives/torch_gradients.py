@@ -14,7 +14,7 @@ State = tuple[int, int]
 
 
 class GradientVersions:
-    """The identity and the version of each gradient at the end of the last backward pass.
+    """The identity and the version of each gradient at the end of the last backward pass, or after it was unscaled.
 
     PyTorch raises the version of a tensor with each change in place.
     """

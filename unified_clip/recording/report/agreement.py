@@ -21,7 +21,10 @@ def agreements(comparison: RecordingComparison) -> list[str]:
 
 
 def largest_differences(comparison: RecordingComparison) -> list[str]:
-    """Return the sentences of `agreements` if all differences of the runs are within `max_ulp`, else []."""
+    """Return the sentences of `agreements` if the runs are the same, but some numbers differ by up to `max_ulp`.
+
+    Else return [].
+    """
     if comparison.first is not None or not any(each.greatest_ulps for each in comparison.agreements):
         return []
     return agreements(comparison)
@@ -52,10 +55,10 @@ Pairs = list[tuple[Numbered, Numbered]]
 
 
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
-    """Return (a sentence, the pairs without a division of the losses by their number in each step), or None.
+    """Return (a sentence, pairs) if only one run divides its losses by the number of losses in a step, else None.
 
-    The losses of the first step have to show that only one run divides them, since no update has changed them. Return
-    None, too, if the steps of the runs have different numbers of losses.
+    In the returned pairs, these losses are multiplied by that number. The losses of the first step have to show the
+    division, since no update has changed them. Return None, too, if steps have different numbers of losses.
     """
     runs = (comparison.a, comparison.b)
     counts = {len(step.losses) for run in runs for step in run.optimizer_steps}

@@ -97,12 +97,12 @@ class Run(ReportModel):
 
     frameworks: list[str]
     functions: dict[str, int]
-    """The number of compared calls by function."""
+    """The number of calls of the first process, by function. Calls of a loop that were merged count as one."""
 
     optimizers: list[str]
     steps: int
     clipped: int
-    """How many of the compared calls clipped a gradient."""
+    """How many of these calls clipped a gradient."""
 
     norms: bool
     """Whether the norms of all parameters were recorded."""
@@ -121,7 +121,7 @@ class ComparisonReport(ReportModel):
     b: str
     same: bool
     calls: list[int]
-    """The number of recorded calls of both runs."""
+    """The number of recorded calls of each run, in the first process."""
 
     compared: int
     torn: list[bool]

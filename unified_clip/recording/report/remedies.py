@@ -16,7 +16,7 @@ REMEDIES: dict[CauseKind, str] = {
     'unified_clip.torch.GradientClipByGlobalNorm(c).clip_(group["params"])` clips per group, as Paddle does, and '
     "`clip_grad_norm_(model.parameters(), c)` by the total norm. The order of the groups does not matter.",
 }
-"""The advice about a cause, by kind, for causes whose sentence has no advice. That of another eps is below."""
+"""The advice about a cause, by kind, for causes whose sentence has no advice. EPS_REMEDIES is for another eps."""
 
 EPS_REMEDIES = {
     "global": "To have the same eps on both sides, use functions of one family. PyTorch: "

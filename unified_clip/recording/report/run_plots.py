@@ -56,7 +56,7 @@ class Frame:
         return self.at(number)
 
     def at(self, place: float) -> float:
-        """Return the y coordinate of a place between `low` and `high`. Places below `low` have that of `low`."""
+        """Return the y coordinate of a place between `low` and `high`. A place below `low` is drawn at `low`."""
         return FLOOR - (FLOOR - TOP - 14) * (max(place, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:

@@ -169,8 +169,8 @@ def _as_before(cause: Cause, step: int) -> str:
 def notes(comparison: RecordingComparison) -> list[str]:
     """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    Others are added about another eps that no reported difference has as its cause, and about what was not compared. If
-    a difference has no cause, a sentence explains how to record the norms of parameters.
+    Others are about an eps that differs without being the cause of a reported difference, and about what was not
+    compared. If a difference has no cause, and a run has no norms of parameters, one explains how to record them.
     """
     if comparison.first is None:
         same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
@@ -206,7 +206,7 @@ def _unexplained(comparison: RecordingComparison, divergence: Divergence) -> str
         return f"This difference can follow from the one at step {steps[0].step}."
     step = step_of_other_eps(comparison)
     is_later = step is not None and step <= divergence.step
-    return f"This difference can follow from the other eps at step {step}." if is_later else UNEXPLAINED
+    return f"This difference can follow from the different eps at step {step}." if is_later else UNEXPLAINED
 
 
 def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
@@ -223,9 +223,9 @@ def _first_unexplained(comparison: RecordingComparison) -> Divergence | None:
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if thresholds are the only reported difference, but changed no coefficient. Else return [].
+    """Return [a sentence] if only thresholds are reported to differ, but changed no coefficient. Else return [].
 
-    Also return [] if no other number of the runs differs.
+    Also return [] if no weight, gradient or norm differs.
     """
     by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
     later = {stage: step for stage, step in by_stage.items() if step is not None}
@@ -242,7 +242,8 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
 
-    Return [], too, if the runs are the same, or differ first in something else than a weight, a gradient or a norm.
+    Return [], too, if the runs are the same, or differ first in something else than a weight, a gradient, a norm, or a
+    threshold that had no effect.
     """
     if without_effect := _without_effect(comparison):
         return without_effect
