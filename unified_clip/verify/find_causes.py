@@ -97,7 +97,7 @@ def _other_weights(pairing: StepPairing) -> Cause | None:
 def _changed_after_clip(
     rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording], max_ulp: float
 ) -> Cause | None:
-    """Return a cause if gradients differ first that are not the results of their clip calls, else None."""
+    """Return a cause if clipped gradients differ first, and are not the results of the clip calls, else None."""
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp)[0] != "tensors":
         return None

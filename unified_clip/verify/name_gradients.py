@@ -120,9 +120,10 @@ class NameMatcher:
         }
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
-        """Return {name in the recording: name of the parameter} for a sparse gradient, which has rows of its parameter.
+        """Return {name in the recording: name of the parameter} for sparse gradients without a name in `names`.
 
-        Return {} if several gradients, or several parameters, have no name in `names` and as many columns as it.
+        A sparse gradient may have only some rows of its parameter. It gets the name of the only free parameter with its
+        columns. No other gradient without a name may have these columns.
         """
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
@@ -225,7 +226,7 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording.
 
     If they were not stored, compute them from the gradients before the call. Return {} if these were not stored
-    either, or if the coefficients are unknown, as for a clip by slices.
+    either, or if the coefficients are unknown, as for a clip per slice.
     """
     if line.after:
         return safetensors.load(directory / line.after)
@@ -248,8 +249,8 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient of a call. Return [] if they are unknown, or for a clip by value or by
-    slices.
+    """Return the coefficient of each gradient of a call. Return [] if they are unknown, or for a clip by value or per
+    slice.
     """
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()

@@ -105,7 +105,11 @@ def normalize(
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
-    """Return {id of a line: the lines of this call at all steps}, at the same place among equal calls of their step."""
+    """Return {id of a line: the lines of the same call at all steps}.
+
+    Lines are of the same call if they have the same function, names and shapes. The first such line of a step belongs
+    to the first one of every other step, the second one to the second one, and so on.
+    """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()
     for line in lines:

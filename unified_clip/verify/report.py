@@ -206,7 +206,12 @@ def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:
 
 
 def _numbers(numbers: Sequence[float | None], which: Any) -> str:
-    """Return the smallest or largest number as text. A coefficient is None if no factor explains the gradients."""
+    """Return the smallest or largest number as text, "-" if there are none, and "none fits" if all are None.
+
+    A coefficient is None if no factor explains the gradients.
+
+    which: `min` or `max`.
+    """
     known = [number for number in numbers if number is not None]
     if not known:
         return "none fits" if numbers else "-"

@@ -41,7 +41,7 @@ class StepComparison:
     """`old` and `new` are the recorded clip calls of the old and of the new training step."""
 
     norm: Distance | None
-    """The distance of both total norms. Here and below, None means that there is nothing to compare on one side."""
+    """The largest distance of two norms by which both clip. Here and below, None means that nothing can be compared."""
 
     coefficient: Distance | None
     parameters: TensorComparison
@@ -50,7 +50,7 @@ class StepComparison:
     that is unknown on one side counts as the same."""
 
     losses: tuple[float | None, float | None] = (None, None)
-    """The losses that the old and the new training step yield. None for a training step that yields no loss."""
+    """The losses that the old and the new training step yield. None if a training step yields no loss at this step."""
 
     @property
     def has_clip(self) -> bool:
