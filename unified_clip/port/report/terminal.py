@@ -1,4 +1,4 @@
-"""Print a report of ported code, in colour on a terminal.
+"""Print a report of ported code, in color on a terminal.
 
 A long text is printed once. After that, the report names the place where the text was first printed.
 """
@@ -38,7 +38,7 @@ def show(report: Report) -> None:
 
 
 def as_text(report: Report) -> str:
-    """Return a report as text without colours."""
+    """Return a report as text without colors."""
     file = io.StringIO()
     _print(report, Console(file=file, highlight=False, force_terminal=False, no_color=True))
     return file.getvalue()

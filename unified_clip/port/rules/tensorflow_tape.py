@@ -41,7 +41,8 @@ HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_we
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
 IN_PLACE = "After the step, gradients are clipped: check code that reads them. TensorFlow does not change them."
 OFF_WHEN_RUN = (
-    "Keras 3 does not clip with a limit of 0 or None, but unified_clip does: check that the limit is neither."
+    "Keras 3 does not clip with a limit of 0 or None. With 0, the new code sets all gradients to 0, and with None, it "
+    "raises an error: check that the limit is neither."
 )
 
 

@@ -15,7 +15,7 @@ MAX_CHAIN = 1000
 """Source with more conditions, operators, calls or strings in a row than this is rejected."""
 
 MAX_DEPTH = 200
-"""Source with more nested brackets is rejected. Python rejects it, too."""
+"""Source with brackets nested deeper than this is rejected. Python rejects it, too."""
 
 MAX_TEXT = 100
 """Strings up to this length may be names of attributes. Longer strings are skipped."""

@@ -184,7 +184,7 @@ def method_of(call: cst.Call) -> str:
 
 
 def owner_of(call: cst.Call) -> cst.BaseExpression:
-    """Return the object whose method is called. The call has to be one of a method."""
+    """Return the object whose method is called. The call has to call a method, or another name with a dot."""
     return cast(cst.Attribute, call.func).value
 
 
