@@ -123,8 +123,9 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """Return whether a call of getattr may return one of these clips.
 
     It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, two
-    conditions must hold. For every call of the result, `clips` has a class or an in-place function that accepts its
-    arguments. And no name around the call of getattr, such as "layer" or "loss", rules a clip out.
+    conditions must hold. For every call of the result, `clips` has an entry that accepts its arguments, other than a
+    function that returns clipped tensors. And no name around the call of getattr, such as "layer" or "loss", rules a
+    clip out.
     """
     calls = _calls_of(module, call)
     gradients = Gradients(module)

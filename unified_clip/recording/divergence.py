@@ -34,7 +34,8 @@ class Divergence:
     a: object
     b: object
     parameter: str | None = None
-    """The name of the parameter in the first run, or its position if no names were recorded."""
+    """The name of the parameter in the first run, or its position if no names were recorded. For a setting of an
+    optimizer, the name of the setting. None for any other divergence."""
 
     ulps: float | None = None
     relative: float | None = None

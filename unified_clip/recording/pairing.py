@@ -248,9 +248,9 @@ def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
 
 
 def _tensor_count(line: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor.
+    """Return the number of gradients of a call that clips per tensor or by value.
 
-    Return 0 if it has another rule, or the number is unknown.
+    Return 0 if the call has another rule, or the number is unknown.
     """
     if line.rule == "value":
         return len(line.parameters)
@@ -258,10 +258,10 @@ def _tensor_count(line: RecordedCall) -> int:
 
 
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
-    """Return the number of gradients that a call clips per tensor, as `_tensor_count` does.
+    """Return the number of gradients of a call, to compare it with a loop that clips one gradient per call.
 
-    If the call clips by the total norm, and `other`, a call of the other run, clips by value, return the number of all
-    gradients of the call, or 0 if it is unknown.
+    This is the result of `_tensor_count`. However, if the call clips by the total norm, and `other`, a call of the
+    other run, clips by value, return the number of all gradients of the call, or 0 if it is unknown.
     """
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)

@@ -13,8 +13,8 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""Fingerprints of a weight: with its own order of axes, without axes, and with each other order that it may have in
-another framework.
+"""Fingerprints of a weight. The first is for its own order of axes, and the second for the flat sequence of its
+elements, without axes. The others are for each other order of axes that it may have in another framework.
 """
 
 Order = Literal["same", "transposed", "reshaped", "other"]
@@ -29,7 +29,7 @@ SAME = 1e-6
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
     """Return the fingerprints of a weight, or None if it is complex.
 
-    A fingerprint is the sum of the elements times factors that depend on the indices. Axes of length 1 have no factors.
+    A fingerprint is the sum of the elements times factors that depend on the indices. Axes of length 1 do not count.
 
     array: The elements of the weight.
     dtype: The name of its dtype, such as "bfloat16".
@@ -57,7 +57,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the orders of axes that a weight of this shape may have in frameworks, its own order first.
 
     A convolution has its channels first in PyTorch and Paddle, and reversed at the end in Keras and TensorFlow. Axes of
-    length 1 are left out of an order, and do not count in the numbers of the others.
+    length 1 are left out, and the other axes are numbered without them.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]
@@ -83,7 +83,13 @@ def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float6
 
 
 def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
-    """Yield the cosines and sines for the fingerprint without axes: cos(x + y) = cos(x) cos(y) - sin(x) sin(y)."""
+    """Yield the factors of rows or columns for the fingerprint without axes: the cosines, and then the sines.
+
+    The factor of an element is the cosine of its position x + y: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
+
+    stride: The distance of neighbouring rows or columns in the flat sequence of elements.
+    sign: The sign of the sines.
+    """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)
     yield sign * np.sin(angles)
@@ -92,9 +98,9 @@ def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
 def order_of(a: Arrangement, b: Arrangement, norm: float) -> Order:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
-    Return "transposed" if the axes of one weight, in the order of another framework, give the other weight. Return
-    "reshaped" if neither this order nor the own one does, but the elements follow each other in the same order. A
-    symmetric weight is "same".
+    Return "same" if both have the same order of axes, as for a symmetric weight. Return "transposed" if one weight has
+    an order of axes that the other one may have in another framework. Return "reshaped" if only the flat sequences of
+    their elements are the same. Otherwise, return "other".
 
     norm: The norm of the weights, which is the same for both. Fingerprints of the same order differ by rounding only,
     which is a small share of the norm.

@@ -909,7 +909,7 @@ def test_runs_without_norms_say_how_to_see_more(tmp_path: Path, capsys: pytest.C
             [line(1, process=1), line(2, process=1, norm=5.0)],
             "Process 1 differs from it at step 2: norm is 13.0 and 5.0.",
         ),
-        ([line(1, process=1)], "One has 1 call."),
+        ([line(1, process=1)], "Another one has 1 call."),
     ],
 )
 def test_processes_of_one_run_are_compared_with_the_first(

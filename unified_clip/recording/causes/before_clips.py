@@ -99,8 +99,8 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if weights, or the order of their elements, differ before any step of an optimizer, else None.
 
     Compare only the first call of each run, if it differs in a weight, a gradient or a norm. Return None if an
-    optimizer stepped before this call. Also return a cause for weights that a port has not
-    transposed, or transposed wrongly.
+    optimizer stepped before this call. Also return a cause for weights that a port has not transposed, or has
+    transposed wrongly.
     """
     if point.index or point.first.stage not in ("weight", "gradient", "norm"):
         return None
@@ -119,10 +119,11 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if a port has not transposed some weights, else None.
+    """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
-    These are weights that it has reshaped or transposed wrongly, and square matrices if it has transposed weights that
-    are not square. Square embeddings look alike, but frameworks do not transpose them.
+    A weight that has the shape of a transposed one, but the same sequence of elements, was reshaped. A square matrix
+    with the same order of elements counts as not transposed if weights that are not square are transposed. Square
+    embeddings look alike, but frameworks do not transpose them.
 
     shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped" or "permuted".

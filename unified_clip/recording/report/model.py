@@ -43,7 +43,7 @@ class Parting(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The name of the parameter in run a."""
+    """The name of the parameter in run a, or of a setting of the optimizer; null for any other divergence."""
 
     a: Value
     b: Value

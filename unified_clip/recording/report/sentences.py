@@ -132,7 +132,7 @@ def _about_ranks(run: RecordedRun) -> str:
                     f"{own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
-            return f" It has {count} processes. The first is compared. One has {count_calls(len(other))}."
+            return f" It has {count} processes. The first is compared. Another one has {count_calls(len(other))}."
     return f" It has {count} processes, with the same norms and coefficients. The first is compared."
 
 
