@@ -85,7 +85,7 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['mid'] = weights['mid'].copy()",
             "untransposed weight",
-            "'mid' have the same order of elements in both runs, but 'in' and 'out' are transposed",
+            "'mid' have the same order of elements in both runs, but those of 'in' and 'out' are transposed",
         ),
         (
             "stored['in'] = weights['in'].reshape(5, 6)",

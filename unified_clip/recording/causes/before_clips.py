@@ -108,13 +108,13 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     different = [name or "the weight" for name, a, b in numbers(pair, "weight") if not _agree(a, b)]
     if different:
-        return Cause("other initial weights", f"{names_text(different)} differ before the first step")
+        return Cause("other initial weights", f"the weights of {names_text(different)} differ before the first step")
     if point.first.stage == "weight":
         return None
     orders = _orders(pair)
     if others := [name for name, order in orders.items() if order == "other"]:
-        sentence = f"{names_text(others)} have equal norms before the first step, but other elements or another order"
-        return Cause("other initial weights", sentence)
+        sentence = f"before the first step, the weights of {names_text(others)} have equal norms, but other elements"
+        return Cause("other initial weights", f"{sentence} or another order")
     return untransposed({name: pair.a.parameters[name].shape for name in orders}, orders)
 
 
@@ -129,11 +129,11 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped" or "permuted".
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
-        sentence = f"{names_text(reshaped)} have transposed shapes, but the same order of elements"
+        sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
         advice = f"transpose them{_kernel_text(reshaped, shapes)}, do not reshape them"
         return Cause("untransposed weight", f"{sentence}: {advice}")
     if permuted := [name for name, order in orders.items() if order == "permuted"]:
-        sentence = f"{names_text(permuted)} have their axes in an order that no framework has"
+        sentence = f"the weights of {names_text(permuted)} have their axes in an order that no framework has"
         return Cause("untransposed weight", f"{sentence}: correct the transpose{_kernel_text(permuted, shapes)}")
     square = [
         name for name, order in orders.items()
@@ -143,8 +143,9 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     if not square or not rest:
         return None
     sentence = (
-        f"{names_text(square)} have the same order of elements in both runs, but {names_text(rest)} are transposed, as "
-        "between PyTorch and other frameworks. Transpose square weights too, unless they are embeddings"
+        f"the weights of {names_text(square)} have the same order of elements in both runs, but those of "
+        f"{names_text(rest)} are transposed, as between PyTorch and other frameworks. Transpose square weights too, "
+        "unless they are embeddings"
     )
     return Cause("untransposed weight", sentence)
 
@@ -237,16 +238,16 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     before = [each for each in point.pairs[: point.index] if {*each.names} & {*names}]
     place = f"at step {pair.a.step}, the weights of the clipped parameters agree"
     different = [name for name, a, b in numbers(later, "weight") if name in names and not _agree(a, b)]
+    place += ", but those of "
     if not different:
         found = _orders(later) if not before else {}
         others = [name for name in names if found.get(name) == "other"]
-        return (
-            Cause("other initial weights", f"{place}, but {names_text(others)} have other elements") if others else None
-        )
+        sentence = f"{place}{names_text(others)} have other elements" if others else ""
+        return Cause("other initial weights", sentence) if sentence else None
     if later.a.step == pair.a.step:
-        place = f"{place}, but {names_text(different)}, which another call of this step clips, differ before the clip"
+        place += f"{names_text(different)}, which another call of this step clips, differ before the clip"
     else:
-        place = f"{place}, but {names_text(different)}, which no step changes before step {later.a.step}, differ there"
+        place += f"{names_text(different)}, which no step changes before step {later.a.step}, differ there"
     if not before:
         return Cause("other initial weights", f"{place}, at their first clip. Compare their initial weights")
     step = before[-1].a.step
