@@ -67,7 +67,7 @@ def test_it_is_said_that_paddle_clips_each_group_by_itself() -> None:
     config = ClipConfig.of(optimizer(paddle.nn.ClipGradByGlobalNorm(1.0), groups))
     assert config.provenance is not None
     assert config.provenance.notes == [
-        "Paddle clips each group of parameters on its own. A global norm is one per group."
+        "Paddle clips each group of parameters separately, by the global norm of this group."
     ]
     assert (config.provenance.format, config.provenance.version) == ("paddle", paddle.__version__)
 

@@ -29,7 +29,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """An error code with its help texts: an entry of errors.toml. Comments in that file describe the fields."""
+    """An error code with its help texts: an entry of errors.toml. The comment at the top of that file explains them."""
 
     code: str
     title: str

@@ -18,10 +18,10 @@ FORMATS = {
     "json": "JSON",
     "diff": "a patch",
     "sarif": "SARIF for code scanning",
-    "github": "annotations of GitHub Actions",
-    "gitlab": "Code Quality of GitLab",
+    "github": "GitHub Actions annotations",
+    "gitlab": "a GitLab Code Quality report",
 }
-"""What each format is, by its name. Commands that have a format in common give it the same name."""
+"""What each format is, by the name that every command uses for it."""
 
 
 def comma_separated(text: str) -> list[str]:
@@ -75,9 +75,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
-    """Return a sentence with the known name that is closest to `name`, or `otherwise` if no known name is close.
+    """Return a sentence that suggests the name in `known` that is closest to `name`, or `otherwise` if none is close.
 
-    The last word of a name counts, too: the closest name to `import` is `config import`.
+    The last word alone may match, too: for `import`, the sentence suggests `config import`.
     """
     names = {each.rpartition(" ")[2]: each for each in reversed(known)} | {each: each for each in known}
     close = difflib.get_close_matches(name, names, n=1)

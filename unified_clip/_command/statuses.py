@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         REJECTED: "the command or a gradient file is invalid, or the suite cannot be written",
     },
     "record": {
-        SUCCESS: "the training command succeeded. If the training command fails, `record` has its exit status",
+        SUCCESS: "the training command succeeded. If it fails, `record` exits with its status",
         REJECTED: "FILE exists or cannot be written",
         NOT_EXECUTABLE: "the training command is not executable",
         NOT_FOUND: "the training command does not exist",
@@ -85,7 +85,7 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     "verify": {
         SUCCESS: "the steps are the same, or differ by at most --max-ulp",
         DIFFERENT: "the steps differ",
-        REJECTED: "a file, a function or the command is invalid, or one side has no recorded clip call",
+        REJECTED: "a file, a function or the command is invalid, or one of the steps makes no recorded clip call",
         INCOMPLETE: "a process crashed or hung. The error has the signal and the last lines of its output",
     },
     "help": {SUCCESS: "success", REJECTED: "there is no such topic"},

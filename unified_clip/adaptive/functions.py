@@ -18,7 +18,7 @@ from .protocol import AdaGC, Data, Rule
 
 
 def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -> Tensor:
-    """Return the state before the first norm as one tensor, for the functions below.
+    """Return the initial state of a rule, or a saved state, as one tensor for the functions of this module.
 
     Args:
         adaptive: The rule.
@@ -27,11 +27,11 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         data: The state to continue from, as `read_state` returned it. Default: the initial state.
 
     Returns:
-        A vector of float64; on JAX int32 words, because without x64 JAX has no float64.
+        A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
-        ValueError: data is the state of another rule.
-        TypeError: adaptive is no rule with a state. Or its state grows, such as that of `Percentile` without a window.
+        ValueError: data is the state of another rule or, for `AdaGC`, of another number of tensors.
+        TypeError: adaptive is no rule with a state. Or its state grows, as for `Percentile` without a window.
 
     Example:
         >>> import numpy as np
@@ -53,7 +53,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
 
 
 def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
-    """Return a state as data for a JSON file: numbers, and lists of numbers, by name. This waits for a device.
+    """Return a state as data for a JSON file: a dict of numbers and lists of numbers.
 
     Args:
         adaptive: The rule.
@@ -88,7 +88,7 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 
     Raises:
         TypeError: As for `unified_clip.clip_grad_norm_`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_grad_norm_`. Or state has another length than that of the rule.
+        ValueError: As for `unified_clip.clip_grad_norm_`. Or state has the wrong length for the rule.
 
     Example:
         >>> import numpy as np
@@ -120,7 +120,7 @@ def clip_by_global_norm(
 
     Raises:
         TypeError: As for `unified_clip.clip_by_global_norm`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_by_global_norm`. Or state has another length than that of the rule.
+        ValueError: As for `unified_clip.clip_by_global_norm`. Or state has the wrong length for the rule.
 
     Example:
         >>> import numpy as np

@@ -80,7 +80,7 @@ class Number:
 
 
 def where(condition: Condition, yes: Real, no: Real) -> Real:
-    """Return `yes` where a condition is true, else `no`. Both are always computed. It raises no error.
+    """Return `yes` where a condition is true, else `no`. Both arguments are always computed. It raises no error.
 
     Args:
         condition: A comparison of numbers.
@@ -109,7 +109,7 @@ def is_less(left: Real, margin: float, right: Real) -> bool:
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 
-def known(conditions: Condition) -> Condition:
+def simplified(conditions: Condition) -> Condition:
     """Return True for a NumPy array of conditions that are all true. Return other conditions as they are."""
     return True if isinstance(conditions, np.ndarray) and HOST.is_true(conditions) else conditions
 
@@ -172,9 +172,9 @@ def floor(number: Real) -> Real:
 
 
 class Window:
-    """A vector of the host path that never changes. Its first numbers are also in ascending order, in `ordered`.
+    """An immutable vector of the last norms, on the host path. `ordered` has the same norms in ascending order.
 
-    The vector fills from its begin. After the last index, the next number goes to the first index again.
+    The vector is filled from index 0 on. If it is full, the next norm replaces the oldest one.
     """
 
     __slots__ = ("ordered", "vector")
@@ -190,7 +190,7 @@ class Window:
 
 
 def put(vector: Real, index: Real, value: Real, count: Real) -> Real:
-    """Return a copy of a vector with a number at an index. Only the first `count` numbers of the vector have a meaning.
+    """Return a copy of a vector with a number at an index. Only the first `count` numbers of the vector are in use.
 
     On the host path, the copy is a `Window`.
     """
@@ -226,7 +226,7 @@ def insert(ordered: Real, value: Real) -> Real:
 def sort_first(vector: Real, count: Real, length: int) -> Real:
     """Return a vector that begins with the first `count` numbers of `vector`, in ascending order.
 
-    The numbers after them have no meaning. length: The length of `vector`.
+    The numbers after them are arbitrary. length: The length of `vector`.
     """
     if not isinstance(vector, Number):
         return _window(vector, count).ordered

@@ -89,7 +89,7 @@ class ZClip:
 
     Raises:
         TypeError: A setting is no number.
-        ValueError: A setting is out of its range, or does not apply to the others.
+        ValueError: A setting is out of its range, or has no effect with the other settings.
 
     Example:
         >>> from unified_clip import ClipConfig, adaptive
@@ -130,8 +130,8 @@ class Percentile:
 
     Args:
         percent: From 0 to 100. AutoClip's authors use 10.
-        window: The number of last norms that count. None: all norms of the run, which works outside of compiled graphs
-            and on CPUs only, because the state grows.
+        window: How many of the last norms count. None: all norms of the run. The state then grows, which works on CPUs
+            only, outside of compiled graphs.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
         warmup_steps: The number of first norms that are not clipped. 0 or more.
@@ -171,10 +171,10 @@ class AdaGC:
     Args:
         ratio: The threshold, relative to the average. 1 or more.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of first steps, in which the total norm is limited. 1 or more.
-        warmup_threshold: The threshold for the total norm in these steps. Above 0.
-        warmup_norms: The norms of which the first average is the minimum: "clipped", as in the paper, or "unclipped",
-            as in the authors' code.
+        warmup_steps: The number of steps in the warm-up, which limits the total norm instead. 1 or more.
+        warmup_threshold: The threshold for the total norm in the warm-up. Above 0.
+        warmup_norms: The average begins with the smallest norm in the warm-up: the smallest "clipped" norm, as in the
+            paper, or the smallest "unclipped" norm, as in the authors' code.
 
     Raises:
         TypeError: A setting is no number.
@@ -209,10 +209,11 @@ class AGC:
 
     Args:
         clip_factor: The threshold, relative to the parameter's norm. 0 or more.
-        convention: The library whose units and defaults apply: "timm" (the first axis of a parameter has its units),
-            "optax" (the last one or two axes have them), or "composer" (timm's units, without eps).
-        eps: The smallest norm of a parameter's unit that counts. None: 1e-3, and 0 for Composer.
-        smallest_norm: The smallest norm of a gradient's unit that divides. None: 1e-6, and 0 for Composer.
+        convention: The library whose units and defaults apply: "timm" (a unit for each index of the first axis),
+            "optax" (a unit for each index of the last axis or axes), or "composer" (timm's units, without eps).
+        eps: A parameter's unit with a smaller norm counts as having this norm. None: 1e-3, and 0 for Composer.
+        smallest_norm: The same for a gradient's unit, when the threshold is divided by its norm. None: 1e-6, and 0 for
+            Composer.
 
     Raises:
         TypeError: A setting is no number.
@@ -237,13 +238,13 @@ class AGC:
         _check_choice(self, convention=("timm", "optax", "composer"))
 
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
-        """Return the axes along which each unit has its norm. None: the whole tensor is one unit.
+        """Return the axes over which the norm of each unit is computed. None: the whole tensor is one unit.
 
         Args:
             shape: The shape of a parameter.
 
         Raises:
-            ValueError: The convention has no units for this number of axes.
+            ValueError: The convention is "optax", which has no units for more than 5 axes.
         """
         axes = range(len(shape))
         if self.convention != "optax":
@@ -253,7 +254,7 @@ class AGC:
         if len(shape) > 5:
             raise ValueError(
                 f"optax has no units for {len(shape)} axes. Add the parameter's name to exclude of the configuration. "
-                "In a call without one, leave the parameter out. Or set convention = 'timm', which has other units"
+                "Without a configuration, leave the parameter out. Or set convention = 'timm', which has other units"
             )
         return axes[:1] if len(shape) < 4 else axes[:-1]
 
@@ -291,9 +292,10 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
         if not isinstance(value, int | float):  # a NumPy number
             object.__setattr__(rule, name, int(value) if whole else float(value))
         if not low <= value <= high or not math.isfinite(value):
-            bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
-            wanted = "a finite number above 0" if (low, high) == TINY else f"a number from {bounds}"
-            raise ValueError(f"{name} is {value!r}. Give {wanted.replace('from 1 or', 'of 1 or')}.")
+            least = "above 0" if (low, high) == TINY else f"of {low} or more"
+            kind = "whole" if whole else "finite"
+            expected = f"a number from {low} to {high}" if high < math.inf else f"a {kind} number {least}"
+            raise ValueError(f"{name} is {value!r}. Give {expected}.")
 
 
 def _check_choice(rule: Any, **choices: tuple[str, ...]) -> None:

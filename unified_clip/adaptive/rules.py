@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from .number import Real, floor, insert, is_less, known, minimum, put, sort_first, sqrt, take, where
+from .number import Real, floor, insert, is_less, minimum, put, simplified, sort_first, sqrt, take, where
 
 State = dict[str, Real]
 
@@ -95,10 +95,10 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state).
 
-    The thresholds are the number inf during the warm-up, and on the host path if each `norm + eps` is below its own.
-
-    The state has a vector with a number for each tensor, which is 0 before its first norm above 0. During the first
-    `warmup_steps` steps, it is the smallest norm. After them, it is an exponential moving average of the clipped norms.
+    During the warm-up, return the number inf instead of a vector. On the host path, do so as well if no tensor is
+    clipped. The state has a vector with a number for each tensor. The number is 0 before the tensor's first norm above
+    0, and the smallest norm during the first `warmup_steps` steps. Then it is an exponential moving average of the
+    clipped norms.
 
     norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
 
@@ -114,7 +114,7 @@ def adagc(
             return math.inf, {"norms": smallest}
     limits = mean * ratio
     is_unclipped = is_less(norms, eps, limits)  # then each average is above 0
-    has_begun = is_unclipped or known(mean > 0.0)
+    has_begun = is_unclipped or simplified(mean > 0.0)
     limits = math.inf if is_unclipped else where(has_begun, limits, math.inf)
     clipped = norms if is_unclipped else minimum(norms, limits)
     average = where(has_begun, mean * alpha + clipped * (1 - alpha), norms)
@@ -135,9 +135,9 @@ def percentile(
 ) -> tuple[Real, State]:
     """Return a percentile of the norms so far, or of the last `window` norms, and the new state.
 
-    The first `warmup_steps` norms are not clipped, and neither is a norm without earlier ones, if it does not count.
-    Ranks are interpolated linearly, as `numpy.percentile` does. The state has the norms: in the order of the steps with
-    a window, sorted without one.
+    The first `warmup_steps` norms are not clipped. Without `include_current`, the first norm is never clipped. Ranks
+    are interpolated linearly, as `numpy.percentile` does. The state has the norms: in the order of the steps with a
+    window, and sorted without a window.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

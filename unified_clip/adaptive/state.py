@@ -34,7 +34,7 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule is of none of the kinds: `AdaGC`, `AGC`, or `Rule` for rules of the total norm."""
+    """Raise TypeError if a rule is of none of `kinds`. In `kinds`, `Rule` stands for every rule of the total norm."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -156,7 +156,8 @@ def is_traced(packed: Tensor, backend: Backend) -> bool:
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
     return TypeError(
-        f"{rule}.threshold returned a state with {sorted(new)}. Return the names of init: {sorted(rule.init())}."
+        f"{rule}.threshold returned a state with {sorted(new)}. Return a state with the names of init: "
+        f"{sorted(rule.init())}."
     )
 
 
@@ -214,7 +215,7 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
 
     Raises:
         TypeError: The rule is of none of the kinds, or the value is no packed state.
-        ValueError: The state has another length than that of the rule.
+        ValueError: The state has the wrong length for the rule.
     """
     check_rule(rule, *kinds)
     backend = backend_of(packed)

@@ -21,7 +21,7 @@ IN_PLACE = "clip_by_unit_norm"
 
 
 def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_norm: Any = math.inf) -> Any:  # noqa: B008
-    """Return gradients in which the norm of each unit is at most `clip_factor` times that of the parameter's unit.
+    """Return gradients with the norm of each unit limited to `clip_factor` times the norm of the parameter's unit.
 
     Args:
         t_list: As for `unified_clip.clip_by_global_norm`.
@@ -70,7 +70,7 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
 def clip_by_tensor_norm(
     t_list: Any, adaptive: AdaGC, state: Tensor, clip_norm: Any = math.inf
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return gradients with each one clipped by the threshold that a rule computes from its own earlier norms.
+    """Return gradients, each clipped by a threshold that a rule computes from the earlier norms of that gradient.
 
     Args:
         t_list: As for `unified_clip.clip_by_global_norm`, with the same number of entries in each step.

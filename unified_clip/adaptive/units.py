@@ -35,7 +35,7 @@ class UnitThresholds(OwnThresholds):
         if gradients.shards is not None:
             raise ValueError(
                 "the adaptive rule agc does not support distributed gradients, since a unit may be sharded. Use the "
-                "adaptive rule adagc, or a threshold"
+                "adaptive rule adagc, or a fixed threshold"
             )
         norms = [_norm(self.agc, gradients, index, clip_rule, self.limit, inputs) for index in group]
         return sorted(norms, key=lambda norm: norm.path.on_host)

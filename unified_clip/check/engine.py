@@ -224,7 +224,7 @@ def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
 
 
 def _leave_to_trainer(found: Found) -> None:
-    """Replace clips of Accelerate that leave the threshold to TrainingArguments by a note, if the project has such.
+    """Replace a clip of Accelerate that leaves the threshold to TrainingArguments by a note, if files use Trainer.
 
     Accelerate's file then has no value, or "auto".
     """

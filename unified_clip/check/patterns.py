@@ -18,7 +18,7 @@ def matches(glob: str, path: Path, root: Path) -> bool:
 
 
 def relative(path: Path, root: Path) -> str:
-    """Return the path from `root` to a file, with "/" on all systems, as patterns name the file. As for `matches`."""
+    """Return the path from `root` to a file, with "/" on all systems. Links in `path` are followed first."""
     return Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
 
 

@@ -59,8 +59,8 @@ BY_DEFAULT = (
 def read(path: Path, format_: str = "") -> list[ClipUse]:
     """Return the clips that a configuration file sets, or [] if it is no trainer's file and names no clip.
 
-    A shell script may have several clips, any other file one. A file of an unknown format that may clip is an unknown
-    clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
+    A shell script may have several clips. Any other file has at most one clip. A file of an unknown format that may
+    clip is an unknown clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
 
     format_: The format as "name" or "name@version", or '' to infer it.
     """
@@ -183,7 +183,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
     In TOML, YAML and JSON, the clip is the first key with the name of a clip key. A table or list counts only if it
     contains a number other than 0. Without such a key, the file may be one of TrainingArguments, which clip by default.
-    A file that ends otherwise may clip if its text names a clip, except for Python source.
+    A file with another suffix may clip if its text names a clip, except for Python source.
     """
     suffix = path.suffix.lower()
     if suffix not in KINDS:

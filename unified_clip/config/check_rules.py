@@ -31,7 +31,7 @@ class Ignore(ConfigModel):
         description='the approved rule of these clips, where "none" is a clip that is off; default: with threshold, '
         "the rule of this file",
     )
-    reason: Name = Field(description="why these files may clip otherwise")
+    reason: Name = Field(description="why these files may clip in another way")
 
 
 class CheckRules(ConfigModel):
@@ -47,7 +47,7 @@ class CheckRules(ConfigModel):
     )
     explicit: list[Name] = Field(
         default=[],
-        description=f"files in which a trainer's default is no clip: they must set the clip key: {GLOB}",
+        description=f"files that must set the trainer's clip key, even if its default clips as this file: {GLOB}",
     )
     nearest: list[Name] = Field(
         default=[],
@@ -67,5 +67,5 @@ class CheckRules(ConfigModel):
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(
         default={},
-        description=f'the format of files, as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}: {GLOB}',
+        description=f'the format of files, such as {{"configs/ds_*.json" = "deepspeed@0.19.6"}}: {GLOB}',
     )

@@ -57,7 +57,7 @@ def add_parsers(commands: Any) -> Any:
         "--as",
         dest="kind",
         choices=("toml", "yaml", "json"),
-        help="the kind of file, if the trainer reads several (default: the trainer's usual one)",
+        help="the kind of file, if the trainer reads several kinds (default: the trainer's usual one)",
     )
     export.set_defaults(run=_export)
     return actions

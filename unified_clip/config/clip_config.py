@@ -217,7 +217,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
-            ConfigError: There is no such format.
+            ConfigError: There is no such format, or the version is invalid.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -269,7 +269,7 @@ class ClipConfig(OutcomeProperties, Settings):
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        A gradient with the coefficient 1 is the given object. If the step is skipped, all results are None.
+        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None.
 
         Args:
             grads: Gradients of any framework.
@@ -277,7 +277,8 @@ class ClipConfig(OutcomeProperties, Settings):
             parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
 
         Raises:
-            TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has none.
+            TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no
+                name. Or the adaptive rule agc gets no `parameters`.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -342,8 +343,8 @@ class ClipConfig(OutcomeProperties, Settings):
             `load_state_dict()`.
 
         Raises:
-            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, has other optimizers that make its steps,
-                or is of an unsupported Keras version. Or it is of Keras, and an argument is for PyTorch only.
+            TypeError: The optimizer is not of PyTorch or Keras, has no hooks, only calls other optimizers, or is of an
+                unsupported Keras version. Or it is of Keras, and an argument is for PyTorch only.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
                 selects parameters by name, and they have none.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

@@ -46,7 +46,7 @@ class Clipper:
             Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership of the gradients.
-        unmatched: The advice about a pattern that matches no name, if a call may have a part of the parameters. The
+        unmatched: The advice about a pattern that matches no name, if a call may have only some of the parameters. The
             warning then waits for a call without new names. "": each call has all parameters.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
@@ -129,7 +129,7 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Check patterns against these names of parameters, too. A call may have a part of them only."""
+        """Check patterns against these names of parameters, too. A call may have only some of the parameters."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -138,7 +138,7 @@ class Clipper:
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        A gradient with the coefficient 1 is the given object. If the step is skipped, all results are None.
+        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None.
         """
         return entry.run(Clipper._call, self, grads, step, parameters)
 

@@ -18,7 +18,7 @@ def integration(module: str) -> Any:
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
     """Return the clip of an optimizer that `make(names)` makes. It checks patterns against all names of the model.
 
-    An optimizer may have a part of the parameters only.
+    The optimizer may have only some of the model's parameters.
     names: As for `Clipper`, or a layer of Keras.
     """
     names = as_mapping(names)

@@ -1,4 +1,4 @@
-"""Assign each gradient to a part of a configuration, by its parameter's name: to a group, or to the rest."""
+"""Assign each gradient to a part of a configuration, by its parameter's name: to a group, or to no group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ParameterSelection:
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
-        """Check the patterns against these names, too. A call may have a part of them only."""
+        """Check the patterns against these names, too. A call may have only some of the parameters."""
         self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:

@@ -18,7 +18,7 @@ from support import adaptive
 from unified_clip import ClipConfig, ConfigError
 from unified_clip._compute.scalars import HOST
 from unified_clip._core.path import DevicePrimitives
-from unified_clip.adaptive import EmaRatio, Percentile, ZClip
+from unified_clip.adaptive import AGC, EmaRatio, Percentile, ZClip
 from unified_clip.adaptive import state as states
 from unified_clip.config.explain.compare import compare, explain
 
@@ -170,11 +170,13 @@ def test_an_average_of_0_clips_nothing(scale: float) -> None:
     [
         (lambda: ZClip(alpha=1.5), "alpha is 1.5. Give a number from 0 to 1."),
         (lambda: ZClip(eps=0), "eps is 0. Give a finite number above 0."),
-        (lambda: ZClip(warmup_steps=0), "warmup_steps is 0. Give a number of 1 or more."),
-        (lambda: EmaRatio(ratio=0.5), "ratio is 0.5. Give a number of 1 or more."),
-        (lambda: EmaRatio(ratio=math.inf), "ratio is inf. Give a number of 1 or more."),
+        (lambda: ZClip(warmup_steps=0), "warmup_steps is 0. Give a whole number of 1 or more."),
+        (lambda: EmaRatio(ratio=0.5), "ratio is 0.5. Give a finite number of 1 or more."),
+        (lambda: EmaRatio(ratio=math.inf), "ratio is inf. Give a finite number of 1 or more."),
         (lambda: Percentile(percent=101), "percent is 101. Give a number from 0 to 100."),
-        (lambda: Percentile(window=0), "window is 0. Give a number of 1 or more."),
+        (lambda: Percentile(window=0), "window is 0. Give a whole number of 1 or more."),
+        (lambda: Percentile(warmup_steps=-1), "warmup_steps is -1. Give a whole number of 0 or more."),
+        (lambda: AGC(clip_factor=-0.1), "clip_factor is -0.1. Give a finite number of 0 or more."),
         (lambda: ZClip(mode="mean"), "mode is 'mean'. Give 'zscore' or 'percentile'."),  # type: ignore[arg-type]
         (lambda: ZClip(clip_option="mean", clip_factor=0.5), "clip_factor does not apply to clip_option = 'mean'."),
         (lambda: ZClip(mode="percentile", clip_option="mean"), "clip_option does not apply to mode = 'percentile'."),

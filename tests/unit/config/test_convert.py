@@ -151,7 +151,7 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
 def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(
-        ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. If it is of hf, pass from_='hf'\."
+        ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. If it is a file of hf, pass from_='hf'\."
     ):
         ClipConfig.import_from(path)
     assert ClipConfig.import_from(path, "hf").threshold == 1.0
@@ -360,12 +360,12 @@ def test_agc_is_exported_where_the_trainers_is_the_same(table: dict[str, object]
         ({}, {}, "timm", "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key"),
         (OPTAX_EPS, {}, "composer", "its adaptive clipping has other units than those of optax. Set `adaptive.conv"),
         ({"convention": "composer"}, {}, "optax", "its adaptive clipping has other units than those of composer."),
-        ({}, {}, "composer", "its adaptive clipping has `adaptive.eps = 0`, and this configuration 0.001. Set `adap"),
+        ({}, {}, "composer", "its adaptive clipping has `adaptive.eps = 0`, and this configuration has 0.001. Set `ad"),
         (
             {"convention": "composer", "smallest_norm": 0.5},
             {},
             "composer",
-            "its adaptive clipping has `adaptive.smallest_norm = 0`, and this configuration 0.5. Remove `adaptive.sm",
+            "its adaptive clipping has `adaptive.smallest_norm = 0`, and this configuration has 0.5. Remove `adaptive.",
         ),
         (OPTAX_EPS, {"threshold": 2.0}, "optax", "its adaptive clipping has no largest threshold. Remove `threshold`"),
         (OPTAX_EPS, {"exclude": ["*.bias"]}, "optax", "it does not support `exclude`. Remove it"),
@@ -566,7 +566,7 @@ def test_a_file_without_a_key_of_the_format_that_is_named_is_refused_with_the_fo
     (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")
     with pytest.raises(
         ConfigError,
-        match=r"^clip\.yaml: no key shows that .* The file looks like unified_clip, not like hf\. If it is, pass",
+        match=r"^clip\.yaml: no key shows that .* The file looks like unified_clip, not like hf\. If it is a file of",
     ):
         ClipConfig.import_from(tmp_path / "clip.yaml", "hf")
     with pytest.raises(

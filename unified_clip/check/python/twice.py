@@ -17,7 +17,7 @@ CALLBACKS = {
 """The packages of the trainers to which each callback of unified_clip belongs."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
-"""The packages of the trainers and optimizers that clip beside a configuration that is attached to the optimizer."""
+"""The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:

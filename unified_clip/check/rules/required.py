@@ -90,7 +90,10 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
 
 
 def _elsewhere(files: Sequence[Path], found: Found) -> str:
-    """Return a sentence that names the files whose clip another file sets, with a leading space. '': there are none."""
+    """Return a sentence, after a space, with those of `files` that leave their clip to another file or to the script.
+
+    Return '' if there are none.
+    """
     names = [shown(file) for file in files if file in found.elsewhere]
     if not names:
         return ""

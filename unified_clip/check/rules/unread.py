@@ -24,7 +24,10 @@ SKIPPED = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff
 
 
 def note(paths: Sequence[Path]) -> list[str]:
-    """Return a list with one note: the number of such files below the directories in `paths`, by kind. []: none."""
+    """Return a list with one note: the numbers of files that are not read, by kind. Return [] if there are none.
+
+    Files below the directories in `paths` count if they may contain clips.
+    """
     files = {file: kind for path in paths if path.is_dir() for file, kind in _below(path)}
     if not files:
         return []
@@ -36,7 +39,10 @@ def note(paths: Sequence[Path]) -> list[str]:
 
 
 def _below(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield (file, kind) for each such file below a directory. A file in a hidden directory has the kind HIDDEN."""
+    """Yield (file, kind) for each file below a directory that may contain clips, and that the check does not read.
+
+    A file in a hidden directory has the kind HIDDEN.
+    """
     for name, folders, names in os.walk(root):
         folder = Path(name)
         folders[:] = [each for each in folders if each not in SKIPPED and not _is_installed(folder / each)]

@@ -31,11 +31,11 @@ def dotted(keys: Sequence[Key]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for messages, shortened to 60 characters. For a huge integer, return "a int"."""
+    """Return a value as text for messages, shortened to 60 characters. For a huge integer, return "a huge integer"."""
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # Python does not print integers with thousands of digits
-        return f"a {type(value).__name__}"
+        return "a huge integer" if isinstance(value, int) else f"a {type(value).__name__} with a huge integer"
 
 
 def infinity(kind: str) -> str:

@@ -25,14 +25,13 @@ class MergeRules:
     """A trainer's rules for merging two tables. A table is merged into a table. Other values replace the old value."""
 
     delete_key: str = ""
-    """A key of a table. If its value is true, the table replaces that of the base file, and is not merged into it."""
+    """A key of a table. If its value is true, the table replaces the base file's table instead of merging into it."""
 
     keeps_missing: bool = False
     """Whether "???" does not replace the base file's value."""
 
     is_strict: bool = False
-    """Whether training fails if a table stands where the base file has another value. With the delete key, it does
-    not."""
+    """Whether training fails if a table without the delete key stands where the base file has another value."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`.

@@ -59,5 +59,6 @@ def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:
             remedy = f"Remove `adaptive.{name}`." if rule.convention == convention else same
-            return f"its adaptive clipping has `adaptive.{name} = {own:g}`, and this configuration {value:g}. {remedy}"
+            problem = f"its adaptive clipping has `adaptive.{name} = {own:g}`, and this configuration has {value:g}."
+            return f"{problem} {remedy}"
     return ""

@@ -81,7 +81,7 @@ class Format(ABC):
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """File kinds: toml, yaml, json, or one of `OwnFormat`. Exports use the first."""
+    """The kinds of files: toml, yaml and json, or for an `OwnFormat` python and args. Exports use the first one."""
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
@@ -348,7 +348,7 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1e20."
-"""Advice for trainers where 0 and inf fail. To remove the key is no advice, because there may be a default."""
+"""Advice for trainers where 0 and inf fail. Removing the key may not help, because a default may clip."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"

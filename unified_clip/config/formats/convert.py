@@ -200,7 +200,8 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
     names = [each.name if each else UNIFIED_CLIP for each in _recognising_formats(document.path)]
     if not names or {trainer.name, trainer.extends} & {*names}:
         return []
-    return [f"The file looks like {' or '.join(names)}, not like {trainer.name}. If it is, {name_format(names[0])}."]
+    problem = f"The file looks like {' or '.join(names)}, not like {trainer.name}."
+    return [f"{problem} If it is a file of {names[0]}, {name_format(names[0])}."]
 
 
 def _kinds_in_words(trainer: Format) -> str:
@@ -248,7 +249,7 @@ def _detect(path: Path) -> Candidate:
         return candidates[0]
     if names := _names(candidates):
         problem = f"{path.name} may be a file of {' or '.join(names)}"
-        raise ConfigError(f"{problem}. If it is of {names[0]}, {name_format(names[0])}.", "UC103")
+        raise ConfigError(f"{problem}. If it is a file of {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
 
 
@@ -389,7 +390,7 @@ def _import_advice(path: Path) -> str:
         return ""
     option, argument = (f" --from {trainers[0].name}", f", {trainers[0].name!r}") if len(trainers) > 1 else ("", "")
     titles = [trainer.title for trainer in trainers if trainer]
-    advice = "Import it" if len(titles) == 1 else f"If it is of {titles[0]}, import it"
+    advice = "Import it" if len(titles) == 1 else f"If it is a file of {titles[0]}, import it"
     return (
         f"{path.name} is a configuration of {' or '.join(titles)}, not of {UNIFIED_CLIP}. {advice}: unified-clip "
         f"config import {shlex.quote(str(path))}{option} --out clip.toml, or ClipConfig.import_from({str(path)!r}"

@@ -26,7 +26,7 @@ OWN = {"deepspeed": DEEPSPEED, "gpt_neox": DEEPSPEED, "megatron": MEGATRON}
 REJECTED = {("lightning", DEEPSPEED): "value", ("pytorch_lightning", DEEPSPEED): "value"} | dict.fromkeys(
     [("lightning", FSDP1), ("pytorch_lightning", FSDP1)], "global_norm"
 )
-"""The rule that a trainer rejects under an engine, by package."""
+"""The rule that a trainer rejects under an engine, by (package of the trainer, engine)."""
 
 SHARDED = "ClipCallback(clip, process_group=torch.distributed.group.WORLD, ownership='distinct')"
 """The callback for FSDP 1, whose gradients carry no placement."""

@@ -14,7 +14,7 @@ from .trainers.paddle.paddle import ARGUMENTS, PER_GROUP, Paddle
 from .trainers.tensorflow.keras import NAMES, Keras
 
 KERAS_BASES = ("Optimizer", "OptimizerV2")
-"""The base classes of Keras' optimizers. OptimizerV2 is that of the optimizers before Keras 2.11."""
+"""The names of the base classes of Keras' optimizers. Before Keras 2.11, the base class is OptimizerV2."""
 
 
 def data(optimizer: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     if not has_foreign and not trainer.recognises(document) and trainer.vocabulary.isdisjoint(keys):
         target = _format_place(places[0], trainer)
         raise ConfigError(
-            f"{document.name}: no key shows that this is a file of {trainer.title}. If it is of another trainer, "
+            f"{document.name}: no key shows that this is a file of {trainer.title}. If it belongs to another trainer, "
             f"{name_format('NAME')}. Otherwise, pass a whole configuration of {trainer.title}, or set {target}."
             f"{_explained(places[0], trainer)}",
             "UC103",

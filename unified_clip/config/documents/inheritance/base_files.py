@@ -126,6 +126,6 @@ class BaseFiles(Inheritance):
         except MergeError as error:
             raise document.wrong(
                 keys or error.keys,
-                "this is a table, but the base file sets this key to another type, and training fails. Give both the "
-                "same type.",
+                "this is a table, but the base file sets this key to another type, so that training fails. Give the "
+                "key the same type in both files.",
             ) from None

@@ -1,1 +1,1 @@
-"""Trainers of language models."""
+"""The formats of trainers for language models, on PyTorch."""

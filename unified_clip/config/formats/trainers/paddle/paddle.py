@@ -53,7 +53,7 @@ REJECTED = {
 }
 
 PER_TENSOR = "clip_norm clips per tensor, not by the total norm."
-PER_GROUP = "Paddle clips each group of parameters on its own. A global norm is one per group."
+PER_GROUP = "Paddle clips each group of parameters separately, by the global norm of this group."
 
 
 def zero_of(rule: Rule) -> Zero:

@@ -29,7 +29,7 @@ DEFAULTS: dict[str, float | None] = {
 }  # fmt: skip
 """The default threshold of each algorithm. None: it clips nothing by default."""
 
-PER_OPTIMIZER = "RLlib clips the gradients of each optimizer by themselves."
+PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and one of inf by 1e9."
 
 

@@ -81,7 +81,7 @@ class StableBaselines3(Format):
     def _run(self, document: Document) -> Imported:
         if not document.has(KEY):
             problem = f"the file does not set {KEY}, and the default depends on the algorithm. Set {KEY}"
-            advice = 'If the algorithm has no such argument, as SAC, write a clip configuration with rule = "none".'
+            advice = 'If the algorithm has no such argument, like SAC, write a clip configuration with rule = "none".'
             raise ConfigError(f"{document.name}: {problem}. {advice}")
         return Imported(self.settings("global_norm", self.read_threshold(document, [KEY], null="error")))
 
