@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __float__(self) -> float:
         return float(self._array)
+
+    def __index__(self) -> int:
+        return operator.index(self._array)
 
     @property
     def dtype(self) -> str:
