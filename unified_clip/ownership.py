@@ -159,7 +159,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions along which other ranks have copies of parameters on these ranks."""
+        """Return the dimensions along which other ranks have copies of parameters on these ranks.
+
+        ValueError: a rank is not on the mesh, or the ranks are only some along a dimension.
+        """
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
                 f"A parameter is on the ranks {ranks.tolist()}, and the mesh has {sorted(self.mesh_ranks)}. Pass the "

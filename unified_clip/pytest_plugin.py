@@ -62,6 +62,8 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
     """Return the interpreter of each framework. The command line takes precedence over the configuration file.
 
     Paths on the command line are relative to the directory in which pytest was started.
+
+    pytest.UsageError: an entry is not FRAMEWORK=PATH.
     """
     places = [
         (config.rootpath, config.getini("clip_interpreters")),

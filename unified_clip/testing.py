@@ -239,7 +239,10 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a clip rule as cases spell it. For an alias, return the original name."""
+    """Return the name of a clip rule as cases spell it. For an alias, return the original name.
+
+    ValueError: the function is not of unified_clip.
+    """
     if isinstance(rule, str):
         name, _, method = rule.partition(".")
         original = getattr(unified_clip, name, None) if name in unified_clip.__all__ else None

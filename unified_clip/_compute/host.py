@@ -237,6 +237,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
     UNIFIED_CLIP_GRAPH=framework disables it, and UNIFIED_CLIP_GRAPH=kernels enables it where `by_default` is False.
     own: The values of UNIFIED_CLIP_PATH that only this framework has.
+    ValueError: UNIFIED_CLIP_GRAPH or UNIFIED_CLIP_PATH has another value.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -247,7 +248,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 def forced_path(*own: str) -> str:
     """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; '' if it is unset.
 
-    It is 'framework', or one of `own`, the values that only this framework has.
+    It is 'framework', or one of `own`, the values that only this framework has. ValueError: it is another value.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

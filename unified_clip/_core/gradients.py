@@ -185,7 +185,7 @@ class GradientList:
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
         """Return the slices of a gradient along `axes`, as axes of its entry in `values`. Rows that are not stored
-        count as 0.
+        count as 0. ValueError: the gradient is distributed.
         """
         if self.shards is not None:
             raise ValueError(

@@ -199,11 +199,17 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return, for each row, the sum over all rows of its group. `groups`: the result of `Sparse.row_groups`."""
+        """Return, for each row, the sum over all rows of its group. `groups`: the result of `Sparse.row_groups`.
+
+        Without an override, raise TypeError.
+        """
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return, for each row, the maximum over all rows of the same group. All numbers are 0 or more."""
+        """Return, for each row, the maximum over all rows of the same group. All numbers are 0 or more.
+
+        Without an override, raise TypeError.
+        """
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def root(self, value: Scalar, p: float) -> Scalar: ...
@@ -220,7 +226,10 @@ class DevicePrimitives(Protocol):
         """Convert a tensor to a dtype by the framework's operation, which may round float64 to 16 bits in two steps."""
 
     def bitcast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return the bits of float32 numbers as int32, or the reverse, for `round_once` in `_compute/device.py`."""
+        """Return the bits of float32 numbers as int32, or the reverse, for `round_once` in `_compute/device.py`.
+
+        Without an override, raise TypeError.
+        """
         raise TypeError(f"{self.name} does not round bounds by their bits")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
@@ -258,7 +267,7 @@ class DevicePrimitives(Protocol):
         """Return the tensors if the condition `keep` is true, else zeros."""
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Prepare the writes of values into tensors that can be written."""
+        """Prepare the writes of values into tensors that can be written. Without an override, raise TypeError."""
         raise TypeError(f"tensors of {self.name} cannot be changed in place")
 
     def cos(self, scalar: Scalar) -> Scalar: ...

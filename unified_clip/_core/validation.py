@@ -35,6 +35,7 @@ def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) 
     recorded.
 
     what: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
+    ValueError: it is negative or NaN, or has several elements. TypeError: it is not a number.
     """
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
@@ -100,7 +101,10 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return (the number, None if its value is unknown; the number or tensor to compute with)."""
+    """Return (the number, None if its value is unknown; the number or tensor to compute with).
+
+    TypeError: the value is not a number. ValueError: it has several elements, or is too large for float64.
+    """
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(
@@ -133,7 +137,7 @@ def _is_real(value: Any) -> bool:
 
 
 def norm_type(value: Any) -> float:
-    """Return p as a float: any p > 0, inf, or the string 'inf'."""
+    """Return p as a float. Accept any p > 0, inf and the string 'inf'. TypeError or ValueError: it is another value."""
     if isinstance(value, str):
         if value != "inf":
             raise ValueError(f"norm_type is {value!r}. Pass a number above 0, or 'inf'")
@@ -264,7 +268,10 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return the axes as sorted ints. If the number of axes of the tensor is known, negative ones are converted."""
+    """Return the axes as sorted ints. If the number of axes of the tensor is known, negative ones are converted.
+
+    TypeError: an axis is not an int. ValueError: an axis is out of range, or named twice.
+    """
     rank = None if shape is None else len(shape)
     items = value.tolist() if hasattr(value, "tolist") else value
     normalized = []
@@ -303,6 +310,7 @@ def finite(
     """Raise NonFiniteNormError if the norm is NaN or inf, with the counts of each tensor and rank that has any.
 
     setting: The setting that makes it an error. elsewhere: Returns (rank, NaN, inf) for other ranks.
+    TypeError: the norm is in a compiled graph, which cannot raise.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:

@@ -25,6 +25,8 @@ def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *,
     """Return whether `ownership` makes this rank count a gradient; None if it declares nothing for the gradient.
 
     ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
+    TypeError: a function did not return True or False. ValueError: this rank has no copy of a gradient
+    that is declared as replicated, or `ownership` has patterns and the gradient has no name.
     """
     ownership = spec.ownership_of(leaf)
     if callable(ownership):
@@ -177,7 +179,10 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return a gradient's `Replica`; None if this rank is not on the gradient's mesh. `alone`: this rank only."""
+        """Return a gradient's `Replica`; None if this rank is not on the gradient's mesh. `alone`: this rank only.
+
+        ValueError: ranks with copies are unknown, or are not in the process group.
+        """
         leaf, gradient = self._leaves[index], self._gradients[index]
         mesh = self.ranks(gradient) if self.is_sharded(gradient) else alone
         if not alone <= mesh:

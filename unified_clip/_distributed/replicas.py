@@ -56,6 +56,7 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
     """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
 
     mesh: The ranks of the gradient's mesh, only some of the group. ranks: Those with copies, by the placements.
+    ValueError: `ownership` is a function that does not determine these ranks.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
     if ownership == REPLICATED:

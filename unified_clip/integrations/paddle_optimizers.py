@@ -80,7 +80,10 @@ class GradClip(OutcomeProperties, OptimizerClip):
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
 
     def _clip(self, param_grads: ParamGrads, step: int) -> ParamGrads:
-        """Clip the gradients. If the state has a number for each parameter, find it by the parameter's name."""
+        """Clip the gradients. If the state has a number for each parameter, find it by the parameter's name.
+
+        ValueError: the state has no number for a parameter.
+        """
         if self._places is None:
             return self._clipper.pairs(param_grads, step=step)
         by_name = {str(BACKEND.parameter_name(parameter)): (parameter, grad) for parameter, grad in param_grads}
@@ -117,7 +120,10 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program, which clips whenever it runs. Adding the clip does not count as a step."""
+        """Add a clip to a static program, which clips whenever it runs. Adding the clip does not count as a step.
+
+        TypeError: the configuration has a schedule, an adaptive threshold, or nonfinite "raise" or "skip".
+        """
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
@@ -146,7 +152,10 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return the user's name of each parameter by Paddle's own name, because static programs have other objects."""
+    """Return the user's name of each parameter by Paddle's own name, because static programs have other objects.
+
+    Return None if the user passed no names. TypeError: `names` is not a Layer or a dict of parameters.
+    """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())

@@ -264,6 +264,8 @@ def _accept(report: ParityReport, path: Path) -> int:
 
     If results of unified_clip differ, or results are missing, print an error and change nothing. Return the exit status
     of the command.
+
+    UsageError: the file cannot be written.
     """
     from .known import update
 

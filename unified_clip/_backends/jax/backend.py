@@ -357,7 +357,10 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """Return the kernels' collector of JAX arrays of this type. It rejects arrays that are deleted or not on a CPU."""
+    """Return the kernels' collector of JAX arrays of this type; None for another type, or without compiled kernels.
+
+    It rejects arrays that are deleted or not on a CPU.
+    """
     return collected.collector(kind) if issubclass(kind, jax.Array) else None
 
 
@@ -374,7 +377,7 @@ def _call_from_graph(scalars: Sequence[Scalar], receive: Receive) -> Callable[[]
 
 
 def _check_concrete(rows: Any) -> None:
-    """Raise an error for sums over groups of rows in traced code: their derivatives would need float64 without x64."""
+    """Raise TypeError for sums over groups of rows in traced code: their derivatives would need float64 without x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
             "axes has some, but not all, sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "

@@ -115,7 +115,10 @@ def _on_mesh(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
-    """Return the processes along these axes of the mesh that arrays are on."""
+    """Return the processes along these axes of the mesh that arrays are on.
+
+    ValueError: no mesh has these axes, or the meshes have different processes along them.
+    """
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
     found = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}

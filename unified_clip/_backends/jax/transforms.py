@@ -228,6 +228,7 @@ def _transformation(
     """Return a `GradientTransformation` that applies `clip` to the updates.
 
     need_clip: Returns whether to clip the update at a path. None: clip all.
+    ModuleNotFoundError: optax is not installed.
     """
     try:
         import optax

@@ -46,7 +46,11 @@ ends the process.
 def set_gradient_clip(
     backend: Backend, clip: classes.GradientClip | None, param_list: Iterable[Any] | None = None, program: Any = None
 ) -> None:
-    """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program."""
+    """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program.
+
+    TypeError: a graph of `to_static` is traced, or an argument has a wrong type. ValueError: a parameter is not in the
+    program.
+    """
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside")
     static = program is not None or in_static_mode()
@@ -119,7 +123,10 @@ def _checked(program: Any) -> Program:
 
 
 def _found_by_name(param_list: Any, program: Program) -> Any:
-    """Return a list or tuple with names replaced by the parameters of the program. Return anything else unchanged."""
+    """Return a list or tuple with names replaced by the parameters of the program. Return anything else unchanged.
+
+    ValueError: the program has no parameter with a name.
+    """
     if not isinstance(param_list, list | tuple):
         return param_list
     parameters = {parameter.name: parameter for parameter in program.global_block().all_parameters()}

@@ -62,7 +62,7 @@ def in_to_static_mode() -> bool:
 
 
 def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
-    """Raise an error for distributed gradients in static programs, which have no all-reduce."""
+    """Raise TypeError for distributed gradients in static programs, which have no all-reduce."""
     values = [leaf for leaf in gradients if isinstance(leaf.tensor, paddle.pir.Value)]
     of_parameters = any(getattr(leaf.parameter, "is_parameter", False) for leaf in values)
     is_distributed = any(leaf.tensor.is_dist() for leaf in values) or (of_parameters and sharded.hybrid() is not None)
@@ -74,7 +74,7 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 
 
 def check_mode(tensors: Iterable[Any]) -> None:
-    """Raise an error for eager tensors while a static program is built, and for values of another program.
+    """Raise TypeError for eager tensors while a static program is built, and ValueError for values of another program.
 
     The first operation on such an eager tensor would end the process. Values of another program have no value here.
     """

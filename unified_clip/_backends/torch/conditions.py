@@ -113,7 +113,10 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 
 
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
-    """Return whether to compute in double-float32: if a tensor's device has no float64, or UNIFIED_CLIP_PATH=pairs."""
+    """Return whether to compute in double-float32: if a tensor's device has no float64, or UNIFIED_CLIP_PATH=pairs.
+
+    TypeError: a gradient is on a device without float64, and another one is float64.
+    """
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
