@@ -125,8 +125,8 @@ def beyond_range(call: Observation) -> Cause | None:
 def nan(call: Observation) -> Cause | None:
     """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None.
 
-    The kind is "inf" if an infinite total norm explains all results. If an expected NaN is missing, the cause may be
-    that of `not_clipped`. Otherwise, the kind is "NaN".
+    The kind is "inf" if an infinite total norm explains all results. If an expected NaN is missing, the result may be
+    the one of `not_clipped`. Otherwise, the kind is "NaN".
     """
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}

@@ -71,7 +71,7 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
 
 
 def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Return both sides as texts. Values that differ have enough digits to differ, but at least those of `form`."""
+    """Return both sides as texts, in the format `form`. If both texts are equal, use more digits until they differ."""
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):
         texts = (" and ".join(format(n, each) for n in left), " and ".join(format(n, each) for n in right))

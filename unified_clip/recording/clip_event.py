@@ -35,8 +35,8 @@ def make_namer(names: Any) -> Namer:
     """Return a function that returns the name of a gradient.
 
     For a list of names, it returns the name at the gradient's position, or None beyond the end. For a dict or a model,
-    it returns the name of the gradient's parameter. Otherwise, and for a parameter that is not there, it returns the
-    name from the framework, or None.
+    it returns the name of the gradient's parameter. Without `names`, and for a parameter that is not in `names`, it
+    returns the name from the framework, or None.
 
     names: As for `record`, or a function from a `Leaf` to its name, which is returned unchanged.
 

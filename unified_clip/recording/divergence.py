@@ -77,7 +77,7 @@ class DivergencePoint:
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. It is the number of pairs if only one run has a call there."""
+    """The index of the pair of calls. It is the number of pairs if only one run has a further call."""
 
     first: Divergence
 

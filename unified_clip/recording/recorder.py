@@ -188,7 +188,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the name of each parameter in the user's dict or model of names, or None if it is not there."""
+        """Return the name that the user's dict or model has for each parameter, or None if it has none."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:

@@ -69,7 +69,7 @@ class NameMatcher:
         line: The recorded call.
         directory: The directory of the recording.
         others: The weights at other steps, and the same call at these steps. Parameters that begin with equal weights,
-            as those of BatchNorm do, differ there.
+            such as those of BatchNorm, differ at later steps.
         """
         parameters, misfit = line.parameters, partial(_misfit, [(self.weights, line), *others])
         if not parameters:

@@ -127,9 +127,9 @@ class StepPairing:
         return found
 
     def not_loaded(self) -> tuple[str, list[str]] | None:
-        """Return (side, names of its parameters that are far from their initial weights after step 1), else None.
+        """Return (side, names of its parameters) that are far from their initial weights after step 1, else None.
 
-        They are farther than FAR times the largest update of the other side. Return None if all parameters are.
+        Far means more than FAR times the largest update of the other side. Return None, too, if all parameters are far.
         """
         pairs = [
             pair
@@ -195,7 +195,7 @@ class StepPairing:
         return list(self._pair(values, values))
 
     def ratio(self, step: int) -> float | None:
-        """Return the factor by which the updates of the new training step are larger than those of the old one.
+        """Return the factor that turns the updates of the old training step into the updates of the new one.
 
         Return None if no single factor explains all updates, or if the updates of one training step are all 0. At
         least one pair of updates must exist.

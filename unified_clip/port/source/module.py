@@ -147,9 +147,9 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether the first part of a dotted name is no builtin, and nothing that is visible there binds it.
+        """Return whether nothing that is visible at a node binds the first part of this dotted name.
 
-        Return False for any other node.
+        Return False for a builtin, and for a node that is no dotted name.
         """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None

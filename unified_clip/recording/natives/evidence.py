@@ -178,7 +178,7 @@ def _named(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, Den
 
 
 def stored(observed: ObservedTensors, tensors: Sequence[Dense]) -> dict[str, tuple[str, npt.NDArray[Any]]]:
-    """Return {name of the gradient: (dtype, array)} for these tensors. The dtype of complex numbers is that of a part.
+    """Return {name of the gradient: (dtype, array)} for these tensors. A complex array has the dtype of its real part.
 
     tensors: The tensors before or after the call.
     """

@@ -73,7 +73,7 @@ class Hooks:
             on()
 
     def switch(self, is_on: bool) -> None:
-        """Put all hooks in place, or remove them. Do nothing if that is their state already.
+        """Put all hooks in place, or remove them. Do nothing if they are in place, or removed, already.
 
         Also replace a function in the modules of other packages that have imported it by name.
         """

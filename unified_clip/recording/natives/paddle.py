@@ -210,7 +210,7 @@ def _weight_decay(optimizer: Any, group: Any) -> Any:
 
 
 def _decay_of(optimizer: Any, group: Any, parameter: Any) -> float | None:
-    """Return the weight decay of a parameter: its own, else that of its group or optimizer. 0: it has no decay.
+    """Return the weight decay that is set for a parameter, or else for its group or optimizer. Return 0 without decay.
 
     Return None for a decay that is neither decoupled nor L2 decay, such as L1Decay.
     """
