@@ -290,6 +290,18 @@ def test_losses_without_a_value_do_not_end_the_training(tmp_path: Path) -> None:
             model(torch.ones(3, 2, device="meta")).sum().backward()
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_decoupled", "name"), [("Adam", False, "Adam"), ("Adam", True, "AdamW"), ("AdamW", True, "AdamW")]
+)
+def test_adam_with_decoupled_weight_decay_is_adamw(tmp_path: Path, kind: str, is_decoupled: bool, name: str) -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), weight_decay=0.1)
+    optimizer.param_groups[0]["decoupled_weight_decay"] = is_decoupled
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        train_once(model(torch.ones(3, 2)).square().mean(), optimizer)
+    assert lines(tmp_path / "run.jsonl")[-1]["optimizer"] == f"torch.optim.{name}"
+
+
 def test_an_optimizer_without_a_hash_does_not_end_the_training(tmp_path: Path) -> None:
     class Compared(torch.optim.SGD):
         def __eq__(self, other: object) -> bool:

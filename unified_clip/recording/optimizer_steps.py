@@ -11,11 +11,11 @@ from typing import NamedTuple
 from ..causes.observation import Cause
 from .divergence import Divergence, Stage
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
-from .optimizer_names import LIBRARIES
+from .optimizer_names import ADAMW, LIBRARIES, decay_clauses
 from .runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 
-VARIANT = re.compile(r"AdamW(?![a-z])|NAdam|RAdam|Adamax|^(?:adamw|nadamw?|radam|adamaxw?)$")
-"""Matches the name of a class that is a variant of Adam, such as AdamW or MyAdamW."""
+VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
+"""Matches the name of a class that is a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
 """Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
@@ -300,8 +300,11 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
     yield from _rows(a, b, left, right)
-    if not _are_one_kind(left, right):
-        sentence = f"{a.name} uses the optimizer {left.optimizer}, and {b.name} uses {right.optimizer}"
+    clauses = decay_clauses(left, right) if _are_one_kind(left, right) else ("", "")
+    if clauses:
+        sentence = (
+            f"{a.name} uses the optimizer {left.optimizer}{clauses[0]}, and {b.name} uses {right.optimizer}{clauses[1]}"
+        )
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
 
 
@@ -327,19 +330,19 @@ def _rows(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerS
 def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
     """Return whether two optimizers have the same class.
 
-    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam.
-    MyAdamW does not, because AdamW is another class.
+    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam, but
+    MyNAdam does not. AdamW counts as Adam: see `decay_clauses` for their difference.
     """
     steps = sorted((left, right), key=lambda step: len(_kind(step)))
     short, long = map(_kind, steps)
     is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
-    variant = VARIANT.search(steps[1].optimizer.rpartition(".")[2])
+    variant = VARIANT.search(ADAMW.sub("", steps[1].optimizer).rpartition(".")[2])
     return short == long or (is_own and short in long and (variant is None or variant[0].lower() in short))
 
 
 def _kind(step: OptimizerStep) -> str:
-    """Return the class of the optimizer in lower case, without its module. Paddle's Momentum counts as SGD."""
-    kind = step.optimizer.rpartition(".")[2].lower()
+    """Return the class of the optimizer in lower case, without its module. AdamW is "adam", and Momentum "sgd"."""
+    kind = ADAMW.sub("", step.optimizer).rpartition(".")[2].lower()
     return {"momentum": "sgd"}.get(kind, kind)
 
 

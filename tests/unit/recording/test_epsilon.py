@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,17 @@ def run_of(
 
 @pytest.fixture
 def compared(tmp_path: Path) -> Compared:
-    def compare_steps(a: tuple[Any, ...], b: tuple[Any, ...], **settings: Any) -> RecordingComparison:
+    def compare_steps(
+        a: tuple[Any, ...], b: tuple[Any, ...], *, of_a: Mapping[str, Any] | None = None, **settings: Any
+    ) -> RecordingComparison:
         """Compare two runs whose norms differ from step 2 on.
 
         a, b: (optimizer, its eps at each of three steps), and a learning rate.
+        of_a: More settings of the first run.
         settings: More settings of the second run.
         """
         paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-        runs = (run_of(*a, norms=[1.0, 2.0, 3.0]), run_of(*b, norms=[1.0, 2.5, 3.5], **settings))
+        runs = (run_of(*a, norms=[1.0, 2.0, 3.0], **(of_a or {})), run_of(*b, norms=[1.0, 2.5, 3.5], **settings))
         for path, lines in zip(paths, runs, strict=True):
             path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
         return compare(*paths)
@@ -166,7 +170,8 @@ def test_a_users_class_is_not_the_class_that_a_part_of_its_name_has(compared: Co
     ):  # fmt: skip
         (cause,) = compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings
         assert cause.kind == "another optimizer"
-        assert f"a.jsonl uses the optimizer {old}, and b.jsonl uses {new}" in cause.sentence
+        without_clauses = re.sub(", which (?:adds|subtracts) weight decay [a-z]+ the [a-z]+", "", cause.sentence)
+        assert f"a.jsonl uses the optimizer {old}, and b.jsonl uses {new}" in without_clauses
     for old, new in (
         ("torch.optim.AdamW", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.AdamWithLimit"),
         ("torch.optim.Adam", "mine.LinearAdam"), ("optax.nadam", "mine.MyNAdam"),
@@ -185,3 +190,41 @@ def test_betas_that_a_framework_rounds_to_float32_are_the_same(compared: Compare
     assert compared(old, old, betas=ROUNDED).findings == []
     for other in ((0.999, 0.9), (0.9, 0.99901)):
         assert [each.kind for each in compared(old, old, betas=other).findings] == ["another optimizer"]
+
+
+SUBTRACTS, ADDS = "which subtracts weight decay from the weights", "which adds weight decay to the gradients"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "clauses"),
+    [
+        (("keras.optimizers.SGD", 0.1), ("torch.optim.SGD", 0.1), (SUBTRACTS, ADDS)),
+        (("torch.optim.AdamW", 0.1), ("torch.optim.Adam", 0.1), (SUBTRACTS, ADDS)),
+        (("paddle.optimizer.Adam", [0.1, 0.0]), ("optax.adamw", [0.1, 0.0]), (ADDS, SUBTRACTS)),
+        (("torch.optim.AdamW", 0.1), ("torch.optim.Adam", None), (SUBTRACTS, ADDS)),
+        (("keras.optimizers.SGD", 0.0), ("torch.optim.SGD", 0.0), None),
+        (("torch.optim.AdamW", 0.0), ("torch.optim.Adam", 0.0), None),
+        (("keras.optimizers.SGD", 0.1), ("torch.optim.SGD", None), None),  # its weight decay may be 0
+        (("keras.optimizers.RMSprop", 0.1), ("mine.MyRMSprop", 0.1), None),
+        (("keras.optimizers.Lamb", 0.1), ("paddle.optimizer.Lamb", 0.1), None),
+        (("optax.adamw", 0.1), ("torch.optim.AdamW", 0.1), None),
+    ],
+)
+def test_weight_decay_is_compared_by_what_it_is_subtracted_from_or_added_to(
+    compared: Compared, old: tuple[str, Any], new: tuple[str, Any], clauses: tuple[str, str] | None
+) -> None:
+    a, b = ((name, [0.0] * 3) for name, _ in (old, new))
+    found = compared(a, b, of_a={"weight_decay": old[1]}, weight_decay=new[1])
+    sentences_of_decay = [each.sentence for each in found.findings if "weight decay" in each.sentence]
+    if clauses is None:
+        assert sentences_of_decay == []
+        return
+    what = f"a.jsonl uses the optimizer {old[0]}, {clauses[0]}, and b.jsonl uses {new[0]}, {clauses[1]}"
+    assert sentences_of_decay == [what]
+
+
+def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compared: Compared) -> None:
+    decay = {"weight_decay": 0.1}
+    assert compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, **decay).findings == []
+    (cause,) = compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, weight_decay=0.2).findings
+    assert "as with weight_decay 0.2 instead of 0.1" in cause.sentence

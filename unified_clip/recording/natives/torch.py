@@ -161,7 +161,8 @@ def _record_step(optimizer: Any) -> None:
     module = kind.__module__ if is_users else "torch.optim"
     changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
     decayed = decayed_elements((group.get("weight_decay"), each.numel()) for group, each in changed)
-    name = f"{module}.{kind.__name__}"
+    is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
+    name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
     WATCHER.after_step(name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)
 
 
