@@ -233,8 +233,8 @@ def _left_out(run: RecordedRun, other: RecordedRun, step: int) -> Cause:
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
     """Return whether the clip calls of a step clip the same gradients again and again.
 
-    Their gradients must have the same shapes and names. Without names, or if `other`, the calls of the other run, are
-    several, each backward pass of the step must also have as many calls as `other` has.
+    Their gradients must have the same shapes, and the same names if they have names. Without names, or if `other`, the
+    calls of the other run, are several, each backward pass of the step must also have as many calls as `other` has.
     """
     count = len(other)
     is_same = all(itertools.starmap(_have_equal_shapes, zip(lines, itertools.cycle(lines[:count]), strict=False)))
@@ -311,7 +311,7 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
 def _rows(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield a difference if only one of two optimizers squares the repeated rows of a sparse gradient one by one.
 
-    A class of the user may do so, too, so it is not compared.
+    Return none if an optimizer is a class of the user: it may square the rows one by one, too.
     """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
