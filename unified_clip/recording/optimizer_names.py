@@ -61,10 +61,10 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
-    """Return two clauses that say what each optimizer does with weight decay, or None if both do the same.
+    """Return a clause for each optimizer, about what it does with weight decay. Return None if both do the same.
 
-    A clause is "" if that is unknown. Return None, too, if the weight decay of a step is 0, or if nothing shows a
-    difference: neither the classes, of which one is an AdamW, nor two recorded weight decays.
+    A clause is "" if this is unknown. Return None, too, if the weight decay of a step is 0. Otherwise, return the
+    clauses only if one of the two classes is an AdamW, or if both clauses and both weight decays are known.
     """
     ways = _is_subtracted(left), _is_subtracted(right)
     decays = [step.settings.get("weight_decay") for step in (left, right)]
