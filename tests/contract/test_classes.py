@@ -229,7 +229,7 @@ def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
     for wrong in ("weight", 3, kit.parameter(), {"weight": kit.parameter()}):
         with pytest.raises(TypeError, match="param_list is"):
             kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=wrong)
-    with pytest.raises(TypeError, match="position 1 of param_list is a str"):
+    with pytest.raises(TypeError, match="position 1 of param_list has the type str"):
         kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=[kit.parameter(), "weight"])
     if kit.name != "paddle":
         with pytest.raises(TypeError, match="static programs of Paddle"):

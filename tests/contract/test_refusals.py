@@ -128,11 +128,11 @@ def test_what_is_no_tensor(kit: Kit) -> None:
         with pytest.raises(TypeError, match="clip_by_norm received the plain number"):
             kit.namespace.clip_by_norm(wrong, 1.0)
     for wrong in ("weights", object(), len):
-        with pytest.raises(TypeError, match="position 1 is a builtins"):
+        with pytest.raises(TypeError, match=r"position 1 is a (str|object|builtin_function_or_method),"):
             kit.namespace.global_norm([kit.tensor([1.0]), wrong])
-        with pytest.raises(TypeError, match="position 0 is a builtins"):
+        with pytest.raises(TypeError, match=r"position 0 is a (str|object|builtin_function_or_method),"):
             kit.namespace.get_total_norm(wrong)
-    with pytest.raises(TypeError, match=r"clip_by_norm takes one tensor and received a builtins\.list\. Call it once"):
+    with pytest.raises(TypeError, match=r"clip_by_norm takes one tensor and received a list\. Call it once"):
         kit.namespace.clip_by_norm([kit.tensor([1.0])], 1.0)
     with pytest.raises(TypeError, match="clip_by_value takes one tensor"):
         kit.namespace.clip_by_value([kit.tensor([1.0])], -1.0, 1.0)
@@ -214,7 +214,7 @@ def test_the_path_setting_is_checked(kit: Kit, monkeypatch: pytest.MonkeyPatch, 
 def test_the_package_itself_refuses_what_is_no_tensor() -> None:
     with pytest.raises(TypeError, match="plain number"):
         unified_clip.global_norm([1.0])
-    with pytest.raises(TypeError, match=r"takes one tensor and received a builtins\.str\. Pass a dense tensor"):
+    with pytest.raises(TypeError, match=r"takes one tensor and received a str\. Pass a dense tensor"):
         unified_clip.clip_by_norm("weights", 1.0)
 
 

@@ -60,14 +60,14 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("max_norm and an entry", "ValueError: max_norm is nan"),
         ("order", "ValueError: norm_type"),
         ("clip_norm", "ValueError: clip_norm is nan"),
-        ("entry", "TypeError: position 3 is a builtins.str"),
-        ("the first entry", "TypeError: position 0 is a builtins.str"),
-        ("an entry of a dict", r"TypeError: position 0 \(parameter 'x'\) is a builtins.str"),
-        ("gradient", "TypeError: position 3 is a builtins.str"),
+        ("entry", "TypeError: position 3 is a str"),
+        ("the first entry", "TypeError: position 0 is a str"),
+        ("an entry of a dict", r"TypeError: position 0 \(parameter 'x'\) is a str"),
+        ("gradient", "TypeError: position 3 is a str"),
         ("main_grad", "ValueError: position 3 has a gradient in main_grad"),
         ("overlap", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
         ("need_clip", "LookupError: this parameter is not in the table"),
-        ("an entry, norms of each", "TypeError: position 3 is a builtins.str"),
+        ("an entry, norms of each", "TypeError: position 3 is a str"),
         ("overlap, norms of each", "ValueError: the gradient at position 3 and the gradient at position 4 overlap"),
         ("need_clip, norms of each", "LookupError: this parameter is not in the table"),
         ("a threshold for one gradient", "ValueError: clip_norm is nan"),
@@ -100,9 +100,9 @@ def test_a_rank_sends_its_error_to_the_ranks_that_wait(worlds: Worlds, case: str
     """It reads its group from the entries after the wrong one, too, and not from parameters that are not clipped."""
     for rank, (first, second) in enumerate(worlds(4).run(rejections.rejected_beside_others, case)):
         if rank == 1:
-            check(first, "^TypeError: position 2 is a builtins.str")
+            check(first, "^TypeError: position 2 is a str")
         elif rank == 0:
-            check(first, "^ValueError: rank 1 rejected this call: TypeError: position 2 is a builtins.str")
+            check(first, "^ValueError: rank 1 rejected this call: TypeError: position 2 is a str")
         assert rank < 2 or first.error == ""
         assert second.error == ""
 

@@ -400,6 +400,11 @@ def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives:
     assert experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
 
 
+def test_a_number_is_no_process_group(collectives: list[Any]) -> None:
+    with pytest.raises(TypeError, match=r"process_group is 3\. Pass a process group of torch\.distributed"):
+        uc.clip_grad_norm_(plain(), 1.0, process_group=3)
+
+
 def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"'\*\.experts\.\*' of ownership has no effect, .*: '\*\.weight' matches"):
         experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})

@@ -58,7 +58,7 @@ def set_gradient_clip(
 ) -> None:
     check_clip(clip)
     if program is not None:
-        raise TypeError("program is for static programs of Paddle. Use unified_clip.paddle, or leave it out.")
+        raise TypeError("program is for static programs of Paddle. Use unified_clip.paddle, or leave program out.")
     if param_list is None:
         SETTINGS.default = clip
         return

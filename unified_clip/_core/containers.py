@@ -275,7 +275,7 @@ def _join(name: str | None, key: Any) -> str:
 
 
 def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
-    kind = type(value)
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, numbers.Number):
         return TypeError(
             f"{leaf.place} is the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
@@ -288,10 +288,7 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         remedy = "Pass its filled(0)"
     if callable(getattr(value, "parameters", None)):
         remedy = "Pass its parameters()"
-    return TypeError(
-        f"{leaf.place} is a {kind.__module__}.{kind.__qualname__}, which unified_clip.{backend.name} cannot clip. "
-        f"{remedy}"
-    )
+    return TypeError(f"{leaf.place} is a {kind}, which unified_clip.{backend.name} cannot clip. {remedy}")
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:

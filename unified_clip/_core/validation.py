@@ -262,9 +262,8 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
     several = isinstance(value, list | tuple | Mapping)
     remedy = "Call it once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
-    raise TypeError(
-        f"{function} takes one tensor and received a {type(value).__module__}.{type(value).__qualname__}. {remedy}"
-    )
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise TypeError(f"{function} takes one tensor and received a {kind}. {remedy}")
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
@@ -360,7 +359,8 @@ def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
             weakref.ref(parameter)
         except TypeError:
             kind = type(parameter).__name__
-            raise TypeError(f"position {position} of param_list is a {kind}. Pass the parameters themselves") from None
+            problem = f"position {position} of param_list has the type {kind}"
+            raise TypeError(f"{problem}. Pass the parameters themselves") from None
     return parameters
 
 

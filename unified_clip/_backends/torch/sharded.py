@@ -296,8 +296,9 @@ class TorchShards(DistributedGradients):
     def group_from(self, process_group: Any) -> ProcessGroup:
         if hasattr(process_group, "get_all_groups"):
             return self._group_of(group_of_mesh(process_group))
-        # `new_group` returns an int on ranks outside of the group.
-        if not isinstance(process_group, torch.distributed.ProcessGroup | int) or isinstance(process_group, bool):
+        outside = torch.distributed.GroupMember.NON_GROUP_MEMBER  # an int, which `new_group` returns on other ranks
+        is_outside = isinstance(process_group, int) and process_group == outside
+        if not isinstance(process_group, torch.distributed.ProcessGroup) and not is_outside:
             raise TypeError(
                 f"process_group is {process_group!r}. Pass a process group of torch.distributed, a device mesh, None, "
                 "or 'auto'"
