@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unified_clip.recording.epsilon import PLACES
+from unified_clip.recording.optimizers.epsilon import PLACES
 
 GRADIENT, EPS, BETA2 = 0.5, 0.25, 0.75
 STEPS = 8

@@ -16,7 +16,7 @@ from .causes.join_causes import effective, join
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
-from .optimizer_steps import number_calls, step_differences
+from .optimizers.steps import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ..causes.observation import Cause
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text, untransposed
 from ..recording.compare import RecordingComparison
-from ..recording.optimizer_steps import STAGES
+from ..recording.optimizers.steps import STAGES
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.arithmetic import FORMATS

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unified_clip.recording.compare import RecordingComparison, compare
-from unified_clip.recording.epsilon import CONDITION
+from unified_clip.recording.optimizers.epsilon import CONDITION
 from unified_clip.recording.report import sentences
 
 HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
@@ -29,18 +29,23 @@ def as_after(eps: float, beta2: float = 0.999) -> list[float]:
 
 
 def run_of(
-    optimizer: str, eps: Sequence[Any], lr: float = 0.1, *, norms: Sequence[float], **settings: Any
+    optimizer: str, eps: Sequence[Any], lr: float | Sequence[float] = 0.1, *, norms: Sequence[float], **settings: Any
 ) -> list[dict[str, Any]]:
     """Clip calls, each with a step of an optimizer. A setting that is None is not recorded."""
     clip = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
-    recorded = {name: each for name, each in {"lr": lr, "betas": BETAS, **settings}.items() if each is not None}
+    recorded = {name: each for name, each in {"betas": BETAS, **settings}.items() if each is not None}
+    rates = [lr] * 3 if isinstance(lr, float) else lr
     clip |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "coef": 1.0}
     return [
         line
-        for step, (value, norm) in enumerate(zip(eps, norms, strict=True), 1)
+        for step, (value, norm, rate) in enumerate(zip(eps, norms, rates, strict=False), 1)
         for line in (
             {**clip, "step": step, "norm": norm},
-            {"step": step, "optimizer": optimizer, "settings": recorded | {"eps": value}},
+            {
+                "step": step,
+                "optimizer": optimizer,
+                "settings": recorded | {"lr": rate} | ({} if value is None else {"eps": value}),
+            },
         )
     ]
 
@@ -228,3 +233,28 @@ def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compared: Compa
     assert compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, **decay).findings == []
     (cause,) = compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, weight_decay=0.2).findings
     assert "as with weight_decay 0.2 instead of 0.1" in cause.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "rates", "momentum", "is_named"),
+    [
+        ("torch.optim.SGD", (0.1, 0.1, 0.05), 0.9, True),
+        ("tf.compat.v1.train.Momentum", (0.1, 0.2, 0.2), 0.9, True),
+        ("torch.optim.SGD", (0.1, 0.1, 0.1), 0.9, False),  # both rules then have the same updates
+        ("torch.optim.SGD", (0.1, 0.1, 0.05), 0.0, False),
+        ("torch.optim.SGD", (0.1, 0.1, 0.05), None, False),
+        ("keras.optimizers.SGD", (0.1, 0.1, 0.05), 0.9, False),
+        ("mine.SGD", (0.1, 0.1, 0.05), 0.9, False),
+    ],
+)
+def test_a_momentum_that_contains_the_learning_rates_is_named_at_the_step_at_which_these_change(
+    compared: Compared, other: str, rates: tuple[float, ...], momentum: float | None, is_named: bool
+) -> None:
+    sgd = {"momentum": momentum, "betas": None}
+    found = compared(("keras.optimizers.SGD", [None] * 3, rates), (other, [None] * 3, rates), of_a=sgd, **sgd)
+    rules = [(each, causes) for each, causes in found.divergences.items() if each.parameter == "rule for momentum"]
+    assert bool(rules) == is_named
+    for each, causes in rules:
+        assert each.step == next(step for step, rate in enumerate(rates, 1) if rate != 0.1)
+        assert (each.a, each.b) == ("the sum of learning rate times gradient", "the sum of gradients")
+        assert 'state["momentum_buffer"] *= last_lr / new_lr' in causes[0].sentence

@@ -8,7 +8,7 @@ from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
 from ...tensors.arrangement import order_of
 from ..divergence import DivergencePoint, numbers
-from ..epsilon import BEFORE, place_of
+from ..optimizers.epsilon import BEFORE, place_of
 from ..pairing import CallPair, sorted_shape
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause, CauseKind
 from ..divergence import NUMBERS, Divergence, DivergencePoint, divergences, numbers
-from ..optimizer_steps import STAGES, StepDifference
+from ..optimizers.steps import STAGES, StepDifference
 from ..pairing import CallPair
 from ..rounding import PRODUCT, ROUNDING
 from . import before_clips

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..dispatcher import DISPATCHER
-from ..optimizer_names import check_names
+from ..optimizers.names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
@@ -131,8 +131,8 @@ def record_step(
 ) -> None:
     """Record a step of an optimizer, with the losses since the previous step. Leave out settings without numbers.
 
-    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizer_names`, unless `is_users`.
-    settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizer_names` lists.
+    optimizer: The full name of the class. Its module is one of LIBRARIES in `optimizers/names.py`, unless `is_users`.
+    settings: The settings by PyTorch's names, such as `lr`, which SETTINGS in `optimizers/names.py` lists.
     passes: Other fields of `OptimizerStep` that are known, such as `backward_calls` and `cleared`.
     is_users: Whether the class may be the user's own.
 

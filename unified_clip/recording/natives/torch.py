@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..dispatcher import DISPATCHER
-from ..optimizer_names import SETTINGS
+from ..optimizers.names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported

@@ -11,7 +11,7 @@ from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..causes.sequence import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
-from ..optimizer_steps import STAGES
+from ..optimizers.steps import STAGES
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses

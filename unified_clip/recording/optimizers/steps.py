@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..causes.observation import Cause
-from .divergence import Divergence, Stage
+from ...causes.observation import Cause
+from ..divergence import Divergence, Stage
+from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
-from .optimizer_names import ADAMW, LIBRARIES, decay_clauses
-from .runs import OptimizerStep, RecordedCall, RecordedRun, Setting
-
-VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
-"""Matches the name of a class that is a variant of Adam, such as NAdam or MyNAdam."""
-
-SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
+from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages that this module compares."""
@@ -119,7 +112,21 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         settings = [_shifted(each, shift) for each in _settings(a, b, left, right)]
         for each in (*_between(a, b, left, right), *_clips(a, b, (left, right), clips), *settings):
             found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
+    for each in _momentum(a, b):
+        found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
     return list(found.values())
+
+
+def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
+    """Yield a difference if the learning rate changes, and enters the momentum of only one run. It is at this step."""
+    pairs = zip(a.optimizer_steps, b.optimizer_steps, strict=False)
+    for (before, _), (left, right) in itertools.pairwise(pairs):
+        rates = before.settings.get("lr"), left.settings.get("lr")
+        if None in rates or rates[0] == rates[1]:
+            continue
+        if found := compare_momentum(a, b, left, right):
+            yield _difference(left, "optimizer", *found, "rule for momentum")
+            return
 
 
 def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDifference:
@@ -267,11 +274,11 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], step
 def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
-    Other settings than the learning rate are compared only if `_are_one_kind` returns True. A setting that only one of
+    Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of
     the runs recorded is not compared. If the optimizers add eps at different places, its effect is compared instead.
     """
     differs = f"{b.name} differs from {a.name} as with"
-    is_moved = _are_one_kind(left, right) and places_differ(left, right)
+    is_moved = are_one_kind(left, right) and places_differ(left, right)
     if is_moved and (found := compare_places(a, b, left, right)):
         old_effect, new_effect, cause = found
         yield _difference(left, "optimizer", old_effect, new_effect, cause, "effective eps")
@@ -290,60 +297,23 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
         if name == "lr":
             sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
-        elif _are_one_kind(left, right):
+        elif are_one_kind(left, right):
             sentence = f"{differs} {name} {values}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]
-    if _are_one_kind(left, right) and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
+    if are_one_kind(left, right) and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
         values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
         sentence = f"{differs} weight decay of {values}. Compare which parameters have weight decay"
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
-    yield from _rows(a, b, left, right)
-    clauses = decay_clauses(left, right) if _are_one_kind(left, right) else ("", "")
+    if rows := compare_rows(a, b, left, right):
+        yield _difference(left, "optimizer", *rows, "rule for repeated rows")
+    clauses = decay_clauses(left, right) if are_one_kind(left, right) else ("", "")
     if clauses:
         sentence = (
             f"{a.name} uses the optimizer {left.optimizer}{clauses[0]}, and {b.name} uses {right.optimizer}{clauses[1]}"
         )
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
-
-
-def _rows(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if only one of two optimizers squares the repeated rows of a sparse gradient one by one.
-
-    Return none if an optimizer is a class of the user: it may square the rows one by one, too.
-    """
-    squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
-    if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
-        return
-    run, step, other = (a, left, b) if squares[0] else (b, right, a)
-    count = step.repeated_rows or 0
-    sentence = (
-        f"{step.optimizer} of {run.name} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
-        f"rows, and computes with each row alone, such as with its square. {other.name} computes with the sum of equal "
-        "rows. For the same updates, sum the rows in Keras, by tf.convert_to_tensor(gradient) before apply_gradients"
-    )
-    old, new = ("the square of each row" if each else "the square of their sum" for each in squares)
-    yield _difference(left, "optimizer", old, new, Cause("squared rows", sentence), "rule for repeated rows")
-
-
-def _are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
-    """Return whether two optimizers have the same class.
-
-    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam, but
-    MyNAdam does not. AdamW counts as Adam: see `decay_clauses` for their difference.
-    """
-    steps = sorted((left, right), key=lambda step: len(_kind(step)))
-    short, long = map(_kind, steps)
-    is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
-    variant = VARIANT.search(ADAMW.sub("", steps[1].optimizer).rpartition(".")[2])
-    return short == long or (is_own and short in long and (variant is None or variant[0].lower() in short))
-
-
-def _kind(step: OptimizerStep) -> str:
-    """Return the class of the optimizer in lower case, without its module. AdamW is "adam", and Momentum "sgd"."""
-    kind = ADAMW.sub("", step.optimizer).rpartition(".")[2].lower()
-    return {"momentum": "sgd"}.get(kind, kind)
 
 
 def _difference(

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ..causes.observation import Cause
-from .optimizer_names import LIBRARIES
-from .runs import OptimizerStep, RecordedRun, Setting
+from ...causes.observation import Cause
+from ..runs import OptimizerStep, RecordedRun, Setting
+from .names import LIBRARIES
 
 EQUAL = 1e-6
 """Settings with a relative difference of at most this count as equal, because some frameworks store them as float32."""

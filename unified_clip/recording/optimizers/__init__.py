@@ -1,0 +1,1 @@
+"""Compare the optimizers of two recordings: their steps, settings and rules."""

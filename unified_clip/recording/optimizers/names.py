@@ -1,0 +1,37 @@
+"""The names of optimizers and of their settings in recordings."""
+
+from __future__ import annotations
+
+import re
+
+LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
+"""The modules of the frameworks' own optimizers. Any other class counts as the user's own. It is compared with a
+framework's class if its name contains the name of that class: MyAdam with Adam, and MyAdamW with AdamW.
+"""
+
+ADAMW = re.compile(r"(?<=Adam)W(?![a-z])|(?<=\.adam)w$|(?<=\.nadam)w$|(?<=\.adamax)w$")
+"""Matches the W in the name of a class such as AdamW, MyAdamW or optax.adamw."""
+
+SETTINGS = (
+    "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
+    "maximize",
+)  # fmt: skip
+"""The settings that are recorded, by PyTorch's names. Two recordings are compared by these names."""
+
+
+def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:
+    """Check the names of an optimizer's class and settings before a hook records them.
+
+    is_users: Whether the class may be the user's own.
+
+    ValueError: a setting is not in SETTINGS. Or, without `is_users`, the class is in none of LIBRARIES.
+    """
+    if unknown := sorted(settings - {*SETTINGS}):
+        raise ValueError(
+            f"{optimizer} has settings with unknown names: {', '.join(unknown)}. Use PyTorch's name of the setting, or "
+            "add the name to SETTINGS in recording/optimizers/names.py."
+        )
+    if not is_users and not optimizer.startswith(LIBRARIES):
+        raise ValueError(
+            f"{optimizer} is in no known module. Add its module to LIBRARIES in recording/optimizers/names.py."
+        )

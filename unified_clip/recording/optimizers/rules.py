@@ -1,0 +1,113 @@
+"""Compare the update rules of two optimizers: their weight decay, their momentum, and their repeated rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ...causes.observation import Cause
+from ..runs import OptimizerStep, RecordedRun
+from .names import ADAMW, LIBRARIES
+
+VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
+"""Matches the name of a class that is a variant of Adam, such as NAdam or MyNAdam."""
+
+SUM_FIRST = frozenset({"sgd", "lion"})
+"""Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
+
+ADDED = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
+"""The optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""
+
+CLAUSES: Mapping[bool | None, str] = {
+    True: ", which subtracts weight decay from the weights",
+    False: ", which adds weight decay to the gradients",
+    None: "",
+}
+
+
+def are_one_kind(left: OptimizerStep, right: OptimizerStep) -> bool:
+    """Return whether two optimizers have the same class.
+
+    A class of the user also counts as a framework's class if its name contains that name: MyAdam counts as Adam, but
+    MyNAdam does not. AdamW counts as Adam: see `decay_clauses` for their difference.
+    """
+    steps = sorted((left, right), key=lambda step: len(_kind(step)))
+    short, long = map(_kind, steps)
+    is_own = not all(step.optimizer.startswith(LIBRARIES) for step in steps)
+    variant = VARIANT.search(ADAMW.sub("", steps[1].optimizer).rpartition(".")[2])
+    return short == long or (is_own and short in long and (variant is None or variant[0].lower() in short))
+
+
+def _kind(step: OptimizerStep) -> str:
+    """Return the class of the optimizer in lower case, without its module. AdamW is "adam", and Momentum "sgd"."""
+    kind = ADAMW.sub("", step.optimizer).rpartition(".")[2].lower()
+    return {"momentum": "sgd"}.get(kind, kind)
+
+
+def _is_subtracted(step: OptimizerStep) -> bool | None:
+    """Return whether an optimizer subtracts weight decay from the weights, or None if that is unknown."""
+    if ADAMW.search(step.optimizer) or step.optimizer.startswith("keras.optimizers."):
+        return True
+    is_known = step.optimizer.startswith(("torch.optim.", "paddle.optimizer."))
+    return False if is_known and step.optimizer.rpartition(".")[2].lower() in ADDED else None
+
+
+def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:
+    """Return a clause for each optimizer, about what it does with weight decay. Return None if both do the same.
+
+    A clause is "" if this is unknown. Return None, too, if the weight decay of a step is 0. Otherwise, return the
+    clauses only if one of the two classes is an AdamW, or if both clauses and both weight decays are known.
+    """
+    ways = _is_subtracted(left), _is_subtracted(right)
+    decays = [step.settings.get("weight_decay") for step in (left, right)]
+    if ways[0] == ways[1] or any(decay in (0, (0.0,)) for decay in decays):
+        return None
+    is_shown = None not in ways and None not in decays
+    is_named = bool(ADAMW.search(left.optimizer)) != bool(ADAMW.search(right.optimizer))
+    return (CLAUSES[ways[0]], CLAUSES[ways[1]]) if is_shown or is_named else None
+
+
+def compare_rows(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> tuple[str, str, Cause] | None:
+    """Return (rule of `a`, rule of `b`, cause) if only one optimizer squares repeated rows of a gradient one by one.
+
+    Return None otherwise, or if an optimizer is a class of the user: it may square the rows one by one, too.
+    """
+    squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
+    if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
+        return None
+    run, step, other = (a, left, b) if squares[0] else (b, right, a)
+    count = step.repeated_rows or 0
+    sentence = (
+        f"{step.optimizer} of {run.name} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
+        f"rows, and computes with each row alone, such as with its square. {other.name} computes with the sum of equal "
+        "rows. For the same updates, sum the rows in Keras, by tf.convert_to_tensor(gradient) before apply_gradients"
+    )
+    old, new = ("the square of each row" if each else "the square of their sum" for each in squares)
+    return old, new, Cause("squared rows", sentence)
+
+
+def compare_momentum(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> tuple[str, str, Cause] | None:
+    """Return (rule of `a`, rule of `b`, cause) if the momentum of only one optimizer contains the learning rates.
+
+    SGD of Keras multiplies each gradient by the learning rate of its step, and then adds it to the momentum. The other
+    frameworks multiply the momentum by the learning rate, so the updates differ once this rate has changed. Return None
+    if both do the same, if a momentum is 0 or unknown, or if an optimizer is a class of the user.
+    """
+    contain = [step.optimizer == "keras.optimizers.SGD" for step in (left, right)]
+    is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))
+    if contain[0] == contain[1] or not is_known or not all(step.settings.get("momentum") for step in (left, right)):
+        return None
+    run, step, other = (a, left, b) if contain[0] else (b, right, a)
+    sentence = (
+        f"the learning rate changes at step {step.step}. {step.optimizer} of {run.name} multiplies each gradient by "
+        f"the learning rate of its step, and adds it to the momentum. {other.name} multiplies the momentum by the "
+        "current learning rate. For the same updates, before each step at which the learning rate changes, multiply the "
+        "momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
+        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`'
+    )
+    old, new = ("the sum of learning rate times gradient" if each else "the sum of gradients" for each in contain)
+    return old, new, Cause("another optimizer", sentence)
