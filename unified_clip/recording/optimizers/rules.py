@@ -105,8 +105,8 @@ def compare_momentum(
     sentence = (
         f"the learning rate changes at step {step.step}. {step.optimizer} of {run.name} multiplies each gradient by "
         f"the learning rate of its step, and adds it to the momentum. {other.name} multiplies the momentum by the "
-        "current learning rate. For the same updates, before each step at which the learning rate changes, multiply the "
-        "momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
+        "current learning rate. For the same updates, before each step at which the learning rate changes, multiply "
+        "the momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
         'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`'
     )
     old, new = ("the sum of learning rate times gradient" if each else "the sum of gradients" for each in contain)
