@@ -214,3 +214,10 @@ def test_adagcs_state_has_the_order_of_jax_tree_leaves() -> None:
 def test_a_clipper_inside_a_graph_has_no_place_for_its_state() -> None:
     with pytest.raises(TypeError, match="a clip inside a compiled graph cannot keep its state"):
         jax.jit(lambda grad: CONFIG.clipper()([grad]))(jnp.ones(3))
+
+
+def test_a_state_inside_a_graph_cannot_be_read() -> None:
+    rule = functions.ZClip()
+    state = functions.initial_state(rule, jnp.zeros(2))
+    with pytest.raises(TypeError, match=r"^the state is inside a compiled graph, .* call read_state outside\."):
+        jax.jit(lambda state: functions.read_state(rule, state))(state)

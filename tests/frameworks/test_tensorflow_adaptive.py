@@ -46,3 +46,10 @@ def test_thresholds_of_tensors_and_units_have_the_same_bits_in_a_graph(xla: bool
         return functions.clip_by_unit_norm(grads, parameters, AGC)
 
     check_tensor_graph(clip, tf.constant, clip_units)
+
+
+def test_a_state_inside_a_graph_cannot_be_read() -> None:
+    rule = functions.ZClip()
+    read = tf.function(lambda state: functions.read_state(rule, state), autograph=False)
+    with pytest.raises(TypeError, match=r"^the state is inside a compiled graph, .* call read_state outside\."):
+        read(functions.initial_state(rule, tf.zeros(2)))

@@ -60,8 +60,8 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state, from `initial_state` or the last call.
 
     Raises:
-        TypeError: A state of JAX is inside a compiled graph, where it has no values. Or it is no state.
-        ValueError: It is the state of another rule.
+        TypeError: state is inside a compiled graph of JAX or TensorFlow, where it has no values. Or it is no state.
+        ValueError: state is that of another rule.
 
     Example:
         >>> import numpy as np
@@ -71,7 +71,14 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         {'steps': 0.0, 'mean': 0.0}
     """
     backend = states.backend_for(adaptive, state, Rule, AdaGC)
-    return states.saved(states.read_packed(adaptive, backend.to_numpy(state)))
+    try:
+        values = backend.to_numpy(state)
+    except (TypeError, AttributeError):  # of tensors in graphs of JAX and TensorFlow
+        raise TypeError(
+            "the state is inside a compiled graph, where it has no values. Return it from the graph, and call "
+            "read_state outside."
+        ) from None
+    return states.saved(states.read_packed(adaptive, values))
 
 
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,8 @@ def check_rule(rule: Any, *kinds: type) -> None:
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
         names = [total if kind is Rule else f"{kind.__name__}()" for kind in kinds]
-        raise TypeError(f"the adaptive rule is {rule!r:.60}. Pass {', or '.join(names)}.")
+        text = repr(rule) if len(repr(rule)) <= 60 else f"{rule!r:.60}..."
+        raise TypeError(f"the adaptive rule is {text}. Pass {', or '.join(names)}.")
 
 
 def first(rule: Rule | AdaGC) -> dict[str, Real]:

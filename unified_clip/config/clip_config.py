@@ -279,6 +279,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no
                 name. Or the adaptive rule agc gets no `parameters`.
+            ValueError: step is below 0, or is a tensor with several elements.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)

@@ -25,7 +25,7 @@ from .adaptive import AdaptiveStates, States, keeping_states
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges, copied_names
-from .steps import Step, checked_step, resolve_step, threshold_at
+from .steps import Step, checked_step, loaded_step, resolve_step, threshold_at
 
 INSTEAD = "the configuration itself, clip(grads)"
 
@@ -124,7 +124,7 @@ class Clipper:
                 f"the state has version {state['version']!r}, but this release of unified_clip supports "
                 f"{STATE_VERSION}. Install the release that saved it."
             )
-        step = checked_step(state["step"])
+        step = loaded_step(state["step"])
         self._adaptive.load(state["adaptive"])
         self._step = step
 

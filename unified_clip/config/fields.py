@@ -35,9 +35,11 @@ class ConfigModel(BaseModel):
 
     def _unchangeable(self, name: str) -> ConfigError:
         remedy = f"Copy the configuration with other values, as in clip.model_copy(update={{{name!r}: ...}})."
-        if name not in type(self).model_fields:
-            remedy = "Only a clipper has a step that you can set: clipper = clip.clipper()." if name == "step" else ""
-        return ConfigError(f"{type(self).__name__}: {name} cannot be changed. {remedy}".rstrip())
+        if name == "step":
+            remedy = "Only a clipper has a step that you can set: clipper = clip.clipper()."
+        elif name not in type(self).model_fields:
+            remedy = f"It is not one of the settings: {', '.join(type(self).model_fields)}."
+        return ConfigError(f"{type(self).__name__}: {name} cannot be changed. {remedy}")
 
 
 def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomError:

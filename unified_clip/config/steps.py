@@ -41,6 +41,16 @@ def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     return number
 
 
+def loaded_step(step: Any) -> int:
+    """Return the step in a saved state. ValueError: it is not a whole number of 0 or more."""
+    try:
+        return checked_step(step)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"the key step of the state is {step!r:.60}. Pass the dict that state_dict() returned."
+        ) from None
+
+
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
     """Return the threshold of a rule at a step, or inf if the rule has none.
 

@@ -217,7 +217,8 @@ def test_a_state_of_an_adaptive_rule_needs_one_in_the_configuration() -> None:
     [
         ({}, "this is not the state of a clip configuration"),
         (saved() | {"version": 2}, "the state has version 2"),
-        (saved() | {"step": -1}, "step is -1"),
+        (saved() | {"step": -1}, "the key step of the state is -1. Pass the dict that state_dict() returned."),
+        (saved() | {"step": "a"}, "the key step of the state is 'a'. Pass the dict that state_dict() returned."),
         (saved() | {"adaptive": {}}, "the saved state is of no adaptive rule, but this configuration has one. Load"),
         (saved() | {"adaptive": None}, "the key adaptive of the state is None"),
         (saved(rule="percentile"), "of the rule 'percentile'"),
