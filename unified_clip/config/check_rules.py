@@ -47,7 +47,7 @@ class CheckRules(ConfigModel):
     )
     explicit: list[Name] = Field(
         default=[],
-        description=f"files that must set the trainer's clip key, even if its default clips as this file: {GLOB}",
+        description=f"files that must set the trainer's clip key, even if its default has the same effect: {GLOB}",
     )
     nearest: list[Name] = Field(
         default=[],
