@@ -94,6 +94,9 @@ class ClipUse:
     no variable. The name of an attribute begins with ".". '' for all other clips. A configuration with `unused` is no
     clip for a pattern of `check.require`."""
 
+    users: tuple[Path, ...] = ()
+    """For a configuration that its Python file makes and does not use: the checked files that use it."""
+
     changes_nonfinite: bool = False
     """For code that changes a configuration: whether it changes only the key `nonfinite`."""
 

@@ -79,10 +79,16 @@ def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(che
     [
         "clip = {}\n\n\ndef step(grads):\n    return clip(grads)\n",
         "def step(grads):\n    clip = {}\n    return [clip(each) for each in grads]\n",
-        "def make():\n    global clip\n    clip = {}\n",
-        "def outer():\n    clip = None\n    def set():\n        nonlocal clip\n        clip = {}\n    return set\n",
         "def make():\n    clip = {}\n    return locals()\n",
-        "__all__ = ['clip']\nclip = {}\n",
+        "clip = {}\n\n\ndef step(grads):\n    return globals()['clip'](grads)\n",
+        "clip = {}\neval('clip(grads)')\n",
+        "def step(grads):\n    clip = {}\n    rule = clip\n    return rule(grads)\n",
+        "def make():\n    global clip\n    clip = {}\n\n\ndef step(grads):\n    return clip(grads)\n",
+        "def f():\n    clip = None\n    def g():\n        nonlocal clip\n        clip = {}\n    return clip, g\n",
+        "def make(self):\n    clip = {}\n    self.state['clip'] = clip\n",
+        "clip = {}\nhook = functools.partial(step, clip=clip)\n",
+        "clip = {}\nclip_model = clip.clip_\n",
+        "clip = {}\nfor rule in [clip]:\n    rule(grads)\n",
         "class Settings:\n    clip = {}\n    clips = [clip]\n",
         "class Settings:\n    clip = {}\n\nSettings().clip(grads)\n",
         "def make(self):\n    self.clip = {}\n    getattr(self, 'clip')(grads)\n",
@@ -94,3 +100,45 @@ def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(che
 def test_a_configuration_that_may_be_used_is_no_finding(check: Check, source: str) -> None:
     report = check({"a.py": IMPORT + source.format(LOAD)})
     assert (report.findings, report.notes, report.counts.clips) == ([], [], 1)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "print(vars(args))",
+        "def main():\n    return locals()",
+        "print(globals())",
+        "eval('1 + 1')",
+        "exec(code)",
+        "print(clip)",
+        "print(f'clips by {clip}')",
+        "log.info('%s', clip)",
+        "assert clip",
+        "assert clip.threshold == 1.0",
+        "threshold = clip.threshold",
+        "save(clip.model_dump())",
+        "__all__ = ['clip']",
+        "rule = clip",
+        "def step(clip, grads):\n    return clip(grads)",
+        "if clip:\n    train()",
+    ],
+)
+def test_code_that_only_reads_a_configuration_does_not_clip(check: Check, read: str) -> None:
+    finding = one(check({"a.py": f"{IMPORT}clip = {LOAD}\n{read}\n"}))
+    assert (finding.kind, finding.line) == ("unknown", 3)
+    assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
+
+
+@pytest.mark.parametrize("read", ["advantages.clip(-1, 1)", "print(self.clip)", "vars(x)"])
+def test_code_that_only_reads_an_attribute_does_not_clip(check: Check, read: str) -> None:
+    source = f"import numpy as np\n{IMPORT}def make(self):\n    self.clip = {LOAD}\n    {read}\n"
+    assert one(check({"a.py": source})).kind == "unknown"
+
+
+def test_a_file_that_uses_the_configuration_of_another_module_has_a_clip(check: Check) -> None:
+    clip = WANTED + '\n[check]\neach = ["*.py"]\nrequire = ["fit.py"]\n'
+    policy = {"policy.py": f"{IMPORT}clip = {LOAD}\n"}
+    fit = "import keras\nfrom policy import clip\n\noptimizer = keras.optimizers.Adam(1e-3)\n"
+    assert check({**policy, "fit.py": f"{fit}clip.attach_to(optimizer)\n"}, clip).findings == []
+    removed = check({**policy, "fit.py": f"{fit}print(clip)\n"}, clip).findings
+    assert sorted(each.kind for each in removed) == ["missing", "missing", "unknown"]

@@ -10,13 +10,10 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from ...config.formats.python_source import Source, parse_tree
+from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ..clip_use import ClipUse
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-BY_TEXT = ("locals", "globals", "vars", "eval", "exec")
-"""Functions that look names up by their text."""
+from . import reads
 
 NEVER_USED = (
     "{name} clips nothing: the function makes this configuration and never uses it. Clip by it, as in "
@@ -36,18 +33,17 @@ def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
     """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
 
     If the file may use the configuration, for example as an argument, return `use`. If no code can use the
-    configuration, return an unknown clip: the call is a statement of its own, or sets a local variable that the file
-    never reads. If only other files can use the configuration, return `use` with `unused`, for `resolved`: the call
-    sets a variable outside of functions, or an attribute.
+    configuration, return an unknown clip: the call sets a local variable that the file never uses, or none. If only
+    other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable outside
+    of functions, or an attribute. `reads.is_use` decides what counts as a use.
 
     use: The clip, with its effect.
     call: The call that makes the configuration.
     """
     match source.parents[call]:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            scopes = (node for node in source.around(call) if isinstance(node, (*FUNCTIONS, ast.ClassDef)))
-            scope = next(scopes, None)
-            if any(_reads(node, name) for node in source.nodes):
+            scope = reads.scope_of(source, call, name)
+            if reads.is_used(source, name, scope):
                 return use
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
@@ -56,14 +52,11 @@ def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):
             return _marked_attribute(source, use, name)
-        case ast.Expr():
-            return _never_used(use, ast.unparse(call), NOT_ASSIGNED)
-    return use
+    return use if reads.is_use(source, call) else _never_used(use, ast.unparse(call), NOT_ASSIGNED)
 
 
 def _marked_attribute(source: Source, use: ClipUse, name: str) -> ClipUse:
-    is_used = any(_reads_attribute(node, name) for node in source.nodes)
-    return use if is_used else replace(use, unused=f".{name}")
+    return use if reads.is_attribute_used(source, name) else replace(use, unused=f".{name}")
 
 
 def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
@@ -73,9 +66,9 @@ def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield each clip. For a configuration with `unused`, decide by the other files whether code uses it.
 
-    If another file may use the configuration, yield the clip with a note instead of `unused`. If no file uses it, yield
-    an unknown clip. A file may use a variable if it imports the variable or its module, and may read the variable. A
-    file may use an attribute if it may read any attribute of this name.
+    If another file may use the configuration, yield the clip with `users` and a note instead of `unused`. If no file
+    uses it, yield an unknown clip. A file may use a variable if it imports the variable or its module, and uses the
+    variable. A file may use an attribute if it uses any attribute of this name.
 
     uses: The clips, as `marked` returns them. paths: All Python files that are checked.
     """
@@ -88,24 +81,25 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
         files = files or {path: _File(path) for path in paths}
         others = [file for path, file in files.items() if path != use.path and file.names(name)]
         if use.unused.startswith("."):
-            is_used = any(_reads_attribute(node, name) for file in others for node in file.nodes)
+            users = [file.path for file in others if file.source and reads.is_attribute_used(file.source, name)]
         else:
-            is_used = _is_imported(name, _module(use.path), others)
-        if is_used:
-            yield replace(use, unused="", note=f"{name} is not used in this file, so it clips nothing here.")
+            users = _users(name, _module(use.path), others)
+        if users:
+            note = f"{name} is not used in this file, so it clips nothing here."
+            yield replace(use, unused="", users=tuple(users), note=note)
         else:
             yield _never_used(use, name, NOT_NAMED.format(name=name))
 
 
-def _is_imported(name: str, module: str, others: Sequence[_File]) -> bool:
-    """Return whether one of the files in `others` may use a name that a module defines.
+def _users(name: str, module: str, others: Sequence[_File]) -> list[Path]:
+    """Return those of the files in `others` that may use a name that a module defines.
 
     A file may import the name from the module, or from another of these files that imports the name.
     """
     modules = {module}
     while added := {_module(file.path) for file in others if file.aliases(name, modules)} - modules:
         modules |= added  # the others may import the name from these
-    return any(file.uses(name, modules) for file in others)
+    return [file.path for file in others if file.uses(name, modules)]
 
 
 class _File:
@@ -119,10 +113,14 @@ class _File:
         return self.path.read_bytes().decode("utf-8", "replace")
 
     @cached_property
-    def nodes(self) -> list[ast.AST]:
+    def source(self) -> Source | None:
         with contextlib.suppress(ConfigError):
-            return list(ast.walk(parse_tree(self._text, self.path.name)))
-        return []
+            return Source(self._text, self.path.name)
+        return None
+
+    @property
+    def nodes(self) -> list[ast.AST]:
+        return self.source.nodes if self.source else []
 
     def names(self, name: str) -> bool:
         """Return whether the text contains a name as a word, or `import *`."""
@@ -137,15 +135,15 @@ class _File:
     def uses(self, name: str, modules: Set[str]) -> bool:
         """Return whether the file may use a name of one of these modules.
 
-        This is so in two cases. The file imports the name from one of the modules, and may read the name. Or it imports
-        one of the modules, or has its name in a string, and may read an attribute of this name.
+        This is so in two cases. The file imports the name from one of the modules, and uses the name. Or it imports one
+        of the modules, or has its name in a string, and uses an attribute of this name.
         """
-        aliases = self.aliases(name, modules)
+        if self.source is None:
+            return False
+        if any(reads.is_used(self.source, each) for each in self.aliases(name, modules)):
+            return True
         is_module_named = any(_names_module(node, modules) for node in self.nodes)
-        return any(
-            any(_reads(node, each) for each in aliases) or (is_module_named and _reads_attribute(node, name))
-            for node in self.nodes
-        )
+        return is_module_named and reads.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
         """Return the last part of the name of an imported module. For `from . import x`, return that of the package."""
@@ -160,34 +158,6 @@ def _names_module(node: ast.AST, modules: Set[str]) -> bool:
             return any(each.name.rpartition(".")[2] in modules for each in names)
         case ast.Constant(value=str(text)):
             return re.split(r"[./\\:]", text.removesuffix(".py"))[-1] in modules
-    return False
-
-
-def _reads(node: ast.AST, name: str) -> bool:
-    """Return whether a node may use a name: the node reads it, declares it global or nonlocal, or is an equal string.
-
-    A node that reads a function in BY_TEXT, such as `eval`, may use every name. Nodes inside the node do not count.
-    """
-    match node:
-        case ast.Name(id=other, ctx=ast.Load()):
-            return other == name or other in BY_TEXT
-        case ast.Global(names=names) | ast.Nonlocal(names=names):
-            return name in names
-        case ast.Constant(value=str(text)):  # in __all__, and in code for another interpreter
-            return text == name
-    return False
-
-
-def _reads_attribute(node: ast.AST, name: str) -> bool:
-    """Return whether a node may read an attribute of this name: the node reads one, or is a string with this text.
-
-    A node that reads a function in BY_TEXT, such as `vars`, may read every attribute.
-    """
-    match node:
-        case ast.Attribute(attr=other, ctx=ast.Load()) | ast.Constant(value=str(other)):
-            return other == name
-        case ast.Name(id=other, ctx=ast.Load()):
-            return other in BY_TEXT
     return False
 
 

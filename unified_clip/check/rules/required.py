@@ -103,8 +103,8 @@ def _elsewhere(files: Sequence[Path], found: Found) -> str:
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files with these clips."""
-    return {os.path.realpath(file) for use in uses for file in use.files}
+    """Return the real paths of the files with these clips, and of those that use a configuration of another file."""
+    return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
 def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], found: Found) -> Iterator[Finding]:

@@ -1,0 +1,168 @@
+"""Decide whether code uses a clip configuration. Code that prints it or reads its settings clips nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ...config.formats.python_source import Source
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+METHODS = (
+    "__call__", "as_optax", "as_paddle", "attach_to", "clip_", "clipper", "copy", "export_to", "model_copy", "pairs",
+    "traced",
+)  # fmt: skip
+"""The methods of `ClipConfig` that clip, or return an object or settings that clip."""
+
+SHOWS = (
+    "ascii", "asdict", "bool", "callable", "critical", "debug", "dir", "dumps", "error", "eval", "exception", "exec",
+    "format", "hasattr", "hash", "id", "info", "isinstance", "len", "log", "log_params", "pformat", "pprint", "print",
+    "repr", "str", "type", "vars", "warn", "warning", "write",
+)  # fmt: skip
+"""The last parts of the names of functions that show or examine an argument, and do not clip by it."""
+
+NAMESPACES = ("globals", "locals", "vars")
+"""Functions that return all variables of a scope, if they are called without an argument."""
+
+DEPTH = 5
+"""A chain of names, such as rule = clip, is followed up to this length."""
+
+
+def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0) -> bool:
+    """Return whether code may clip by the variable `name`: it calls the variable, calls a method that clips, or passes,
+    returns or stores the variable.
+
+    scope: The function or class that has the variable, or None for a variable of the module.
+    """
+    return any(is_use(source, node, depth) for node in _references(source, name, scope))
+
+
+def is_attribute_used(source: Source, name: str) -> bool:
+    """Return whether code may clip by an attribute of this name, of any object but a module that the file imports."""
+    return any(is_use(source, node) for node in _attribute_references(source, name))
+
+
+def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
+    """Return whether the code around an expression may clip by its value, a clip configuration."""
+    parent = source.parents[node]
+    match parent:
+        case ast.Attribute(attr=name):
+            return name in METHODS
+        case ast.Call(func=function):
+            return function is node or _last(function) not in SHOWS
+        case ast.Return() | ast.Yield() | ast.YieldFrom() | ast.Lambda() | ast.arguments() | ast.withitem():
+            return True
+        case ast.For() | ast.AsyncFor() | ast.comprehension():
+            return True
+        case ast.IfExp(test=test):
+            return node is not test and is_use(source, parent, depth)
+        case ast.keyword() | ast.Starred() | ast.NamedExpr() | ast.BoolOp() | ast.Await():
+            return is_use(source, parent, depth)
+        case ast.List() | ast.Tuple() | ast.Set() | ast.Dict() | ast.ListComp() | ast.DictComp() | ast.GeneratorExp():
+            is_stored = isinstance(source.parents[parent], ast.Assign | ast.AnnAssign | ast.Subscript)
+            return is_stored or is_use(source, parent, depth)
+        case ast.Assign(targets=targets):
+            return any(_is_target_used(source, target, depth) for target in targets)
+        case ast.AnnAssign(target=target):
+            return _is_target_used(source, target, depth)
+    return False
+
+
+def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
+    """Return the function or class whose variable an assignment to `name` at `node` sets. Return None for the module.
+
+    `global` and `nonlocal` are followed.
+    """
+    for scope in source.around(node):
+        if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        declared = [inner for inner in ast.walk(scope) if isinstance(inner, ast.Global | ast.Nonlocal)]
+        declarations = [inner for inner in declared if name in inner.names]
+        if any(isinstance(inner, ast.Global) for inner in declarations):
+            return None
+        if not any(_function(source, inner) is scope for inner in declarations):
+            return scope
+    return None
+
+
+def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
+    """Return whether the target of an assignment is an attribute or an item, or a variable that is used."""
+    if not isinstance(target, ast.Name):
+        return True
+    scope = scope_of(source, target, target.id)
+    return depth < DEPTH and is_used(source, target.id, scope, depth + 1)
+
+
+def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
+    """Yield the expressions whose value is a variable, or all variables of its scope. `name, scope`: for `is_used`."""
+    for node in source.nodes if scope is None else ast.walk(scope):
+        match node:
+            case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):
+                yield node
+            case ast.Subscript(value=ast.Call(func=ast.Name(id=function), args=[]), slice=ast.Constant(value=key)):
+                if key == name and function in NAMESPACES:
+                    yield node
+            case ast.Call(func=ast.Name(id=function), args=[]) if function in NAMESPACES:
+                if scope is (None if function == "globals" else _function(source, node)):
+                    yield node
+            case ast.Call(func=ast.Name(id="eval" | "exec"), args=[ast.Constant(value=str(text)), *_]):
+                if re.search(rf"\b{re.escape(name)}\b", text):
+                    yield node.func
+
+
+def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
+    for node in source.nodes:
+        match node:
+            case ast.Attribute(attr=other, value=value, ctx=ast.Load()) if other == name:
+                if source.dotted(value).partition(".")[0] not in _packages(source) and not _clamps(source, node):
+                    yield node
+            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=other), *_]) if other == name:
+                yield node
+            case ast.Subscript(value=ast.Call(func=ast.Name(id="vars")), slice=ast.Constant(value=other)):
+                if other == name:
+                    yield node
+            case ast.Subscript(value=ast.Attribute(attr="__dict__"), slice=ast.Constant(value=other)) if other == name:
+                yield node
+
+
+def _packages(source: Source) -> set[str]:
+    """Return the packages whose functions may have the name of a configuration, such as `torch.clip`."""
+    names = {full.partition(".")[0] for full in source.imports.values()}
+    return names & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
+
+
+def _clamps(source: Source, node: ast.Attribute) -> bool:
+    """Return whether a method is called with numbers, as the method `clip` of an array is."""
+    call = source.parents[node]
+    if not isinstance(call, ast.Call) or call.func is not node:
+        return False
+    values = [getattr(each, "operand", each) for each in (*call.args, *(each.value for each in call.keywords))]
+    return any(isinstance(each, ast.Constant) and isinstance(each.value, int | float) for each in values)
+
+
+def _is_shadowed(source: Source, node: ast.AST, name: str, scope: ast.AST | None) -> bool:
+    """Return whether a function around a read, inside `scope`, has a variable of this name itself."""
+    for outer in source.around(node):
+        if outer is scope:
+            return False
+        if isinstance(outer, FUNCTIONS) and _binds(outer, name):
+            return True
+    return False
+
+
+def _binds(function: ast.AST, name: str) -> bool:
+    inner = list(ast.walk(function))
+    if any(name in node.names for node in inner if isinstance(node, ast.Global | ast.Nonlocal)):
+        return False
+    stores = (node for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return any(node.arg == name for node in inner if isinstance(node, ast.arg)) or any(n.id == name for n in stores)
+
+
+def _function(source: Source, node: ast.AST) -> ast.AST | None:
+    return next((outer for outer in source.around(node) if isinstance(outer, FUNCTIONS)), None)
+
+
+def _last(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))
