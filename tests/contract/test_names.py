@@ -93,7 +93,7 @@ def test_nothing_else_is_public(kit: Kit) -> None:
 def test_docstrings_have_source_and_errors_and_an_example_that_runs(kit: Kit, name: str) -> None:
     for namespace in (kit.namespace, *([unified_clip] if kit.name == "numpy" else [])):
         text = getattr(namespace, name).__doc__
-        for part in ("Source: ", "Args:", "Raises:", "Example:", f">>> import {namespace.__name__} as uc"):
+        for part in ("Source:", "Args:", "Raises:", "Example:", f">>> import {namespace.__name__} as uc"):
             assert part in text
         if "float64" in kit.floating and kit.name == "jax":
             continue  # the examples print float32
