@@ -103,3 +103,19 @@ def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: p
     assert cli.main(command[1:]) == 1
     moved = json.loads((folder / "clip.json").read_text())
     assert [each["fingerprint"] for each in moved] == [each["fingerprint"] for each in issues], "only a line moved"
+
+
+def test_the_entry_for_a_key_of_own_code_approves_only_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    part = PAGE.partition("### A key that only your own code reads")[2]
+    (text, entry) = re.findall(r"```(?:yaml|toml)\n(.*?)```", part, re.DOTALL)[:2]
+    (shared,) = re.findall(r"```toml\n# clip.toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "clip.toml").write_text(shared + entry)
+    source = tmp_path / tomllib.loads(entry)["check"]["ignore"][0]["path"]
+    source.parent.mkdir(parents=True)
+    for changed, status in ((text, 0), (text.replace("1.0", "9.0"), 1), (text.replace("norm", "value"), 1)):
+        source.write_text(changed)
+        assert cli.main(["config", "check", "clip.toml", "."]) == status
+    assert "approves only" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -42,6 +43,9 @@ class ClipUse:
 
     why_unknown: str = ""
     """The reason why the effect of the clip is unknown, or '' if it is known."""
+
+    values: tuple[Any, ...] = ()
+    """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
 
     read: Path | None = None
     """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .._static_values import is_number
 from ..config.clip_config import ClipConfig
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
+from . import patterns
 from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
-from .file_edits import file_edit
+from .file_edits import FileEdit, file_edit
 from .model import Difference
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
@@ -152,11 +154,27 @@ class Edits:
         if use.engine in engines.UNREACHABLE:
             return ONLY_OWN.format(engine=use.engine)
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
-            return "Do what the reason advises, or ignore the file with a reason in [[check.ignore]]."
+            return self._approval(use)
         if use.package not in ATTACH:
             return f"Change the clip to match {self._file.name}, or ignore it with a reason in [[check.ignore]]."
         advice = self._by_code(use, ARGUMENT_FORMATS.get(use.package, use.package), ATTACH[use.package])
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
+
+    def _approval(self, use: ClipUse) -> str:
+        """Return the entry of check.ignore that accepts a clip of unknown effect.
+
+        For a key that no known trainer reads, the entry approves only the rule and threshold of the configuration.
+        """
+        glob = patterns.relative(use.read or use.path, self._file.resolve().parent)
+        entry = ["[[check.ignore]]", f'path = "{glob}"', 'reason = "..."']
+        threshold = self._wanted.threshold
+        advice = f"Correct the file. Or, to accept it as it is, add to {self._file.name}:"
+        numbers = {value for value in use.values if is_number(value)}
+        if numbers and isinstance(threshold, float):
+            entry[2:2] = [f'rule = "{self._wanted.rule}"', f"threshold = {threshold!r}"]
+            change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
+            advice = f"If your own code reads this key, {change}add to {self._file.name}:"
+        return "\n".join([advice, *entry])
 
     def _adopt(self, instead: str, under: str = "") -> str:
         """Return the advice to clip by code. `under`: the phrase with the engines to which it does not apply."""
@@ -183,11 +201,12 @@ class Edits:
 
         If the check does not accept the keys, because they have another family or eps, add advice.
         """
-        if text := self._keys(use):
-            has_problem = STILL in text
-            if self._is_accepted(use.format) and not has_problem:
-                return text
-            return "\n".join(filter(None, [text, "" if has_problem else ACCEPT, self._or_remedy(use)]))
+        if edit := self._file_edit(use):
+            is_same = self._is_accepted(use.format) if edit.same is None else self._nearest or edit.same
+            if is_same and not edit.problem:
+                return edit.text
+            more = f"{STILL} {edit.problem}" if edit.problem else ACCEPT
+            return "\n".join(filter(None, [edit.text, more, self._or_remedy(use)]))
         command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
         problem = (
             f"{FORMATS[use.format].title} does not support a setting of {self._file.name}. {command} prints which."
@@ -195,15 +214,21 @@ class Edits:
         return f"{problem} {self._or_remedy(use) or f'Remove that setting: {self.remedy(use)}'}"
 
     def _keys(self, use: ClipUse) -> str:
-        """Return the keys to set in a trainer's file, by the nearest rule, and what is wrong with them.
-
-        Return '' if the trainer does not support a setting.
-        """
-        try:
-            edit = file_edit(use, self._wanted)
-        except NotRepresentableError:
+        """Return the keys to set in a trainer's file and what is wrong with them, or '' as for `_file_edit`."""
+        edit = self._file_edit(use)
+        if edit is None:
             return ""
         return f"{edit.text}\n{STILL} {edit.problem}" if edit.problem else edit.text
+
+    def _file_edit(self, use: ClipUse) -> FileEdit | None:
+        """Return the keys to set in a trainer's file, by the nearest rule.
+
+        Return None if the trainer does not support a setting.
+        """
+        try:
+            return file_edit(use, self._wanted)
+        except NotRepresentableError:
+            return None
 
     def _literal(self, use: ClipUse) -> str:
         """Return the call or the arguments in source that have the effect of the configuration, or ''.

@@ -61,6 +61,7 @@ def check(
     found.uses = list(_with_any_nonfinite(found.uses, wanted, rules, root))
     findings, notes = required.check(clip, rules.require, paths, files, found)
     findings += required.each(clip, rules.each, files, found)
+    findings += required.explicit(clip, rules.explicit, files, found)
     judge = Judge(wanted, clip, found.uses)
     findings += off.not_understood(clip, rules.off, files, found)
     ignored: list[Finding] = []

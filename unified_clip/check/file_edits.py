@@ -24,6 +24,9 @@ class FileEdit(NamedTuple):
     """Keys to set in a trainer's file."""
 
     text: str
+    same: bool | None = None
+    """Whether the file then has the effect of the configuration, also in family and eps. None: it was not read."""
+
     problem: str = ""
     """The reason why the file does not have the effect of the configuration with these keys alone, or ''."""
 
@@ -47,11 +50,11 @@ def file_edit(use: ClipUse, wanted: ClipConfig) -> FileEdit:
     own = placement.first_read(document, trainer) or _unset(trainer, document)
     problem = ""
     for origin, changes in _candidates(trainer, document, wanted, data, own):
-        why = _problem(trainer, document, changes, wanted, use.version)
+        same, why = _result(trainer, document, changes, wanted, use.version)
         if not why:
-            return FileEdit(_text(changes, origin, document))
+            return FileEdit(_text(changes, origin, document), same)
         problem = problem or why
-    return FileEdit(text, problem)
+    return FileEdit(text, problem=problem)
 
 
 def _unset(trainer: Format, document: Document) -> Path:
@@ -72,6 +75,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
 
+    Edits that remove keys come last: a program may read only the key that the file has.
+
     changes: The keys to set or to remove. prefix: () for an edit of this file. Otherwise, the edit is for the file that
     sets `own`: its content is merged at the path `prefix`, so its own paths lack the prefix.
 
@@ -85,11 +90,11 @@ def _candidates(
     moved = {(*own[:-1], *path[-1:]): value for path, value in exported.items()}
     if source is not document and prefix:
         yield prefix, threshold
-    for changes in (exported, moved if own else {}, threshold):
-        if changes:
-            yield (), changes
-            removed = _others(trainer, document, changes)
-            yield (), {**changes, **dict.fromkeys(removed, REMOVED)}
+    edits = [changes for changes in (exported, moved if own else {}, threshold) if changes]
+    yield from (((), changes) for changes in edits)
+    for changes in edits:
+        removed = _others(trainer, document, changes)
+        yield (), {**changes, **dict.fromkeys(removed, REMOVED)}
 
 
 def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]:
@@ -100,8 +105,14 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
     return [path for path in dict.fromkeys([*read, *beside]) if path not in changes and document.shows(*path)]
 
 
-def _problem(trainer: Format, document: Document, changes: Changes, wanted: ClipConfig, version: Version | None) -> str:
-    """Return the reason why a file with these keys does not have the effect of `wanted`, or ''."""
+def _result(
+    trainer: Format, document: Document, changes: Changes, wanted: ClipConfig, version: Version | None
+) -> tuple[bool, str]:
+    """Return (same, problem) for a file with these keys.
+
+    same: Whether its effect is that of `wanted`, also in family and eps. problem: The reason why the effect differs in
+    more than that, or ''.
+    """
     data = document.data
     for path, value in changes.items():
         data = _with(data, path, value)
@@ -109,11 +120,14 @@ def _problem(trainer: Format, document: Document, changes: Changes, wanted: Clip
     try:
         config = ClipConfig(**convert.settings((trainer, changed), version))
     except ConfigError as error:
-        return str(error)
+        return False, str(error)
     if wanted.rule == "none":
-        return "" if config.rule == "none" else "the trainer still clips."
-    is_same = config.rule == wanted.rule and family_difference(config, wanted) is not None
-    return "" if is_same else "other keys of the file change the clip."
+        is_off = config.rule == "none"
+        return is_off, "" if is_off else "the trainer still clips."
+    difference = family_difference(config, wanted) if config.rule == wanted.rule else None
+    if difference is None:
+        return False, "other keys of the file change the clip."
+    return difference.same, ""
 
 
 def _with(data: Any, path: Sequence[Key], value: Any) -> Any:

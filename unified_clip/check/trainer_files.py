@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -40,11 +41,14 @@ CLIP_NAMES = [
 ]  # fmt: skip
 """Match names of clips in files of any kind."""
 
+MISPLACED = "UC105"
+"""The code of the error for a clip key in a place where the trainer does not read it."""
+
 LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
-    "This key is named like a clip setting, but no known trainer has such a file. Name the trainer's format in the "
-    "table check.formats, or ignore the file with a reason in [[check.ignore]]."
+    "This key is named like a clip setting, but no known trainer has such a file. If a known trainer reads this file, "
+    "name its format in the table check.formats."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""
@@ -157,7 +161,9 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases)
     except ConfigError as error:
         place_of_error = _named_in(str(error), document) or path
-        return replace(_unknown(place_of_error, title, str(error), name), read=path, bases=bases)
+        values = _values(document) if error.code == MISPLACED else ()
+        why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit has this advice
+        return replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
     file = document.origin(place)[0].path or path
     line = document.line(place) or 1
     is_default = bool(unset) or not place
@@ -203,9 +209,29 @@ def _unrecognised(path: Path) -> list[ClipUse]:
         return [_unknown(path, "TrainingArguments", BY_DEFAULT.format(name=path.name))]
     keys = [(keys, value) for keys, value in found if not isinstance(value, dict | list) or has_number(value)]
     return [
-        ClipUse(path, document.line(keys) or 1, 1, f"{dotted(keys)} = {format_value(value)}", why_unknown=NO_FORMAT)
+        ClipUse(
+            path,
+            document.line(keys) or 1,
+            1,
+            f"{dotted(keys)} = {format_value(value)}",
+            why_unknown=NO_FORMAT,
+            values=_values(document),
+        )
         for keys, value in keys[:1]
     ] or [*_targets(path, document), *command_lines.in_strings(path, document)]
+
+
+def _values(document: Document) -> tuple[Any, ...]:
+    """Return the values of all keys that are named like a clip key, with the values in their tables and lists."""
+    return tuple(value for _, table in placement.clip_keys(document) for value in _leaves(table))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    if values is None:
+        yield value
+    for each in values or ():
+        yield from _leaves(each)
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:

@@ -62,6 +62,24 @@ def test_the_edit_with_another_family_needs_nearest(check: Check) -> None:
     assert finding.edit.splitlines() == ["{", '  "max_grad_norm": 1.0', "}"]
 
 
+ERNIE = "fs: 24000\nn_shift: 300\nmodel: {{}}\nscheduler_params: {{d_model: 384}}\n{}\nnum_snapshots: 50\n"
+CONFORMER = "encoder: conformer\nencoder_conf: {}\naccum_grad: 8\nglobal_grad_clip: 5.0\n"
+
+
+def test_the_edit_keeps_the_key_that_the_recipe_reads(check: Check) -> None:
+    assert one(near(check({"ernie.yaml": ERNIE.format("grad_clip: 10.0")}))).edit == "grad_clip: 1.0"
+    finding = one(check({"ernie.yaml": ERNIE.format("global_grad_clip: 1.0")}))
+    assert finding.kind == "unknown"
+    assert "global_grad_clip: only speech recognition (s2t) reads this key. Set the key" in finding.does
+    finding = one(check({"ernie.yaml": ERNIE.format("# grad_clip: 10.0")}))
+    assert (finding.kind, finding.clip) == ("unknown", "PaddleSpeech by default: grad_clip is not set")
+
+
+def test_no_edit_asks_for_nearest_where_the_edited_file_is_the_same(check: Check) -> None:
+    assert one(check({"conformer.yaml": CONFORMER})).edit == "global_grad_clip: 1.0"
+    assert ACCEPT in one(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
+
+
 def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     finding = one(check({"hf.json": HF}, WANTED + 'exclude = ["*.bias"]\n'))
     problem, _, command = finding.edit.partition(". ")
@@ -78,7 +96,9 @@ def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
 def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
     finding = one(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
     assert (finding.kind, finding.edit) == (
-        "unknown", "Do what the reason advises, or ignore the file with a reason in [[check.ignore]].",
+        "unknown",
+        "Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n"
+        'path = "ds.json"\nreason = "..."',
     )  # fmt: skip
 
 

@@ -86,3 +86,13 @@ def test_a_key_of_torchtune_in_a_table_that_the_recipe_does_not_read_is_unknown(
     assert (finding.kind, finding.line) == ("unknown", 4)
     assert "torchtune does not read this key here. Move it to clip_grad_norm." in finding.does
     assert check({"8B_full.yaml": f"{nested}  optimizer: {{lr: 1.0}}\n"}).findings == []
+
+
+@pytest.mark.parametrize(("pattern", "is_found"), [("own/a.yaml", True), ("own/*.yaml", False), ("**", False)])
+def test_a_file_that_a_pattern_names_has_to_show_a_clip_key(check: Check, pattern: str, is_found: bool) -> None:
+    clip = f'{WANTED}\n[check]\nexplicit = ["{pattern}"]\n'
+    files = {"own/a.yaml": "learning_rate: 0.1\n", "sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
+    findings = check(files, clip).findings
+    assert [(each.kind, each.path) for each in findings] == ([("unknown", "own/a.yaml")] if is_found else [])
+    clip = f'{WANTED}\n[check]\nexplicit = ["sft/a.yml"]\n'
+    assert check({}, clip).findings == []

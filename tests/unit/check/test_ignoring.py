@@ -129,3 +129,23 @@ def test_clips_that_are_near_share_a_note(check: Check) -> None:
 def test_a_key_with_null_is_no_default(check: Check) -> None:
     text = "model:\n  _component_: torchtune.models.x\nclip_grad_norm: null\n"
     assert one(check({"a.yaml": text})).clip == "torchtune: clip_grad_norm is null"
+
+
+PL_TRAINER = "pl_trainer:\n  gpus: 1\n  gradient_clip_val: {}\n  gradient_clip_algorithm: {}\n"
+
+
+@pytest.mark.parametrize("formats", ["", '\n[check.formats]\n"conf/*.yaml" = "lightning"\n'])
+def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Check, formats: str) -> None:
+    name, ds = "conf/train.yaml", {"ds.json": DEEPSPEED % "1.0"}
+    finding = one(check({name: PL_TRAINER.format(1.0, "norm"), **ds}, WANTED + formats))
+    advice, _, entry = finding.edit.partition("\n")
+    assert (finding.kind, advice) == ("unknown", "If your own code reads this key, add to clip.toml:")
+    clip = f"{WANTED}{formats}\n{entry}\n"
+    report = check({name: PL_TRAINER.format(1.0, "norm"), **ds}, clip)
+    assert (report.findings, len(report.ignored)) == ([], 1)
+    for value, algorithm in ((9.0, "norm"), (1.0, "value"), ("${clip}", "norm"), ("true", "norm")):
+        finding = one(check({name: PL_TRAINER.format(value, algorithm), **ds}, clip))
+        assert finding.edit.startswith(
+            "The entry 1 of check.ignore approves only rule = 'global_norm', threshold = 1.0"
+        )
+    assert "set it to 1.0, and add" in one(check({name: PL_TRAINER.format(9.0, "norm"), **ds}, WANTED + formats)).edit

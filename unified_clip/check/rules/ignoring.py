@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..._static_values import is_number
 from ...config.check_rules import Ignore
 from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
@@ -19,6 +20,11 @@ NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is approved, too, "
     "change that entry."
 )
+
+RULES: dict[str, tuple[str, ...]] = {
+    "norm": ("norm", "global_norm"), "global_norm": ("global_norm",), "value": ("value",),
+}  # fmt: skip
+"""The rules that a value such as `gradient_clip_algorithm: norm` may name."""
 
 
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
@@ -58,13 +64,16 @@ def approval(rule: Ignore, wanted: ClipConfig) -> str:
 def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` always does.
 
+    For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
+    key if each value of a clip key in the file is the threshold or a name of the rule.
+
     Otherwise, the clip may differ from the shared configuration in the entry's keys, and in family or eps. `wanted`:
     the shared configuration.
     """
     if rule.threshold is None and rule.rule is None:
         return True
     if use.config is None:
-        return False
+        return _approves_values(rule, use.values)
     if rule.rule == "none":
         return is_off(use.config)
     of_norm = ("family", "norm_type") if (rule.rule or wanted.rule) in ("norm", "global_norm") else ()
@@ -73,3 +82,14 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
     threshold = wanted.threshold if rule.threshold is None else rule.threshold
     approved = ClipConfig(**{**settings, "rule": rule.rule or wanted.rule, "threshold": threshold})
     return family_difference(use.config, approved) is not None
+
+
+def _approves_values(rule: Ignore, values: Sequence[Any]) -> bool:
+    """Return whether the values of clip keys are an entry's threshold, with names of its rule. `values`: as in ClipUse.
+
+    A name counts if it is a rule of `RULES`. False without a number, and without a threshold in the entry.
+    """
+    numbers = [value for value in values if is_number(value)]
+    names = [value for value in values if not is_number(value)]
+    is_named = all(isinstance(name, str) and rule.rule in RULES.get(name.lower(), ()) for name in names)
+    return bool(numbers) and rule.threshold is not None and is_named and all(n == rule.threshold for n in numbers)

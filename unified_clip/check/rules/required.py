@@ -18,6 +18,16 @@ from ..model import Finding
 from ..python import optimizers
 from ..trainer_files import PYTHON
 
+WILDCARD = re.compile(r"[*?]")
+NO_KEY = (
+    "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
+    "is unknown."
+)
+SET_KEY = (
+    "Restore the clip key. If it is there, name the trainer's format in check.formats. If the file is for no trainer, "
+    "remove it from check.explicit."
+)
+
 SUFFIXES = (*KINDS, PYTHON, *SHELLS)
 
 
@@ -89,6 +99,20 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
+def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+    """Yield a finding for each file that `check.explicit` names, without a wildcard, and that shows no clip key.
+
+    clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
+    """
+    root = clip.resolve().parent
+    shows = _files(found.uses) | found.files
+    for glob in (glob for glob in globs if not WILDCARD.search(glob)):
+        for file in files:
+            known = os.path.realpath(file) in shows or file in found.elsewhere or file.resolve() in found.bases
+            if patterns.matches(glob, file, root) and not known:
+                yield without_clip("unknown", file, 1, f'check.explicit "{glob}"', NO_KEY, SET_KEY)
+
+
 def _elsewhere(files: Sequence[Path], found: Found) -> str:
     """Return a sentence, after a space, with those of `files` that leave their clip to another file or to the script.
 
@@ -124,6 +148,6 @@ def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path]
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:
     """Return whether one of `paths` contains the directory or file that a pattern names before its first wildcard."""
-    fixed = re.split(r"[*?]", glob)[0]
+    fixed = WILDCARD.split(glob)[0]
     folder = root / (fixed if fixed == glob else fixed.rpartition("/")[0])
     return any(Path(os.path.realpath(folder)).is_relative_to(path.resolve()) for path in paths)

@@ -31,6 +31,10 @@ AMP = Version("1.4.2")
 
 
 OLD = "Before 1.4.2, PaddleSpeech clipped by Paddle's rule, without 1e-6 in the norm."
+INSTEAD = (
+    "Set the key that your recipe reads: grad_clip (kws, ERNIE-SAT, WaveRNN), optimizer.max_grad_norm (other t2s "
+    "recipes), or generator_grad_norm and discriminator_grad_norm (GANs)."
+)
 PRETRAINED = ("freeze_wav2vec2", "freeze_hubert", "freeze_wavlm")
 """Keys that show that training starts from a pretrained model."""
 
@@ -68,6 +72,11 @@ class PaddleSpeech(Format):
         imported_key("ds_grad_norm", "DiffSinger: clips only in the optimizer of the diffusion model"),
     )
 
+    def places(self, document: Document) -> Sequence[tuple[Key, ...]]:
+        speech = (SPEECH, KALDI)
+        others = tuple(place for place in self.clip_keys if place not in speech)
+        return (*others, *speech) if _is_tts(document) else self.clip_keys
+
     def recognises(self, document: Document) -> bool:
         if super().recognises(document):
             return True
@@ -75,8 +84,8 @@ class PaddleSpeech(Format):
         if isinstance(backbone, str) and backbone.startswith("paddlespeech."):
             return True
         optimizer = document.get("optimizer") if document.has("optimizer") else {}
-        is_tts = document.has("fs") and document.has("n_shift")
-        return is_tts and (document.has("grad_clip") or (isinstance(optimizer, dict) and "optim" in optimizer))
+        is_simple = document.has(*SIMPLE) or (document.has("model") and document.has("num_snapshots"))
+        return _is_tts(document) and (is_simple or (isinstance(optimizer, dict) and "optim" in optimizer))
 
     def read(self, document: Document, version: Version | None) -> Imported:
         places = [place for place in self.clip_keys if document.has(*place)]
@@ -90,6 +99,8 @@ class PaddleSpeech(Format):
                 f"the file sets {'.'.join(map(str, places[0]))} too. Remove the key that your recipe does not read.",
             )
         place = places[0]
+        if place in (SPEECH, KALDI) and (_is_tts(document) or document.has("backbone")):
+            raise document.wrong(place, f"only speech recognition (s2t) reads this key. {INSTEAD}")
         if place == SPEECH and any(document.has(name) for name in PRETRAINED):
             return self._by_function(document, [])
         if place == SPEECH and document.has("encoder") and not document.has("model_conf", "asr_weight"):
@@ -103,6 +114,8 @@ class PaddleSpeech(Format):
     def _absent(self, document: Document) -> Imported:
         if any(document.has(name) for name in ("optimizer", "fs2_optimizer", "generator_scheduler_params")):
             return Imported({"rule": "none"}, ["The file sets no clip key. By default, PaddleSpeech clips nothing."])
+        if _is_tts(document):
+            raise document.wrong([], f"ERNIE-SAT and WaveRNN have no default threshold, so training fails. {INSTEAD}")
         raise document.wrong(
             [],
             "PaddleSpeech has no default threshold for this recipe, so training fails. Set the key that your recipe "
@@ -143,3 +156,8 @@ class PaddleSpeech(Format):
         if threshold is None:
             return {TTS[0]: {TTS[1]: None}}
         return {SPEECH[0]: threshold}
+
+
+def _is_tts(document: Document) -> bool:
+    """Return whether a file has the audio settings of text-to-speech (t2s), which other recipes do not have."""
+    return document.has("fs") and document.has("n_shift")
