@@ -16,7 +16,7 @@ from ..tensors.arithmetic import FORMATS
 from ..tensors.norms import exact_norm
 from ..tensors.types import digest
 from . import hypotheses
-from .observation import NEAR, Cause, Observation, instead
+from .observation import NEAR, Cause, CauseKind, Observation, instead
 from .scaling import CLOSE, EXACT
 
 NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
@@ -105,9 +105,11 @@ def beyond_range(call: Observation) -> Cause | None:
     dtype = "float16" if is_narrow else "float32"
     narrowest = FORMATS[dtype]
     if norm == math.inf and expected and expected < math.inf and expected * expected >= 2.0**narrowest.max_exponent:
-        return Cause("overflow", f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}")
+        sentence = f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}"
+        return _of_norm(call, "overflow", sentence)
     if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
-        return Cause("underflow", f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}")
+        sentence = f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}"
+        return _of_norm(call, "underflow", sentence)
     total = call.total_norm if norm is None and call.by == "global" else 0.0
     if total * total >= 2.0**narrowest.max_exponent and _all_became_zero(call):
         sentence = f"every element is 0, as when squares exceed the range of {dtype} and the norm is inf"
@@ -120,6 +122,19 @@ def beyond_range(call: Observation) -> Cause | None:
     if not infinite:
         return None
     return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, which should be finite")
+
+
+def _of_norm(call: Observation, kind: CauseKind, sentence: str) -> Cause:
+    """Return the cause of a wrong norm of 0 or inf. It has another kind if the gradients do not follow from this norm.
+
+    They follow if each gradient is correct, has only NaN, or is as with a coefficient of 1 for 0, and of 0 for inf.
+    """
+    for number, _, _, result in call.sides():
+        scaling = call.scalings[number]
+        as_by_norm = scaling.is_unchanged if call.norm == 0 else scaling.is_zero
+        if not (as_by_norm or scaling.is_expected or np.isnan(result.values()).all()):
+            return Cause("coefficient", f"{sentence}, but the gradients do not follow from this norm")
+    return Cause(kind, sentence)
 
 
 def nan(call: Observation) -> Cause | None:

@@ -203,6 +203,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     check_writable(out, "parity.json")
     report = _run(suite)
     if earlier is not None:
+        report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report)]})
         report = build.against(report, baseline.changes(earlier, report, strict=options.strict))
     try:
         write.write(report, out, recorded, ported)

@@ -53,7 +53,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
         framework = suite.frameworks[name]
-        known = [entry for entry in suite.known or [] if entry.framework == name]
+        # with --case, the cause of every difference is printed
+        known = [] if suite.chosen_cases else [entry for entry in suite.known or [] if entry.framework == name]
         own = (framework.functions, suite.root, framework.returns) if framework.functions else ()
         return pool.run(
             pool.command(name, framework.python, *own),

@@ -83,13 +83,16 @@ class NativeResult(Result):
     """Where the result has inf or NaN and the exact result does not, or the other way round."""
 
     cause: str
-    """The cause of the difference. Empty if no cause was found, or if the difference is a known one."""
+    """The cause of the difference. Empty if no cause was found, or if a known difference of any cause covers it."""
 
     lacks_norm: bool = False
     """Whether the function returned no norm, although the public name returns one."""
 
     cause_kind: str = ""
     """The cause in a word or two, such as "another eps". Empty if `cause` is empty."""
+
+    sha256: dict[Stage, str] | None = None
+    """The SHA-256 of the tensors at each stage. null if there is no result."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -203,6 +206,9 @@ class KnownDifferenceResult(ReportModel):
 
     not_finite: NotFinite = ""
     """Where results have inf or NaN and the exact results do not, or the other way round."""
+
+    cause: str = ""
+    """The only cause that the entry covers. Empty for any cause."""
 
     reason: str
     versions: str

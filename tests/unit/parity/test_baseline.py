@@ -489,3 +489,26 @@ def test_problems_have_their_function_and_whether_the_baseline_excuses_them(tmp_
     assert [each["excused"] for each in data["problems"]] == [True, False, False, True]
     for name in ("parity.md", "index.html"):
         assert (tmp_path / name).read_text(encoding="utf-8").lower().count("as in the baseline: ") == 2
+
+
+# -- digests of the functions' results
+
+
+def test_a_result_with_other_bits_and_the_same_distance_is_reported() -> None:
+    old, new = (native(sha256={"norm": digest}) for digest in "ab")
+    assert [each.kind for each in torch(old, new, "native")] == ["numbers"]
+    assert baseline.notes(of(native=old), of(native=new)) == []
+
+
+def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
+    old, new = native(sha256=None), native(sha256={"norm": "b"})
+    assert torch(old, new, "native") == []
+    (note,) = baseline.notes(of(native=old), of(native=new))
+    assert note.endswith("not their bits, because the baseline has no digests of them.")
+    other = of(native=native(sha256={"norm": "a"}))
+    other.versions["torch"] = "2.12"
+    assert [each.kind for each in baseline.changes(other, of(native=new))] == ["version"]
+    assert baseline.notes(other, of(native=new)) == [
+        "Only the distances of the frameworks' functions were compared with the baseline, not their bits, because the "
+        "baseline has torch 2.12."
+    ]

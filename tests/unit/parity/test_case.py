@@ -148,7 +148,7 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
     (native,) = re.findall(r"torch, framework's function: (.*)", capsys.readouterr().out)
     verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 50 %"
     assert native.startswith(f"torch.get_total_norm: {verdict}")
-    assert native.endswith(": it is half as large again")
+    assert native.endswith(": listed as 'it is half as large again'")
 
 
 def test_the_command_names_a_suite_elsewhere_and_quotes_every_name() -> None:

@@ -463,3 +463,24 @@ def test_a_sum_of_rows_that_is_rounded_otherwise_is_no_changed_gradient() -> Non
     assert single
     assert (repeated.kind, repeated.differs) == ("", True)
     assert single.kind == "touched"
+
+
+def with_cause(cause: str, size: float = 1.0) -> dict[tuple[str, str], NativeDeviation]:
+    return {("torch", "long tensor"): NativeDeviation("torch.norm", "value", size, cause=cause, cause_kind=cause)}
+
+
+def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
+    entry = listed(size=1.0, cause="not clipped")
+    assert judged_as([entry], with_cause("not clipped")) == ({"long tensor": "known"}, [])
+    other, stale = judged_as([entry], with_cause("coefficient"))[1]
+    assert "the known difference 'inf / inf' has the cause 'not clipped'; coefficient. Run --accept" in other
+    assert stale == STALE
+    unknown = judged_as([entry], with_cause(""))[1][0]
+    assert "has the cause 'not clipped', but the cause of this one is unknown. Run --accept to list this one" in unknown
+    assert judged_as([listed(size=1.0)], with_cause("coefficient")) == ({"long tensor": "known"}, [])
+
+
+def test_an_entry_of_an_error_covers_no_other_class() -> None:
+    error = {("torch", "long tensor"): NativeDeviation("torch.norm", "raises", detail="ValueError: empty")}
+    assert judged_as([listed(kind="raises", cause="ValueError")], error) == ({"long tensor": "known"}, [])
+    assert "has the cause 'TypeError'" in judged_as([listed(kind="raises", cause="TypeError")], error)[1][0]

@@ -252,6 +252,18 @@ SHOWN = {
         "underflow",
         "the norm is 0 instead of 1e-30: squares are too small",
     ),
+    "zeros of a norm that underflows": (
+        CallOutcome(dense(0.0), [dense([0.0])]),
+        named("clip_by_global_norm", [dense([1e-30])], clip_norm=1.0),
+        "coefficient",
+        "squares are too small for float32, but the gradients do not follow from this norm",
+    ),
+    "other signs beside a norm that overflows": (
+        CallOutcome(dense(INF), [dense([-1e-3])]),
+        named("clip_by_global_norm", [dense([1e20])], clip_norm=1.0),
+        "coefficient",
+        "squares exceed the range of float32, but the gradients do not follow from this norm",
+    ),
     "infinite elements": (
         changed(BELOW, lambda t: t.__setitem__(3, with_element(t[3], INF))),
         BELOW,

@@ -434,3 +434,19 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     assert f"0 kept, 0 changed, 0 removed, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run({"one": 0.5}, entries.read(path)), path) == 0
     assert "ACCEPTED" not in capfd.readouterr().out
+
+
+def test_an_accepted_difference_has_its_cause_and_a_new_cause_gets_a_new_reason(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+
+    def accept(cause: str) -> entries.KnownDifference:
+        found = native("different", 1.0, problem="unlisted", cause=f"as with {cause}", cause_kind=cause)
+        of_list = [] if not path.exists() else entries.read(path)
+        stale = match.match_deviations(of_list, {}, {"torch": VERSIONS})[1]
+        update.write(path, build.report(["torch"], [one_case(torch=FrameworkResult(native=found))], stale))
+        (entry,) = entries.read(path)
+        return entry
+
+    for cause in ("not clipped", "coefficient"):
+        entry = accept(cause)
+        assert (entry.cause, entry.reason) == (cause, f"as with {cause}")

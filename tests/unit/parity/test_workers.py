@@ -15,13 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.parity.cases import WORKED, case, dense
+from support.parity.cases import ONE_CASE, WORKED, case, dense, suite
 from support.tiers import sampled
 
+from unified_clip.parity import engine
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
+from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import pool
 from unified_clip.parity.workers.worker import by_kernels_in_graph
@@ -489,3 +491,25 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
         backend: Any = SimpleNamespace(name=framework, kernels_in_graphs=lambda found=in_graphs: found)
         found = by_kernels_in_graph(backend, mode, {"arguments": arguments}, [None, gradient])
         assert found == (exact and in_graphs)
+
+
+@pytest.mark.parametrize(
+    ("norm", "fault"),
+    [
+        ("norm", ""),
+        ("norm.double()", "the norm is float64[] instead of float32[]"),
+        ("norm.reshape(1)", "the norm is float32[1] instead of float32[]"),
+        ("norm.item()", "the norm is a number instead of a tensor float32[]"),
+        ("norm.numpy()", "the norm is a number instead of a tensor float32[]"),
+    ],
+)
+def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Path, norm: str, fault: str) -> None:
+    pytest.importorskip("torch")
+    code = "import torch\n\ndef measure(grads):\n"
+    code += f"    norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))\n    return {norm}\n"
+    (tmp_path / "form.py").write_text(code, encoding="utf-8")
+    functions = "[frameworks.torch]\nmodes = ['native']\n[frameworks.torch.functions]\nglobal_norm = 'form.py:measure'"
+    report = engine.run(suites.read(suite(tmp_path, ONE_CASE, frameworks=functions)))
+    result = report.cases[0].natives["torch"]
+    assert (result.kind, result.detail) == (("form", fault) if fault else ("", ""))
+    assert result.norm == pytest.approx(0.0, abs=1e-6)

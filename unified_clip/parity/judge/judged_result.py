@@ -82,12 +82,13 @@ def judge_result(
 
     item: The mode and the case of the result.
     outcome: The result of the framework, or the failure of its worker.
-    known: The known differences of this framework. For these differences, do not search for a cause.
+    known: The known differences of this framework. If one without a `cause` covers the difference, do not search for a
+        cause.
     """
     mode, case = item
     if isinstance(outcome, Failure):
         return JudgedResult(compare_with_exact(case, expected, outcome, mode))
-    verdict = deviation = digests = None
+    verdict = deviation = None
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
         differs = deviation is not None and (bool(deviation.kind) or deviation.differs)
@@ -104,12 +105,13 @@ def judge_result(
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
             verdict = dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
-        digests, differs = outcome.digests, verdict.kind != "equal"
+        differs = verdict.kind != "equal"
     is_long = oracle.is_long(case)
     details = (
         worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance) if is_long and differs else {}
     )
-    return JudgedResult(verdict, deviation, digests, outcome.seconds, differs, None if is_long else outcome, details)
+    outcome_or_none = None if is_long else outcome
+    return JudgedResult(verdict, deviation, outcome.digests, outcome.seconds, differs, outcome_or_none, details)
 
 
 def worst_elements(
@@ -153,6 +155,7 @@ def report_result(
         "details": details,
         "reproduce": None if kind in ("equal", "no norm", "close", "missing") else command,
         "seconds": judged.seconds,
+        "sha256": None if judged.digests is None else dict(judged.digests),
     }
     if verdict and mode != NATIVE:
         return UnifiedClipResult(
@@ -160,7 +163,6 @@ def report_result(
             ulps=verdict.ulps,
             cause=verdict.cause,
             stages=dict(verdict.stages),
-            sha256=None if judged.digests is None else dict(judged.digests),
         )
     return NativeResult(
         **shared,

@@ -92,6 +92,12 @@ class Difference(Protocol):
     @property
     def not_finite(self) -> str: ...
 
+    @property
+    def cause_kind(self) -> str: ...
+
+    @property
+    def detail(self) -> str: ...
+
 
 class KnownDifference(schema.Table):
     """An entry of `known.toml`: a difference of a framework's function that the suite accepts."""
@@ -109,6 +115,10 @@ class KnownDifference(schema.Table):
     not_finite: NotFinite = ""
     """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
     that differ in this way."""
+
+    cause: str = ""
+    """The `recorded_cause` of the differences. The entry covers no difference with another or an unknown cause. '' for
+    any cause."""
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
@@ -191,12 +201,13 @@ class KnownDifference(schema.Table):
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry is for this difference, with inf or NaN in the same places. Sizes are not compared.
+        """Return whether the entry is for this difference, with inf or NaN in the same places, and with the same cause
+        if the entry has a cause. Sizes are not compared.
 
         An entry with `size = inf` covers any numbers, so that `--accept` can replace it.
         """
         same = self.is_unbounded or difference.not_finite == self.not_finite
-        return same and self.is_for(framework, case, difference)
+        return same and self.cause in ("", recorded_cause(difference)) and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
         """Return whether a difference of finite numbers is at most the listed size times `within`."""
@@ -235,6 +246,11 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
 def is_match(case: str, patterns: Iterable[str]) -> bool:
     """Return whether a case name matches one of the patterns of an entry."""
     return any(_pattern(text).fullmatch(case) for text in patterns)
+
+
+def recorded_cause(difference: Difference) -> str:
+    """Return the text for `cause` in an entry: the kind of the cause, or the class of an error. '' if it is unknown."""
+    return difference.detail.partition(":")[0] if difference.kind == "raises" else difference.cause_kind
 
 
 def size_in_words(size: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult
-from .entries import KINDS, WITH_NUMBERS, KnownDifference, NativeDeviation, size_in_words
+from .entries import KINDS, WITH_NUMBERS, KnownDifference, NativeDeviation, recorded_cause, size_in_words
 
 Place = tuple[str, str]
 """The key of a result of a framework's function: (framework, case name)."""
@@ -78,9 +78,7 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
     cause = deviation.cause and f"; {deviation.cause}"
     fix = "Correct your function, or run --accept to list" if ".py:" in deviation.function else "Run --accept to list"
     if not entries and others:
-        listed = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
-        listed = f"only a difference {listed or 'of finite numbers'}"
-        return f"{what}; the known difference {others[0].reason!r} lists {listed}{cause}. {fix} this one"
+        return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
     if not entries:
         return f"{what}; not listed as a known difference{cause}. {fix} it"
     if len(entries) > 1:
@@ -94,6 +92,15 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
         return f"{what}: more than {listed}{cause}. {fix} the new size"
     return ""
+
+
+def _listed(others: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
+    """Return why known differences of the same function, case and kind do not cover a deviation."""
+    if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
+        unknown = "" if recorded_cause(deviation) else ", but the cause of this one is unknown"
+        return f"the known difference {same[0].reason!r} has the cause {same[0].cause!r}{unknown}"
+    places = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
+    return f"the known difference {others[0].reason!r} lists only a difference {places or 'of finite numbers'}"
 
 
 def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mapping[str, str]) -> KnownDifferenceResult:

@@ -11,7 +11,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import NativeResult, ParityReport
-from .entries import KINDS, WITHIN, KnownDifference, NotFinite, is_match
+from .entries import KINDS, WITHIN, KnownDifference, NotFinite, is_match, recorded_cause
 from .match import Place
 
 
@@ -60,7 +60,7 @@ def write(path: Path, report: ParityReport) -> Changes:
     groups: dict[tuple[str, str, str, str, str, str], dict[str, NativeResult]] = {}
     for (framework, case), each in unlisted.items():
         # An entry covers every smaller size, too: a large difference of one case must not hide the growth of another.
-        key = (framework, each.function or "", each.kind, each.not_finite, _cause_kind(each), _magnitude(each))
+        key = (framework, each.function or "", each.kind, each.not_finite, recorded_cause(each), _magnitude(each))
         groups.setdefault(key, {})[case] = each
     added = [_entry(*key[:3], natives=natives, old=old) for key, natives in groups.items()]
     kept = len(tables) - len(stale) - renewed
@@ -95,11 +95,6 @@ def _correct_and_stale(
     return correct, stale
 
 
-def _cause_kind(native: NativeResult) -> str:
-    """Return the kind of cause of a difference. For an error, return the class of the exception."""
-    return native.detail.partition(":")[0] if native.kind == "raises" else native.cause_kind
-
-
 def _magnitude(native: NativeResult) -> str:
     """Return the exponent of 10 of the size of a difference, as text. Return '' if finite numbers do not differ."""
     return str(math.floor(math.log10(native.finite_size))) if native.finite_size else ""
@@ -125,7 +120,7 @@ def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
 def _is_same_entry(table: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
     same = all(table[name] == getattr(known, name) for name in names)
-    return same and all(table.get(name, "") == getattr(known, name) for name in ("versions", "not_finite"))
+    return same and all(table.get(name, "") == getattr(known, name) for name in ("versions", "not_finite", "cause"))
 
 
 def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
@@ -215,15 +210,19 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
     natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
     old: The previous entries. The first one for the same framework, function, kind and some of these cases provides the
-        title and the reason. Without such an entry, the reason is that of `_reason`.
+        title and the reason, unless it has another cause. Without such an entry, the reason is that of `_reason`.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
+    cause = recorded_cause(next(iter(natives.values())))
+    same = [entry for entry in same if entry.get("cause", "") in ("", cause)]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
     entry = tomlkit.table()
     entry.update(subject)
     _set_numbers(entry, natives.values(), WITHIN)
+    if cause:
+        entry["cause"] = cause
     entry["cases"] = sorted(natives)
     entry.update({"reason": _reason(kind, list(natives.values())), **words})
     return entry

@@ -117,7 +117,8 @@ def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> li
     strict: Whether cases, frameworks and results that the new report lacks fail the run.
     """
     changed = list(_changed_parts(old, new))
-    before, after = _entries(old), _entries(new)
+    with_digests = not _without_digests(old, new)
+    before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
         if (change := _change(key, before.get(key), after.get(key))) and (
@@ -128,6 +129,31 @@ def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> li
         lost = {"worse": True, "why": f"the baseline has it, but this run does not. {ADVICE}"}
         changed = [each.model_copy(update=lost if each.kind == "gone" else {}) for each in changed]
     return sorted(changed, key=lambda change: not change.worse)
+
+
+def notes(old: ParityReport, new: ParityReport) -> list[str]:
+    """Return a line if the bits of the functions' results were not compared with the baseline. Else return []."""
+    why = _without_digests(old, new)
+    whose = compared.whose(new)
+    return (
+        [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
+        if why
+        else []
+    )
+
+
+def _without_digests(old: ParityReport, new: ParityReport) -> str:
+    """Return why the digests of both reports cannot be compared: because of other versions, or a baseline without
+    digests. Return '' if they can.
+    """
+    shared = old.versions.keys() & new.versions.keys()
+    others = [
+        f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
+    ]
+    if others and new.natives():
+        return f"the baseline has {', '.join(sorted(others))}"
+    without = any(native.sha256 is None and not native.is_failure for _, native in old.natives())
+    return "the baseline has no digests of them" if without and new.natives() else ""
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
@@ -214,7 +240,11 @@ def _changed(kind: str, key: Key, before: str = "", after: str = "", worse: bool
 # -- the entries of a report, one by one
 
 
-def _entries(report: ParityReport) -> dict[Key, _Entry]:
+def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _Entry]:
+    """Return an entry for each result and known difference of a report, by key.
+
+    with_digests: Whether the numbers of the frameworks' functions include the digests of their results.
+    """
     entries: dict[Key, _Entry] = {}
     for case in report.cases:
         digests = ", ".join(f"{stage} {digest[:8]}" for stage, digest in case.sha256.items())
@@ -227,7 +257,9 @@ def _entries(report: ParityReport) -> dict[Key, _Entry]:
             for mode, result in results.by_mode.items():
                 entries[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
-                entries[framework, compared.title(NATIVE, results.native), case.name] = _native(results.native)
+                entries[framework, compared.title(NATIVE, results.native), case.name] = _native(
+                    results.native, with_digests
+                )
     return entries | _known(report.known)
 
 
@@ -241,11 +273,11 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
     return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong, result.cause)
 
 
-def _native(result: NativeResult) -> _Entry:
+def _native(result: NativeResult, with_digests: bool) -> _Entry:
     kind = f": {result.kind}" if result.kind not in ("", "value", "touched") else ""
     verdict = f"{result.verdict}{kind}"
     text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
-    numbers = (result.function, result.norm, result.gradients)
+    numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None)
     cause = " ".join([result.cause_kind, *re.findall(r"'[^']*'", result.cause)])  # the kind, and names of tensors
     parts = [name for name in ("norm", "gradients") if getattr(result, name) is not None]
     agrees = result.verdict in ("equal", "no norm", "close")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from ..judge import own_pairs
-from ..known.entries import KINDS
+from ..known.entries import KINDS, SIZED
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared
@@ -41,14 +41,19 @@ def lines(report: ParityReport) -> Iterator[str]:
 
 
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
-    """Return the line about a framework's function: its verdict, its difference, and the known difference's reason.
+    """Return the line about a framework's function: its verdict, its difference, the cause, and the list's reason.
 
     If it has no result, the line has the failure instead.
     """
     if native.is_failure:
         return _joined(native.verdict, native.detail)
-    details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail]
-    reasons = [entry.reason for entry in report.known if case.name in entry.cases and entry.framework == framework]
+    cause = native.cause or ("the cause is unknown" if native.kind in SIZED else "")
+    details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail, cause]
+    reasons = [
+        f"listed as {entry.reason!r}"
+        for entry in report.known
+        if case.name in entry.cases and entry.framework == framework
+    ]
     return _joined(native.function, native.verdict, *details, *reasons)
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from ... import adaptive
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
-from ...tensors.types import Gradient, Sparse, densify, encode
+from ...tensors.norms import norm_dtype
+from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..adapters.base import Adapter, FunctionsMissingError, Invocation
 from ..outcome import CallOutcome
 from ..suite import adaptive_calls
@@ -91,7 +92,7 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)
         result.name = user_function.text
-        result.fault = _changed_dtype(invocation, result)
+        result.fault = _changed_dtype(invocation, result) or _other_norm(invocation, result)
         return result
 
     def call() -> CallResult:
@@ -148,6 +149,21 @@ def _changed_dtype(invocation: Invocation, result: CallResult) -> str:
         if right is not None and tensor is not None and tensor.dtype != right.dtype:
             return f"gradient {index} is {tensor.dtype} instead of {right.dtype}"
     return ""
+
+
+def _other_norm(invocation: Invocation, result: CallResult) -> str:
+    """Return an error if the norm of a user's function has another form than unified_clip's norm. Otherwise return ''.
+
+    On NumPy, unified_clip's norm is a number, and a norm of any form counts as the same.
+    """
+    if result.raised or result.norm is None or tuple(invocation.adapter.packages) == ("numpy",):
+        return ""
+    gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
+    expected = f"{norm_dtype([gradient for gradient in gradients if gradient is not None])}[]"
+    if isinstance(result.norm, Dense):
+        return f"the norm is a number instead of a tensor {expected}"
+    norm = types.form(densify(_read(invocation, result.norm)))
+    return "" if norm == expected else f"the norm is {norm} instead of {expected}"
 
 
 def _read(invocation: Invocation, tensor: Any) -> Gradient:

@@ -81,7 +81,7 @@ class UserFunction(NamedTuple):
         return clip
 
     def _checked(self, returned: Any, invocation: Invocation) -> Any:
-        """Return the result of the function as the public name returns it, with its norm as a `Dense` tensor.
+        """Return the result of the function as the public name returns it. A norm that is a number becomes `Dense`.
 
         UserFunctionError: the result has a wrong type.
         """
@@ -173,9 +173,11 @@ class UserFunction(NamedTuple):
             if tensor is not None and adapter_of(type(tensor)) != framework:
                 raise self._wrong(tensor, f"each clipped gradient as a tensor of {framework}", " as a clipped gradient")
 
-    def _norm(self, norm: Any, invocation: Invocation) -> Dense:
-        if isinstance(norm, int | float | np.generic | np.ndarray) and not isinstance(norm, bool):
-            dense: Dense | None = encode(np.asarray(norm, np.float64), "float64")
+    def _norm(self, norm: Any, invocation: Invocation) -> Any:
+        dense: Dense | None
+        is_number = isinstance(norm, int | float | np.generic | np.ndarray) and not isinstance(norm, bool)
+        if is_number:
+            dense = encode(np.asarray(norm, np.float64), "float64")
         elif adapter_of(type(norm)) is None:
             raise self._wrong(norm, "the norm as a number or a tensor", " as the norm")
         else:
@@ -183,7 +185,7 @@ class UserFunction(NamedTuple):
         if dense is None or dense.array.size != 1:
             count = 0 if dense is None else dense.array.size
             raise self._wrong(norm, "a norm with one element", f" with {count} elements as the norm")
-        return dense
+        return dense if is_number else norm
 
     def _wrong(self, value: Any, expected: str, role: str = "", more: str = "") -> UserFunctionError:
         kind = type(value).__name__ if type(value).__module__ == "builtins" else _qualified(type(value))
