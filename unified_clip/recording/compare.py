@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from .._progress import Advance, unseen
 from ..causes.observation import Cause
 from .causes.coefficients import first_other_eps
 from .causes.find_causes import find_causes
-from .causes.join_causes import effective, join
+from .causes.join_causes import Effect, effective, join
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
@@ -79,7 +79,7 @@ def compare(
     max_ulp: float = 0,
     labels: Sequence[str | None] = (None, None),
     advance: Advance = unseen,
-    has_effect: Callable[[int], bool] | None = None,
+    has_effect: Effect | None = None,
 ) -> RecordingComparison:
     """Pair the calls of two recorded runs by step and position, and find where they differ.
 
@@ -90,7 +90,7 @@ def compare(
         max_ulp: Numbers that differ by up to this many units in the last place count as the same.
         labels: The name of each run in sentences. None: the name of the run's file.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
-        has_effect: For runs of `verify`: a function that returns whether updates differ at a step or after it. A
+        has_effect: For runs of `verify`: a function that returns whether updates differ at or after a step. A
             difference between optimizers' settings at a step is reported only if it returns True. With this function,
             calls keep their steps, and weights may differ by rounding noise of any size.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,9 @@ Order = Literal["same", "transposed", "reshaped", "other"]
 
 SLICE = 1 << 20
 """The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
+
+CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
+"""Whether the channels of a kernel of a convolution are its last axes, by framework."""
 
 SAME = 1e-6
 """Fingerprints of equal weights differ by rounding: by at most this factor of the norm of the weight."""
@@ -51,6 +54,11 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
         sums += ((right @ Dense(dtype, matrix[part]).values().T) * left[:, part]).sum(axis=1)
     own, *others = (float(total) for total in sums[2:])
     return [own, float(sums[0] + sums[1]), *others]
+
+
+def without_ones(shape: Sequence[int | None]) -> list[int | None]:
+    """Return the lengths of the axes that are longer or shorter than 1."""
+    return [length for length in shape if length != 1]
 
 
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
@@ -95,7 +103,19 @@ def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
     yield sign * np.sin(angles)
 
 
-def order_of(a: Arrangement, b: Arrangement, norm: float) -> Order:
+Frameworks = tuple[str | None, str | None]
+
+
+def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
+    """Return, for each of two weights, whether its axes can be those of a framework with the channels last.
+
+    If one framework has them last and the other first, only the weight of the former can.
+    """
+    of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
+    return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
+
+
+def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
     Return "same" if both have the same order of axes, as for a symmetric weight. Return "transposed" if one weight has
@@ -104,10 +124,16 @@ def order_of(a: Arrangement, b: Arrangement, norm: float) -> Order:
 
     norm: The norm of the weights, which is the same for both. Fingerprints of the same order differ by rounding only,
     which is a small share of the norm.
+    frameworks: The framework of each weight, if it is known.
     """
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"
-    if any(abs(own - other) <= tolerance for own, others in ((a[0], b[2:]), (b[0], a[2:])) for other in others):
+    converted = [each[2:] if can else () for each, can in zip((a, b), convertible(frameworks), strict=True)]
+    if any(
+        abs(own - other) <= tolerance
+        for own, others in ((b[0], converted[0]), (a[0], converted[1]))
+        for other in others
+    ):
         return "transposed"
     return "reshaped" if abs(a[1] - b[1]) <= tolerance else "other"

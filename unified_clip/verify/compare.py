@@ -87,13 +87,17 @@ def compare_steps(
     for step in range(1, steps + 1):
         tensors.append(_compare_tensors(step, pairing, recordings, tensors[-1].noise if tensors else ()))
     largest = [each.update[0].ulps if each.update else 0.0 for each in tensors]
+
+    def has_effect(step: int, *, at_once: bool = False) -> bool:
+        return max(largest[step - 1 : step if at_once else None], default=0.0) > max(max_ulp, ROUNDING)
+
     clips = compare(
         recordings[0].path,
         recordings[1].path,
         names=recorded,
         max_ulp=max_ulp,
         labels=labels,
-        has_effect=lambda step: max(largest[step - 1 :], default=0.0) > max(max_ulp, ROUNDING),
+        has_effect=has_effect,
     )
     rows = [_compare_step(step, clips, each) for step, each in enumerate(tensors, start=1)]
     unclipped = [recording.run for recording in recordings if recording.unclipped]

@@ -65,7 +65,7 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     row = next((row for row in rows if row.differing(max_ulp)), None)
     if row is None or row.differing(max_ulp)[0] != "norm" or not row.parameters.update:
         return None
-    if row.step == 1 and (cause := _other_weights(pairing)):
+    if row.step == 1 and (cause := _other_weights(pairing, row)):
         return cause
     old, new = row.losses
     losses, advice = "", "Compare the data, the forward pass and the loss. Turn dropout off on both sides"
@@ -80,9 +80,13 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     )
 
 
-def _other_weights(pairing: StepPairing) -> Cause | None:
-    """Return a cause if parameters began with other weights, or were not transposed, else None."""
-    orders = pairing.orders()
+def _other_weights(pairing: StepPairing, row: StepComparison) -> Cause | None:
+    """Return a cause if parameters began with other weights, or were not transposed, else None.
+
+    row: The comparison of the first step. Its calls have the frameworks.
+    """
+    old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
+    orders = pairing.orders((old, new))
     found = pairing.not_loaded()
     if found and "reshaped" not in orders.values():
         side, names = found

@@ -11,7 +11,7 @@ import numpy as np
 from ..recording.pairing import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
-from ..tensors.arrangement import axis_orders
+from ..tensors.arrangement import Frameworks, axis_orders, convertible
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
@@ -106,12 +106,14 @@ class StepPairing:
                 found.add(pair.name)
         return found
 
-    def orders(self) -> dict[str, str]:
+    def orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return {old name of a weight: order of its elements in the new run}.
 
         The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped":
         the elements have the same order, but the axes have not. Leave out weights with fewer than two axes of a length
         above 1.
+
+        frameworks: The frameworks of the old and the new run, if they are known.
         """
         found = {}
         for name, other in self.names.items():
@@ -123,7 +125,8 @@ class StepPairing:
                 continue
             nearest = new.transpose(axes)
             is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
-            found[name] = "reshaped" if is_reshaped else _order_of_axes(axes, old.shape, new.shape)
+            order = _order_of_axes(axes, old.shape, new.shape, convertible(frameworks))
+            found[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
         return found
 
     def not_loaded(self) -> tuple[str, list[str]] | None:
@@ -245,10 +248,11 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
 
 
-def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int]) -> str:
+def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
     """Return which order of axes gives the new weight the order of the old one: "same", "transposed" or "permuted".
 
     old, new: The shapes of the weights.
+    can: The result of `convertible`.
     """
     kept = [axis for axis, length in enumerate(new) if length != 1]
     order = tuple(kept.index(axis) for axis in axes if axis in kept)
@@ -256,7 +260,8 @@ def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int]) 
     if order == own:
         return "same"
     inverse = tuple(order.index(place) for place in own)
-    return "transposed" if order in others or inverse in axis_orders(old)[1:] else "permuted"
+    is_known = (can[1] and order in others) or (can[0] and inverse in axis_orders(old)[1:])
+    return "transposed" if is_known else "permuted"
 
 
 def _apart(old: Float64s, new: Float64s) -> float:

@@ -29,7 +29,13 @@ def as_after(eps: float, beta2: float = 0.999) -> list[float]:
 
 
 def run_of(
-    optimizer: str, eps: Sequence[Any], lr: float | Sequence[float] = 0.1, *, norms: Sequence[float], **settings: Any
+    optimizer: str,
+    eps: Sequence[Any],
+    lr: float | Sequence[float] = 0.1,
+    *,
+    norms: Sequence[float],
+    weights: Sequence[float] = (),
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Clip calls, each with a step of an optimizer. A setting that is None is not recorded."""
     clip = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
@@ -40,7 +46,7 @@ def run_of(
         line
         for step, (value, norm, rate) in enumerate(zip(eps, norms, rates, strict=False), 1)
         for line in (
-            {**clip, "step": step, "norm": norm},
+            {**clip, "step": step, "norm": norm} | _weight(norm, weights[step - 1 : step]),
             {
                 "step": step,
                 "optimizer": optimizer,
@@ -48,6 +54,10 @@ def run_of(
             },
         )
     ]
+
+
+def _weight(norm: float, weight: Sequence[float]) -> dict[str, Any]:
+    return {"parameters": {"w": {"shape": [2], "norm": norm, "weight": weight[0]}}} if weight else {}
 
 
 @pytest.fixture
@@ -258,3 +268,21 @@ def test_a_momentum_that_contains_the_learning_rates_is_named_at_the_step_at_whi
         assert each.step == next(step for step, rate in enumerate(rates, 1) if rate != 0.1)
         assert (each.a, each.b) == ("the sum of learning rate times gradient", "the sum of gradients")
         assert 'state["momentum_buffer"] *= last_lr / new_lr' in causes[0].sentence
+
+
+@pytest.mark.parametrize(("weights", "is_named"), [((5.0, 6.0, 7.0), False), ((5.0, 6.0, 7.5), True)])
+def test_a_momentum_that_the_code_makes_up_for_is_no_cause(
+    compared: Compared, weights: tuple[float, ...], is_named: bool
+) -> None:
+    """The rates change at step 2. The gradients of the third step differ."""
+    sgd = {"momentum": 0.9, "betas": None}
+    rates = (0.1, 0.05, 0.05)
+    a, b = (("keras.optimizers.SGD", [None] * 3, rates), ("torch.optim.SGD", [None] * 3, rates))
+    found = compared(a, b, of_a={**sgd, "weights": (5.0, 6.0, 7.0)}, weights=weights, **sgd)
+    assert any(each.parameter == "rule for momentum" for each in found.divergences) == is_named
+
+
+def test_a_tiny_learning_rate_counts_as_0(compared: Compared) -> None:
+    rates = (0.1, 0.0, 0.1), (0.1, 1e-20, 0.1)
+    found = compared(*(("torch.optim.SGD", [None] * 3, each) for each in rates))
+    assert "another learning rate" not in {each.kind for each in found.findings}

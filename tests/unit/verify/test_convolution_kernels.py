@@ -72,12 +72,14 @@ def test_verify_names_a_kernel_in_a_wrong_order(
     assert text is None or text in data["finding"]["text"]
 
 
-def record(path: Path, kernel: np.ndarray[Any, Any], size: float) -> Path:
-    """Record one clip of a gradient of this size. Return the path."""
+def record(path: Path, kernel: np.ndarray[Any, Any], size: float, framework: str = "numpy") -> Path:
+    """Record one clip of a gradient of this size, as if a framework clipped it. Return the path."""
     bias = np.linspace(-1.0, 1.0, 4)
     pairs = [(kernel, np.full(kernel.shape, size)), (bias, np.ones_like(bias))]
     with unified_clip.record(path, norms=True, names={"kernel": kernel, "bias": bias}):
         uc.GradientClipByGlobalNorm(1.0)(pairs)
+    text = path.read_text(encoding="utf-8").replace('"framework": "numpy"', f'"framework": "{framework}"')
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -94,3 +96,26 @@ def test_compare_names_a_kernel_in_a_wrong_order(tmp_path: Path, load: Callable[
     old = record(tmp_path / "old.jsonl", kernel, 0.5)
     new = record(tmp_path / "new.jsonl", np.ascontiguousarray(load(kernel)), 0.25)
     assert [cause.kind for cause in compare(old, new).findings] == [kind]
+
+
+@pytest.mark.parametrize(
+    ("shape", "load", "kind"),
+    [
+        ((3, 3, 4, 1), lambda kernel: kernel.transpose(2, 3, 0, 1), "other data or loss"),  # a depthwise convolution
+        ((3, 3, 4, 1), lambda kernel: kernel.transpose(2, 3, 1, 0), "other initial weights"),
+        ((3, 3, 4, 1), lambda kernel: kernel.reshape(4, 1, 3, 3), "untransposed weight"),
+        ((1, 1, 4, 4), lambda kernel: kernel.transpose(3, 2, 0, 1), "other data or loss"),
+        ((1, 1, 4, 4), lambda kernel: kernel.transpose(2, 3, 0, 1), "untransposed weight"),
+    ],
+)
+def test_compare_knows_which_framework_has_the_channels_last(
+    tmp_path: Path, shape: tuple[int, ...], load: Callable[[Any], Any], kind: str
+) -> None:
+    kernel = np.random.default_rng(5).normal(size=shape)
+    old = record(tmp_path / "old.jsonl", kernel, 0.5, "tensorflow")
+    new = record(tmp_path / "new.jsonl", np.ascontiguousarray(load(kernel)), 0.25, "torch")
+    (cause,) = compare(old, new).findings
+    assert cause.kind == kind
+    if kind == "untransposed weight":
+        axes = "(2, 3, 0, 1)" if shape[-1] == 1 else "(3, 2, 0, 1)"
+        assert f"('kernel', from Keras or TensorFlow to PyTorch: transpose{axes})" in cause.sentence

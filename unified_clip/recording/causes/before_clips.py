@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
-from ...tensors.arrangement import order_of
+from ...tensors.arrangement import order_of, without_ones
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
 from ..pairing import CallPair, sorted_shape
@@ -156,7 +156,11 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     name = next((name for name in names if len(shapes[name]) in axes), None)
     if name is None:
         return ""
-    return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{axes[len(shapes[name])]})"
+    shape = shapes[name]
+    # a depthwise convolution has one channel for each input channel
+    is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
+    order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
+    return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{order})"
 
 
 def _orders(pair: CallPair) -> dict[str, str]:
@@ -171,7 +175,9 @@ def _orders(pair: CallPair) -> dict[str, str]:
         if not (a and b and a.fingerprints and b.fingerprints and a.weight):
             continue
         if sorted_shape(a.shape) == sorted_shape(b.shape):
-            orders[name] = order_of(a.fingerprints, b.fingerprints, a.weight)
+            order = order_of(a.fingerprints, b.fingerprints, a.weight, (pair.a.framework, pair.b.framework))
+            is_reshaped = order == "same" and a.shape != b.shape and len(without_ones(a.shape)) > 1
+            orders[name] = "reshaped" if is_reshaped else order
     return orders
 
 

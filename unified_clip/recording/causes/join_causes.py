@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from ...causes.observation import Cause, CauseKind
 from ..divergence import NUMBERS, Divergence, DivergencePoint, divergences, numbers
-from ..optimizers.steps import STAGES, StepDifference
+from ..optimizers.steps import MOMENTUM, STAGES, StepDifference
 from ..pairing import CallPair
 from ..rounding import PRODUCT, ROUNDING
 from . import before_clips
@@ -28,6 +29,12 @@ SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
 """The causes of calls that explain a difference of steps, by the kind of its cause."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
+
+
+class Effect(Protocol):
+    """A function that returns whether updates differ at a step, or unless `at_once` also at a later step."""
+
+    def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
 
 
 def join(
@@ -59,13 +66,16 @@ def _without_growth(explained: Explained, steps: Sequence[StepDifference]) -> Ex
 
 
 def effective(
-    steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Callable[[int], bool] | None = None
+    steps: Sequence[StepDifference], pairs: Sequence[CallPair], has_effect: Effect | None = None
 ) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
     A difference that acts before the clip is yielded if numbers of its step differ by more than ROUNDING ULP. Any other
     difference is yielded if numbers of a later step do. Both are also yielded if these numbers were not compared. A
     difference in clips is always yielded. The numbers are those in CHANGED.
+
+    A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So it
+    is not yielded if these weights were compared, and agree.
 
     has_effect: As for `compare`. If given, it decides on differences that act after the clip.
     """
@@ -77,6 +87,7 @@ def effective(
         if each.stage in CHANGED and (each.ulps_at_its_size or 0.0) > ROUNDING
     }
     last_measured, last_differing = max(measured, default=0), max(differing, default=0)
+    weights = _weights_agree(pairs)
     for each in steps:
         step = each.divergence.step
         if each.divergence.stage == "clips":
@@ -84,8 +95,26 @@ def effective(
         elif _acts_first(each.divergence):
             if step in differing or step not in measured:
                 yield each
+        elif each.divergence.parameter == MOMENTUM and (
+            not has_effect(step, at_once=True) if has_effect else weights.get(_next(step, weights), False)
+        ):
+            continue
         elif has_effect(step) if has_effect else last_differing > step or last_measured <= step:
             yield each
+
+
+def _weights_agree(pairs: Sequence[CallPair]) -> dict[int, bool]:
+    """Return {step: whether all weights differ by at most ROUNDING ULP} for the steps whose weights were compared."""
+    agree = {pair.a.step: True for pair in pairs if any(True for _ in numbers(pair, "weight"))}
+    for differences in divergences(pairs, ROUNDING):
+        for each in differences:
+            if each.stage == "weight" and (each.ulps_at_its_size or 0.0) > ROUNDING:
+                agree[each.step] = False
+    return agree
+
+
+def _next(step: int, steps: Iterable[int]) -> int:
+    return min((each for each in steps if each > step), default=0)
 
 
 def _accumulated(

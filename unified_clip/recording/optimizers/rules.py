@@ -107,7 +107,7 @@ def compare_momentum(
         f"the learning rate of its step, and adds it to the momentum. {other.name} multiplies the momentum by the "
         "current learning rate. For the same updates, before each step at which the learning rate changes, multiply "
         "the momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
-        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`'
+        'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`, with 1e-20 for a rate of 0'
     )
     old, new = ("the sum of learning rate times gradient" if each else "the sum of gradients" for each in contain)
     return old, new, Cause("another optimizer", sentence)

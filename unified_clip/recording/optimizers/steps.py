@@ -17,6 +17,13 @@ STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "l
 """The stages that this module compares."""
 
 
+TINY = 1e-20
+"""Settings count as 0 up to this size, such as a learning rate that PyTorch's SGD has in place of 0 of Keras."""
+
+MOMENTUM = "rule for momentum"
+"""The `parameter` of a divergence that `compare_momentum` finds."""
+
+
 class StepDifference(NamedTuple):
     """A difference between the steps of two optimizers, and its cause."""
 
@@ -125,7 +132,7 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
         if None in rates or rates[0] == rates[1]:
             continue
         if found := compare_momentum(a, b, left, right):
-            yield _difference(left, "optimizer", *found, "rule for momentum")
+            yield _difference(left, "optimizer", *found, MOMENTUM)
             return
 
 
@@ -331,4 +338,4 @@ def _same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordere
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]
     pairs = zip(left, right, strict=False)
-    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance) for x, y in pairs)
+    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance, abs_tol=TINY) for x, y in pairs)
