@@ -20,8 +20,17 @@ SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 """The ends of the names of shell scripts and makefiles, in lower case."""
 
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
-OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=\\?[\"']?([^\s;'\"\\)]*)|~({NAME})(?![\w.=/]))")
-"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and its removal, such as ~clip_grad_norm."""
+OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
+"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and its removal, such as ~clip_grad_norm.
+
+The value is not consumed, so that overrides in the value of a variable match, too.
+"""
+
+WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
+"""Matches a line of a YAML or JSON file that a script writes, with a number or a variable, as in a heredoc."""
+
+IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
+"""Matches a command that edits a configuration file."""
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -30,10 +39,17 @@ RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
 UNKNOWN_TRAINER = (
-    "This is an option on a command line, and the trainer that reads it is unknown. Move the value to a trainer's "
+    "A command line or a script sets this key, and the trainer that reads it is unknown. Move the value to a trainer's "
     "file, or ignore the script with a reason in [[check.ignore]]."
 )
-
+IN_ENVIRONMENT = (
+    "This variable is named like a clip setting, and the code that reads it is unknown. Move the value to a trainer's "
+    "file, or ignore the file with a reason in [[check.ignore]]."
+)
+EDITED = (
+    "This command edits a setting that is named like a clip. Write the value into the file itself, or ignore the "
+    "script with a reason in [[check.ignore]]."
+)
 
 AT_RUN_TIME = (
     "The value {value} is only known at run time. Write a number, or ignore the script with a reason in "
@@ -52,6 +68,8 @@ class Setting(NamedTuple):
     """A float for a number, None for null or a missing value, and text for any other value."""
 
     is_override: bool
+    is_variable: bool = False
+    """Whether the setting is a variable of a script or of the environment."""
 
 
 def is_shell(path: Path) -> bool:
@@ -66,7 +84,17 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
     read: The options that a trainer's format reads. lines: Lines whose overrides a trainer's format reads.
     """
     settings = [each for each in _settings(text) if (each.line not in lines if each.is_override else True)]
-    return [_use(path, each) for each in settings if each.name not in read and is_clip(each)]
+    uses = [_use(path, each) for each in settings if each.name not in read and is_clip(each)]
+    return uses + list(_edited(path, text))
+
+
+def _edited(path: Path, text: str) -> Iterator[ClipUse]:
+    """Yield an unknown clip for each line that edits a clip setting of another file in place, as `sed -i` does."""
+    for line, code in enumerate(text.splitlines(), 1):
+        if match := IN_PLACE.search(COMMENT.sub("", code)):
+            names = [name for name in re.findall(r"[A-Za-z_]\w*", code) if is_clip(Setting(line, name, 1.0, False))]
+            if names:
+                yield ClipUse(path, line, 1, f"{match[1] or match[2]}: {names[0]}", why_unknown=EDITED)
 
 
 def in_strings(path: Path, document: Document) -> list[ClipUse]:
@@ -80,11 +108,16 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 
 
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield (path of keys, text) for each string, and for each list of strings."""
+    """Yield (path of keys, text) for each string, and for each list of strings.
+
+    The text of a variable of a container in Kubernetes, as in {name: A, value: "1"}, is A=1.
+    """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
     if isinstance(data, str):
         yield path, data
+    if isinstance(data, dict) and {type(data.get("name")), type(data.get("value"))} == {str}:
+        yield path, f"{data['name']}={data['value']}"
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in items:
         yield from texts(value, (*path, key))
@@ -122,10 +155,14 @@ def _settings(text: str) -> Iterator[Setting]:
 
     settings = [Setting(line, name, value_of(value), False) for line, name, value in script_options(text)]
     for line, code in enumerate(text.splitlines(), 1):
+        assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:
                 value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
-                settings.append(Setting(line, match[1] or match[3], value_of(value), True))
+                is_variable = assignment is not None and match[1] == assignment[1]
+                settings.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
+        if written := WRITTEN.match(code):
+            settings.append(Setting(line, written[1], value_of(option_value(written[2])), False))
     yield from sorted(settings, key=lambda each: each.line)
 
 
@@ -139,7 +176,8 @@ def _use(path: Path, setting: Setting) -> ClipUse:
     if not trainers or value == REMOVED:
         shown = value if isinstance(value, str) else format_value(value)
         title = f"~{name}" if value == REMOVED else f"{name} = {shown:.60}"
-        return ClipUse(path, line, 1, title, why_unknown=UNKNOWN_TRAINER)
+        why = IN_ENVIRONMENT if setting.is_variable else UNKNOWN_TRAINER
+        return ClipUse(path, line, 1, title, why_unknown=why, values=(value,) if isinstance(value, float) else ())
     return _of_trainer(path, setting, trainers[0])
 
 

@@ -216,12 +216,25 @@ def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
     found.files = {os.path.realpath(file) for use in known for file in use.files}
     found.bases = {base.resolve() for use in found.uses for base in use.bases}
     kept: dict[tuple[str, int, str, int | None], ClipUse] = {}
+    inherited = {_effect_of(use, rules, root) for use in known if _is_inherited(use)}
     for use in found.uses:
+        if not _is_inherited(use) and use.config is not None and _effect_of(use, rules, root) in inherited:
+            continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in found.bases
         if not is_base or (use.config is not None and not use.by_default):
             file = os.path.realpath(use.path)  # resolve() fails for a link to itself
             kept.setdefault((file, use.line, use.clip, ignoring.index_of(rules.ignore, use, root)), use)
     found.uses = list(kept.values())
+
+
+def _is_inherited(use: ClipUse) -> bool:
+    return use.read is not None and os.path.realpath(use.read) != os.path.realpath(use.path)
+
+
+def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
+    """Return what two entries of one clip have in common: its place, its effect, and the ignore rule that covers it."""
+    meaning = repr(use.config.meaning) if use.config is not None else ""
+    return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
 def _leave_to_trainer(found: Found) -> None:
@@ -236,13 +249,20 @@ def _leave_to_trainer(found: Found) -> None:
         if is_auto and use.engine == DEEPSPEED:
             found.uses.remove(use)
             found.elsewhere.append(use.path)
-            text = LEFT_TO_TRAINER.format(where=_who_sets(trainers))
+            text = LEFT_TO_TRAINER.format(where=_who_sets(trainers, use.path))
             found.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {text}")
 
 
-def _who_sets(trainers: Sequence[ClipUse]) -> str:
-    """Return words for a clip that sets the threshold, such as "as args.json:1 sets it", or that may set it."""
-    use = min(trainers, key=lambda use: (use.config is None, use.by_default))
+def _who_sets(trainers: Sequence[ClipUse], file: Path) -> str:
+    """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it", or that may set it.
+
+    file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
+    """
+
+    def distance(use: ClipUse) -> int:
+        return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
+
+    use = min(trainers, key=lambda use: (distance(use), use.config is None, use.by_default))
     place = f"{shown(use.path)}:{use.line}"
     if use.config is None:
         return f"which {place} may set"

@@ -435,7 +435,7 @@ def test_options_in_shell_scripts_are_read(check: Check) -> None:
     assert (finding.kind, finding.line) == ("drift", 2)
     finding = one(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
     assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
-    assert "an option on a command line" in finding.does
+    assert "A command line or a script sets this key" in finding.does
 
 
 DETECTRON2 = "SOLVER:\n  IMS_PER_BATCH: 16\n"
@@ -668,3 +668,13 @@ def test_the_result_can_be_written_to_a_file(run: Any, tmp_path: Path) -> None:
     status, _, err = run("clip.toml", ".", "--out", "no/such/dir", a_py=TORCH % "2.0")
     assert status == 2
     assert "no/such/dir" in err
+
+
+def test_an_inherited_clip_is_one_clip_of_the_trainer_that_inherits_it(check: Check) -> None:
+    files = {
+        "base.yaml": "trainer:\n  gradient_clip_val: 2.0\n  max_epochs: 3\n",
+        "nemo.yaml": "defaults:\n  - base\n  - _self_\nmodel: {}\nexp_manager: {}\ntrainer:\n  max_steps: 9\n",
+    }
+    assert [(each.path, each.clip) for each in check(files).findings] == [
+        ("base.yaml", "NeMo: trainer.gradient_clip_val")
+    ]

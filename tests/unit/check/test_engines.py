@@ -190,6 +190,17 @@ def test_the_note_claims_that_a_file_sets_the_threshold_only_if_it_does(
     assert any(f"max_grad_norm applies, {words} A loop" in note for note in notes)
 
 
+def test_the_note_names_the_nearest_file_that_sets_the_threshold(check: Check) -> None:
+    axolotl = "base_model: a\nsequence_len: 2048\nmax_grad_norm: 0.5\n"
+    files = {
+        "team/a/ft.yml": axolotl,
+        "team/b/zero.yaml": ACCELERATE.format("zero_stage: 2"),
+        "team/b/sft.json": ARGUMENTS,
+    }
+    notes = check(files).notes
+    assert any("max_grad_norm applies, as team/b/sft.json:1 sets it." in note for note in notes)
+
+
 def test_accelerate_with_another_number_than_the_trainer_is_a_drift(check: Check) -> None:
     files = {"acc.yaml": ACCELERATE.format("gradient_clipping: 0.5"), "args.json": ARGUMENTS.replace("0.5", "1.0")}
     assert one(check(files)).path == "acc.yaml"

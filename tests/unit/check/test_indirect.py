@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import TORCH, WANTED, Check
+from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check
 
 NEAREST = WANTED + '[check]\nnearest = ["**"]\n'
 HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments(max_grad_norm=1.0, {})\n"
@@ -134,3 +134,18 @@ def test_a_clip_of_optax_for_some_parameters_or_steps_is_unknown(check: Check, o
 def test_parameters_that_a_helper_selects_are_unknown(check: Check, before: str, tensors: str, is_found: bool) -> None:
     findings = check({"a.py": SELECTED.format(before, tensors)}).findings
     assert [each.kind for each in findings] == ["unknown"] * is_found
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('os.environ["MAX_GRAD_NORM"] = "0.1"', 1),
+        ('os.environ.setdefault("GRAD_CLIP", "0.1")', 1),
+        ('os.putenv("GRAD_CLIP", "0.1")', 1),
+        ('os.environ["SEED"] = "1"', 0),
+        ('norm = os.environ["MAX_GRAD_NORM"]', 0),
+    ],
+)
+def test_a_variable_of_the_environment_that_source_sets_is_unknown(check: Check, code: str, count: int) -> None:
+    findings = check({"a.py": f"import os\n\n{code}\n", "ds.json": DEEPSPEED % "1.0"}).findings
+    assert [(each.line, each.kind) for each in findings] == [(3, "unknown")] * count

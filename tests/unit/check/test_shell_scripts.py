@@ -130,3 +130,47 @@ def test_files_with_commands_are_read_as_shell_scripts(check: Check, name: str) 
 def test_the_command_line_of_a_job_in_yaml_is_checked(check: Check, text: str, line: int, kind: str) -> None:
     findings = check({"job.yaml": text, "ds.json": DEEPSPEED % "1.0"}).findings
     assert [(each.line, each.kind) for each in findings] == [(line, kind)]
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "clip"),
+    [
+        ('EXTRA="trainer.gradient_clip_val=0.5"\npython train.py $EXTRA\n', 1, "trainer.gradient_clip_val = 0.5"),
+        ("python train.py --hparams=grad_clip=0.5\n", 1, "grad_clip = 0.5"),
+        ("cat > c.yml <<EOF\nlr: 1\nmax_grad_norm: 0.1\nEOF\n", 3, "max_grad_norm = 0.1"),
+        ("cat > c.yml <<EOF\nmax_grad_norm: $NORM\nEOF\n", 2, "max_grad_norm = $NORM"),
+        ("sed -i 's/max_grad_norm: 1.0/max_grad_norm: 0.1/' c.yml\n", 1, "sed: max_grad_norm"),
+        ("yq '.max_grad_norm = 0.1' c.yml > d.yml\n", 1, "yq: max_grad_norm"),
+    ],
+)
+def test_a_setting_that_a_script_passes_or_writes_is_unknown(check: Check, script: str, line: int, clip: str) -> None:
+    findings = check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"}).findings
+    assert [(each.line, each.kind, each.clip) for each in findings] == [(line, "unknown", clip)]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sed -i 's/lr: 1.0/lr: 0.1/' c.yml\n",
+        "sed 's/max_grad_norm//' c.yml | head\n",
+        'EXTRA="trainer.devices=8"\npython train.py $EXTRA\n',
+        "clip_norm: $(OBJECTS)\n\techo done\n",
+        "# sed -i 's/max_grad_norm: 1.0/max_grad_norm: 0.1/' c.yml\n",
+    ],
+)
+def test_scripts_without_a_clip_setting_have_no_finding(check: Check, script: str) -> None:
+    assert check({"run.sh": script, "Makefile": script, "ds.json": DEEPSPEED % "1.0"}).findings == []
+
+
+def test_a_variable_is_not_called_an_option(check: Check) -> None:
+    for script in ("export MAX_GRAD_NORM=0.1\npython train.py\n", "MAX_GRAD_NORM=0.1 python train.py\n"):
+        (finding,) = check({"run.sh": script, "ds.json": DEEPSPEED % "1.0"}).findings
+        assert finding.does.startswith("This variable is named like a clip setting")
+
+
+@pytest.mark.parametrize(("name", "lines"), [("MAX_GRAD_NORM", [7]), ("SEED", [])])
+def test_a_variable_of_a_container_in_yaml_is_unknown(check: Check, name: str, lines: list[int]) -> None:
+    job = "spec:\n  kind: Job\n  containers:\n  - name: max_grad_norm\n    image: a\n    env:\n    - name: {}\n"
+    job += "      value: '0.1'\n"
+    report = check({"job.yaml": job.format(name), "ds.json": DEEPSPEED % "1.0"})
+    assert [(each.line, each.kind) for each in report.findings] == [(line, "unknown") for line in lines]

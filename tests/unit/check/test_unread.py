@@ -36,3 +36,8 @@ def test_a_function_that_hydra_calls_is_unknown(check: Check) -> None:
     hydra = "_target_: optax.chain\n_args_:\n- _target_: optax.clip_by_global_norm\n  max_norm: 5.0\n"
     (finding,) = check({"a.py": TORCH % "1.0", "opt.yaml": hydra}).findings
     assert (finding.line, finding.kind, finding.clip) == (3, "unknown", "optax.clip_by_global_norm")
+
+
+def test_a_file_of_environment_variables_that_names_a_clip_has_a_note(check: Check) -> None:
+    (note,) = check({"a.py": TORCH % "1.0", "b.env": "MAX_GRAD_NORM=0.1\n", "c.env": "SEED=1\n"}).notes
+    assert note == ("Files that may contain clips, but are not read: 1 .env. Files that name a clip: 1, such as b.env.")

@@ -38,6 +38,10 @@ BY_TEXT = (
     "This code sets a clip setting by its name, on an object that is only known at run time. Write the value into the "
     "trainer's file or arguments, or ignore it with a reason in [[check.ignore]]."
 )
+IN_ENVIRONMENT = (
+    "This code sets a variable of the environment that is named like a clip setting, and the code that reads it is "
+    "unknown. Write the value into the trainer's file or arguments, or ignore it with a reason in [[check.ignore]]."
+)
 NEED_CLIP = (
     "need_clip excludes parameters from Paddle's clips, and this file does not show whether {config} excludes the same "
     "ones. Remove it, or ignore it with a reason in [[check.ignore]]."
@@ -100,6 +104,19 @@ def _set_by_text(source: Source, node: ast.AST) -> Iterator[Setting]:
                 name = argument.value if isinstance(argument, ast.Constant) else None
                 if isinstance(name, str) and _is_clip(name.rpartition(".")[2]):
                     yield Setting(node, f"{name} in {shortened(node)}", why=BY_TEXT)
+
+
+def _environment(source: Source, node: ast.AST) -> Iterator[Setting]:
+    """Yield a setting for os.environ["MAX_GRAD_NORM"] = value, os.environ.setdefault(...) and os.putenv(...)."""
+    match node:
+        case ast.Assign(targets=[ast.Subscript(value=table, slice=ast.Constant(value=name) as place)]):
+            is_environment = source.dotted(table) == "os.environ"
+        case ast.Call(func=function, args=[ast.Constant(value=name) as place, _]):
+            is_environment = source.dotted(function) in ("os.environ.setdefault", "os.putenv")
+        case _:
+            return
+    if is_environment and _is_clip(name):
+        yield Setting(place, f"os.environ: {name!s}", why=IN_ENVIRONMENT)
 
 
 def _excluding(source: Source, node: ast.AST) -> Iterator[Setting]:
@@ -281,5 +298,5 @@ def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> 
 
 
 FINDERS: tuple[Callable[[Source, ast.AST], Iterator[Setting]], ...] = (
-    _set_by_text, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
+    _set_by_text, _environment, _excluding, _layerwise, _unpacked, _deepspeed, _torchtitan,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from .required import SUFFIXES
 KINDS = (".ipynb", ".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 """The suffixes of files that may contain clips, and are not read."""
 
-OTHER_KINDS = (".cfg", ".conf", ".ini", ".txt", ".args", "dockerfile")
+OTHER_KINDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
 """The ends of names of files that rarely contain clips. They count only if their text names a clip."""
 
 HIDDEN = "in hidden directories"
