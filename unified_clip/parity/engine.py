@@ -54,7 +54,9 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     def work(name: str, items: Sequence[WorkItem]) -> WorkerResults:
         framework = suite.frameworks[name]
         # with --case, the cause of every difference is printed
-        known = [] if suite.chosen_cases else [entry for entry in suite.known or [] if entry.framework == name]
+        listed = [] if suite.chosen_cases else suite.known or []
+        # nor does an entry with `versions`, which may not apply, stop the search for a cause
+        known = [entry for entry in listed if entry.framework == name and not entry.versions]
         own = (framework.functions, suite.root, framework.returns) if framework.functions else ()
         return pool.run(
             pool.command(name, framework.python, *own),

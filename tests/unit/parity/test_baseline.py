@@ -97,7 +97,9 @@ def test_a_case_that_is_another_one_is_told_once() -> None:
     assert found == change("numbers", "", "the exact result", "one", "norm a", "norm b", True, found.why)
     judged = build.against(new, [found])
     assert judged.exit_code == 1
-    assert judged.verdict == "FAIL: 1 case on numpy, torch: 1 result that cannot be compared as in the baseline."
+    lost = "FAIL: 1 case on numpy, torch: 1 result that cannot be compared as in the baseline "
+    why = found.why.partition(". ")[0]
+    assert judged.verdict == f"{lost}(the exact result, one: {why})."
     (problem,) = judged.problems
     assert (problem.what, problem.detail, problem.cases) == ("the exact result", found.why, ["one"])
     assert failures(judged) == [found.why]
@@ -171,7 +173,10 @@ def test_a_whole_framework_or_case_is_told_once() -> None:
     assert not any(each.worse for each in baseline.changes(small, large, strict=True))
     judged = build.against(small, baseline.changes(large, small, strict=True))
     assert judged.exit_code == 1
-    assert "2 results that cannot be compared as in the baseline" in judged.verdict
+    assert (
+        "2 results that cannot be compared as in the baseline (jax: the baseline has it, but this run does not)"
+        in judged.verdict
+    )
     why = f"the baseline has it, but this run does not. {baseline.ADVICE}"
     assert [(each.what, each.detail, each.cases) for each in judged.problems] == [
         ("jax", why, []),
@@ -429,7 +434,10 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     assert "another verdict" in printed
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
-    assert "1 wrong result of unified_clip, of 1: as in the baseline." in capfd.readouterr().out
+    assert (
+        "no failure that the baseline lacks. As in the baseline: 1 wrong result of unified_clip, of 1."
+        in capfd.readouterr().out
+    )
     assert "as in the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
     assert "norm off by" in marks(tmp_path / "worse")["failure"]
@@ -512,3 +520,8 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
         "Only the distances of the frameworks' functions were compared with the baseline, not their bits, because the "
         "baseline has torch 2.12."
     ]
+
+
+def test_a_run_of_functions_only_does_not_count_unified_clips_results() -> None:
+    verdict = report(one_case(torch=FrameworkResult(native=native("close", 1e-7, "")))).verdict
+    assert verdict == "PASS: 1 case on numpy, torch: unified_clip itself did not run."

@@ -14,7 +14,7 @@ from support.parity.cases import case, dense
 from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.known import match, measure
-from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
+from unified_clip.parity.known.entries import KnownDifference, NativeDeviation, size_in_words
 from unified_clip.parity.modes import COMPILED, DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
@@ -373,7 +373,8 @@ def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    assert judged_as([entry], SHOWING)[1] == [UNLISTED]
+    limited = f"difference of these versions: the entry 'a short accumulator' is limited to {versions}."
+    assert judged_as([entry], SHOWING)[1] == [UNLISTED.replace("difference.", limited)]
     assert judged_as([entry], {})[1] == []
 
 
@@ -484,3 +485,14 @@ def test_an_entry_of_an_error_covers_no_other_class() -> None:
     error = {("torch", "long tensor"): NativeDeviation("torch.norm", "raises", detail="ValueError: empty")}
     assert judged_as([listed(kind="raises", cause="ValueError")], error) == ({"long tensor": "known"}, [])
     assert "has the cause 'TypeError'" in judged_as([listed(kind="raises", cause="TypeError")], error)[1][0]
+
+
+def test_an_entry_about_other_versions_is_named_beside_the_cause() -> None:
+    entry = listed(size=1.0, versions="torch<2.13")
+    (problem,) = judged_as([entry], with_cause("coefficient"))[1]
+    versions = "of these versions: the entry 'inf / inf' is limited to torch<2.13"
+    assert f"not listed as a known difference {versions}; coefficient. Run --accept to list it" in problem
+
+
+def test_a_huge_size_is_readable() -> None:
+    assert [size_in_words(size) for size in (12.0, 7.07e21)] == ["12 times", "7.1e+21 times"]

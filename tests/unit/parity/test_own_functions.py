@@ -126,6 +126,7 @@ def called(folder: Path, body: str, one: Case | None = None, returns: str = "") 
 
 WRONG_RESULTS = {
     "return grads": "clip.py:clip returned a list of 2",
+    "raise SystemExit(3)": "clip.py:clip ended with SystemExit: 3. Return a result, or raise an error",
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",

@@ -18,6 +18,7 @@ from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import scaffold
 from unified_clip.parity.suite.schema import TOLERANCE, SuiteError
 from unified_clip.tensors.arithmetic import rounded
+from unified_clip.tensors.types import densify
 
 SUITE = """
 [frameworks.numpy]
@@ -106,8 +107,8 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
         assert cli.main(arguments) == 2
         assert "exists already. Edit it, or pass another directory" in capfd.readouterr().err
     both, one = suites.read(Path("after")), suites.read(Path("before"))
-    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz", "tiny norm"}
-    assert {case.gradients_name for case in one.cases} == {"a.npz", "tiny norm"}
+    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz", "tiny norm", *SIGNS}
+    assert {case.gradients_name for case in one.cases} == {"a.npz", "tiny norm", *SIGNS}
     assert "the total norms are 3 and 4: the first threshold is below all, the second above all" in Path(
         "after/suite.toml"
     ).read_text(encoding="utf-8")
@@ -140,7 +141,7 @@ def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
     found = suites.read(Path("parity"))
-    assert {case.gradients_name for case in found.cases} == {"worked example", "tiny norm"}
+    assert {case.gradients_name for case in found.cases} == {"worked example", "tiny norm", *SIGNS}
     assert found.known is None
 
 
@@ -202,13 +203,27 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
     assert cli.main(["parity", "init", "a/g.npz", "b/g.npz", "a/g.npz", "--suite", "of mine/both.toml"]) == 0
     assert "unified-clip parity --suite 'of mine/both.toml'" in capsys.readouterr().out
     found = suites.read(Path("of mine/both.toml"))
-    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz", "tiny norm"}
+    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz", "tiny norm", *SIGNS}
 
 
 # -- the list of known differences
 
 
 VERSIONS = {"torch": "2.13"}
+
+
+SIGNS = {f"signs and shapes as {dtype}" for dtype in ("float32", "float64")}
+
+
+def test_init_writes_signs_and_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["parity", "init"]) == 0
+    cases = [case for case in suites.read(Path("parity")).cases if "signs and shapes" in case.gradients_name]
+    gradients = [dense for case in cases for each in case.gradients if (dense := densify(each))]
+    assert {gradient.dtype for gradient in gradients} == {"float32", "float64"}
+    assert () in {gradient.shape for gradient in gradients}
+    assert all((gradient.values() < 0).any() for gradient in gradients)
+    assert all(case.call_form.transposed for case in cases)
 
 
 def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> ParityReport:

@@ -254,7 +254,8 @@ def recorded_cause(difference: Difference) -> str:
 
 
 def size_in_words(size: float) -> str:
-    """Return a relative size as text: in percent, or as a factor such as "12 times" if it is 10 or more.
+    """Return a relative size as text: in percent, or as a factor such as "12 times" or "1.5e+08 times" if it is 10 or
+    more.
 
     A size below 0.01 % is written like 1.2e-05. An infinite size is "inf or NaN".
 
@@ -264,7 +265,7 @@ def size_in_words(size: float) -> str:
     if size == math.inf:
         return "inf or NaN"
     if size >= 10:
-        return f"{size:.0f} times"
+        return f"{size:.0f} times" if size < 1e6 else f"{size:.1e} times"
     if size < 1e-4:
         return f"{size:.1e}"
     return f"{100 * size:.2g} %" if size < 0.995 else f"{100 * size:.0f} %"

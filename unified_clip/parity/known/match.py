@@ -42,7 +42,12 @@ def match_deviations(
                 entries.append(entry)
                 sizes[case] = deviation.size
         others = [entry for entry, _ in sizes_by_entry if entry.is_for(framework, case, deviation)]
-        problem = _problem(entries, deviation, others)
+        limited = [
+            entry
+            for entry in known or []
+            if not entry.applies(versions[entry.framework]) and entry.covers(framework, case, deviation)
+        ]
+        problem = _problem(entries, deviation, others, limited)
         judgement: NativeVerdict = (
             "different"
             if problem
@@ -60,11 +65,17 @@ def _without_difference(deviation: NativeDeviation) -> NativeVerdict:
     return "no norm" if deviation.lacks_norm else "equal"
 
 
-def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, others: Sequence[KnownDifference]) -> str:
+def _problem(
+    entries: Sequence[KnownDifference],
+    deviation: NativeDeviation,
+    others: Sequence[KnownDifference],
+    limited: Sequence[KnownDifference],
+) -> str:
     """Return the reason why a deviation fails the run, or '' if it does not.
 
     entries: The known differences that cover the deviation.
     others: The known differences for the same function, case and kind of difference.
+    limited: The known differences that would cover the deviation with other versions of their packages.
     """
     if not deviation.kind:
         return ""
@@ -80,7 +91,10 @@ def _problem(entries: Sequence[KnownDifference], deviation: NativeDeviation, oth
     if not entries and others:
         return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
     if not entries:
-        return f"{what}; not listed as a known difference{cause}. {fix} it"
+        versions = ""
+        if limited:
+            versions = f" of these versions: the entry {limited[0].reason!r} is limited to {limited[0].versions}"
+        return f"{what}; not listed as a known difference{versions}{cause}. {fix} it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"

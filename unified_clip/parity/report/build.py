@@ -92,6 +92,8 @@ def _joined(problems: Iterable[Problem]) -> list[Problem]:
     return list(joined.values())
 
 
+NO_RESULTS = "unified_clip itself did not run"
+
 UNTESTED = (
     "in each of its cases, the exact result equals the gradients before the clip, so a function that does nothing "
     "would pass. Add gradients that are not zero, with a threshold below their norm"
@@ -168,10 +170,10 @@ def _verdict(report: ParityReport) -> str:
         why = "" if present else f": {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}."
     if report.differs:
-        return f"PASS: {of}: {failures}: as in the baseline."
+        return f"PASS: {of}: no failure that the baseline lacks. As in the baseline: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
-    parts = [f"{verdicts.count('equal')} results of unified_clip are exact"]
+    parts = [f"{verdicts.count('equal')} results of unified_clip are exact" if verdicts else NO_RESULTS]
     parts += [f"{within} are within the contract"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
@@ -197,7 +199,9 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if stale := sum(bool(entry.problem) for entry in report.known):
         yield f"{_count(stale, 'stale known difference')}"
     if losses := baseline.losses(report):
-        yield f"{_count(len(losses), 'result')} that cannot be compared as in the baseline"
+        first = ", ".join(filter(None, (losses[0].framework, losses[0].what, losses[0].case)))
+        why = losses[0].why.partition(". ")[0]
+        yield f"{_count(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if lost:

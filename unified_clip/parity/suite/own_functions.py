@@ -56,7 +56,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if public_name not in REPLACEABLE:
             raise SuiteError(
                 f"{place}: your function cannot replace a class, a hook or an adaptive rule. Name one of "
-                f"{', '.join(REPLACEABLE)}"
+                f"{', '.join(REPLACEABLE)}. Compare others in pytest: see docs/own-functions.md#limits"
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"

@@ -58,6 +58,18 @@ tensors = [{{ values = [3e-4] }}, {{ values = [4e-4] }}]
 gradients = ["tiny norm"]
 rules = {rules}
 thresholds = [1.3e-4]
+
+# Negative numbers, a gradient without axes, float64, and gradients that are not contiguous.
+[[gradients]]
+name = "signs and shapes"
+tensors = [{{ values = [-3, 4] }}, {{ values = [-1], shape = [] }}, {{ values = [2, -5, 1.5, -2], shape = [2, 2] }}]
+
+[[cases]]
+gradients = ["signs and shapes"]
+rules = {rules}
+thresholds = [2.55]
+dtypes = ["float32", "float64"]
+transposed = true
 """
 
 

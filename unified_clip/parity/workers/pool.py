@@ -98,6 +98,9 @@ def command(
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
 
 
+NO_RESULT = "the worker ended with status 0 and without a result for this case, as by os._exit(0)"
+
+
 def run(
     worker: Sequence[str],
     items: Sequence[WorkItem],
@@ -152,7 +155,7 @@ def run(
             current = _read_current(out)
         failure = start_failure or failure
         if remaining:
-            failure = failure or Failure("unreadable", "the worker ended without a result for this case")
+            failure = failure or Failure("unreadable", NO_RESULT)
             if not has_started:
                 for number in list(remaining):
                     keep(remaining.pop(number), failure)

@@ -69,7 +69,11 @@ class UserFunction(NamedTuple):
         def clip(gradients: Any, **arguments: Any) -> Any:
             positional = [arguments.pop(key) for key in invocation.call.required]
             items = self._items(gradients, invocation)
-            returned = function(gradients, *positional, **arguments)
+            try:
+                returned = function(gradients, *positional, **arguments)
+            except SystemExit as error:
+                remedy = "Return a result, or raise an error that is no SystemExit"
+                raise UserFunctionError(f"{self.text} ended with SystemExit: {error.code}. {remedy}") from None
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
