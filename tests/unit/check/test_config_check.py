@@ -230,7 +230,7 @@ from unified_clip import ClipConfig
 
 HERE = Path(__file__).resolve().parent
 clip = ClipConfig.load({})
-clip(grads)
+grads = clip(grads)
 """
 
 

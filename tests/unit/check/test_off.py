@@ -150,7 +150,7 @@ def test_a_command_line_parser_is_unknown_without_a_file_that_is_off(check: Chec
 
 
 def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(check: Check) -> None:
-    own = HEAD + OWN + "clip(gradients)\n"
+    own = HEAD + OWN + "grads = clip(gradients)\n"
     finding = one(check({"a/train.py": own}, off("a/*")))
     assert (finding.kind, finding.path, finding.clip) == ("unknown", "a/train.py", 'check.off "a/*"')
     assert check({**TEAMS, "nlp/other.py": own}, off("nlp/**", "vision/**")).findings == []
@@ -187,7 +187,7 @@ def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
     trainer, clip = FORMATS[name], ClipConfig(rule="none")
     suffix = {"args": "sh", "python": "py"}.get(trainer.kinds[0], trainer.kinds[0])
     text = convert.write(clip, name)[0]
-    own = {"train.py": HEAD + 'clip = ClipConfig.load("clip.toml")\nclip(gradients)\n'}
+    own = {"train.py": HEAD + 'clip = ClipConfig.load("clip.toml")\ngrads = clip(gradients)\n'}
     rules = f'explicit = ["**"]\n[check.formats]\n"a.{suffix}" = "{name}@{trainer.newest}"\n'
     report = check({f"a.{suffix}": text, **own}, off(f"a.{suffix}", rules=rules))
     assert [(each.kind, each.does) for each in report.findings] == []

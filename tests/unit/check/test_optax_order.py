@@ -65,8 +65,8 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "from opt import tx\ntx = optax.chain(clip.as_optax(), optax.scale(2.0), tx)",
         "from .opt import tx\ntx = optax.chain(clip.as_optax(), optax.scale(2.0), tx)",
         "from .opt import tx\ntx = optax.chain(clip.as_optax(), optax.masked(tx, mask))",
-        "tx = optax.chain()\nother = optax.chain(tx)\nclip(gradients)",
-        "tx = [tx, tx]\nother = optax.chain(*tx)\nclip(gradients)",
+        "tx = optax.chain()\nother = optax.chain(tx)\ngrads = clip(gradients)",
+        "tx = [tx, tx]\nother = optax.chain(*tx)\ngrads = clip(gradients)",
     ],
 )
 def test_a_clip_before_all_others_is_no_finding(check: Check, code: str) -> None:

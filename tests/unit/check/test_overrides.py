@@ -22,7 +22,7 @@ HEAD = 'import copy\n\nfrom unified_clip import ClipConfig\n\nclip = ClipConfig.
     "clip = copy.replace(clip, threshold=0.1)",
 ])  # fmt: skip
 def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -> None:
-    finding = one(check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"}))
+    finding = one(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"}))
     assert (finding.kind, finding.line) == ("unknown", 6)
 
 
@@ -32,12 +32,12 @@ def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -
     'object.__setattr__(self, "threshold", 0.1)',
     'object.__setattr__(run, "seed", 1)',
     "shape = array.copy()",
-    'other = ClipConfig.loads(\'rule = "global_norm"\\nthreshold = 1.0\\nfamily = "pytorch"\')\nother(gradients)',
+    'other = ClipConfig.loads(\'rule = "global_norm"\\nthreshold = 1.0\\nfamily = "pytorch"\')\nx = other(gradients)',
 ])  # fmt: skip
 def test_other_code_is_no_change(check: Check, line: str) -> None:
-    assert check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"}).findings == []
+    assert check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"}).findings == []
 
 
 def test_a_constant_text_is_compared(check: Check) -> None:
-    line = "other = ClipConfig.loads('rule = \"global_norm\"\\nthreshold = 2.0')\nother(gradients)"
-    assert one(check({"a.py": f"{HEAD}{line}\nclip(gradients)\n"})).kind == "drift"
+    line = "other = ClipConfig.loads('rule = \"global_norm\"\\nthreshold = 2.0')\nx = other(gradients)"
+    assert one(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"})).kind == "drift"

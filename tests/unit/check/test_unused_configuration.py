@@ -33,12 +33,12 @@ def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
 
 
 @pytest.mark.parametrize("other", [
-    "from team.a import clip\n\nclip(grads)\n",
-    "from .a import clip as c\n\nc(grads)\n",
-    "from team.a import *\n\nclip(grads)\n",
-    "import team.a\n\nteam.a.clip(grads)\n",
-    "from team import a as settings\n\nsettings.clip(grads)\n",
-    "import importlib\n\nimportlib.import_module('team.a').clip(grads)\n",
+    "from team.a import clip\n\ngrads = clip(grads)\n",
+    "from .a import clip as c\n\ngrads = c(grads)\n",
+    "from team.a import *\n\ngrads = clip(grads)\n",
+    "import team.a\n\ngrads = team.a.clip(grads)\n",
+    "from team import a as settings\n\ngrads = settings.clip(grads)\n",
+    "import importlib\n\ngrads = importlib.import_module('team.a').clip(grads)\n",
 ])  # fmt: skip
 def test_a_configuration_that_another_module_uses_is_a_note(check: Check, other: str) -> None:
     report = check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/b.py": other})
@@ -50,7 +50,7 @@ def test_a_configuration_that_another_module_uses_is_a_note(check: Check, other:
 
 @pytest.mark.parametrize("other", [
     "from team.a import clip\n",  # the line that clips was removed
-    "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip(grads)\n",  # another team's
+    "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip.clip_(model)\n",  # another team's
 ])  # fmt: skip
 def test_the_name_in_another_module_is_no_use(check: Check, other: str) -> None:
     assert one(check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "b.py": other})).path == "team/a.py"
@@ -59,11 +59,11 @@ def test_the_name_in_another_module_is_no_use(check: Check, other: str) -> None:
 def test_an_import_that_another_module_passes_on_is_followed(check: Check) -> None:
     files = {"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/__init__.py": "from .a import clip\n"}
     assert one(check(files)).kind == "unknown"
-    assert check({**files, "b.py": "from team import clip\n\nclip(grads)\n"}).findings == []
+    assert check({**files, "b.py": "from team import clip\n\ngrads = clip(grads)\n"}).findings == []
 
 
 def test_an_attribute_that_another_module_reads_is_a_note(check: Check) -> None:
-    report = check({"a.py": f"{IMPORT}def make(self):\n    self.clip = {LOAD}\n", "b.py": "self.clip(grads)\n"})
+    report = check({"a.py": f"{IMPORT}def make(self):\n    self.clip = {LOAD}\n", "b.py": "grads = self.clip(grads)\n"})
     assert (report.findings, len(report.notes)) == ([], 1)
 
 
@@ -71,7 +71,7 @@ def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(che
     clip = WANTED + '\n[check]\nrequire = ["a.py"]\n'
     files = {"a.py": f"{IMPORT}clip = {LOAD}\n", "b.py": f"{IMPORT}{LOAD}(grads)\n"}
     assert {each.kind for each in check(files, clip).findings} == {"missing", "unknown"}
-    assert check({**files, "a.py": files["a.py"] + "clip(grads)\n"}, clip).findings == []
+    assert check({**files, "a.py": files["a.py"] + "grads = clip(grads)\n"}, clip).findings == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(che
         "def step(grads):\n    clip = {}\n    return [clip(each) for each in grads]\n",
         "def make():\n    clip = {}\n    return locals()\n",
         "clip = {}\n\n\ndef step(grads):\n    return globals()['clip'](grads)\n",
-        "clip = {}\neval('clip(grads)')\n",
+        "clip = {}\neval('grads = clip(grads)')\n",
         "def step(grads):\n    clip = {}\n    rule = clip\n    return rule(grads)\n",
         "def make():\n    global clip\n    clip = {}\n\n\ndef step(grads):\n    return clip(grads)\n",
         "def f():\n    clip = None\n    def g():\n        nonlocal clip\n        clip = {}\n    return clip, g\n",
@@ -90,7 +90,7 @@ def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(che
         "clip = {}\nclip_model = clip.clip_\n",
         "clip = {}\nfor rule in [clip]:\n    rule(grads)\n",
         "class Settings:\n    clip = {}\n    clips = [clip]\n",
-        "class Settings:\n    clip = {}\n\nSettings().clip(grads)\n",
+        "class Settings:\n    clip = {}\n\ngrads = Settings().clip(grads)\n",
         "def make(self):\n    self.clip = {}\n    getattr(self, 'clip')(grads)\n",
         "def make():\n    return {}\n",
         "def make(optimizer):\n    {}.attach_to(optimizer)\n",

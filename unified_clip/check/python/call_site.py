@@ -31,6 +31,10 @@ MAX_ALIASES = 3
 """A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
 
 ADVICE = "If all parameters are meant, pass them all. Otherwise, ignore the clip with a reason in [[check.ignore]]."
+NAMED = (
+    "The call clips only {pattern}, so the names of its parameters begin in that part of the model, and the patterns "
+    "of the configuration may not match them. Pass the names of the whole model."
+)
 
 
 def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
@@ -48,6 +52,8 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     if config.rule == "global_norm":
         _check_loops(source, call, tensors)
     pattern = _pattern(source, tensors)
+    if pattern and config.uses_names:
+        raise ConfigError(NAMED.format(pattern=pattern))
     return ClipConfig(**{**config.data(), "include": [pattern]}) if pattern else config
 
 
@@ -99,7 +105,8 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
         for loop in loops:
             targets = {inner.id for inner in ast.walk(loop.target) if isinstance(inner, ast.Name)}
             over = ast.unparse(loop.iter)
-            if targets & names and PARAMETERS.search(over):
+            is_one = isinstance(tensors, ast.List | ast.Tuple) and len(tensors.elts) == 1
+            if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(
                     f"The call is in a loop over {over}: each iteration clips by its own norm. If one norm is meant, "
                     "make one call for all parameters. Otherwise, ignore the clip with a reason in [[check.ignore]]."
@@ -130,6 +137,8 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
             for condition in loop.ifs:
                 _check_condition(condition)
             return _pattern(source, loop.iter, depth)
+        case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper)) if lower is not None or upper is not None:
+            raise ConfigError(f"The call clips only a part of a list, {ast.unparse(tensors)}. {ADVICE}")
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
             group = ast.unparse(tensors)
             raise ConfigError(f"The call clips one parameter group, {group}. The optimizer may have others. {ADVICE}")

@@ -6,7 +6,7 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -16,8 +16,17 @@ from ..._static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
+from ...config.schema import is_off
 from ...errors import ConfigError
-from ...port.catalog import ENGINE_METHODS, FRAMEWORKS, clip_function, clip_functions, positional_parameters, settings
+from ...port.catalog import (
+    ENGINE_METHODS,
+    FRAMEWORKS,
+    ClipFunction,
+    clip_function,
+    clip_functions,
+    positional_parameters,
+    settings,
+)
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, ClipUse
@@ -34,6 +43,7 @@ from . import (
     twice,
     unused,
 )
+from .calls import effect, own
 
 PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
@@ -84,14 +94,39 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     own_uses = {path: _own_uses(path) for path in paths}
     for file in ported:
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
-    own = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
-    uses += unused.resolved(own, paths)
+    own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
+    resolved = list(unused.resolved(own_uses_all, paths))
+    uses += [*resolved, *_calls_of_configurations(resolved)]
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
     others = [path for path in paths if path not in known and names_clip(path)]
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
-    return [use for use in uses if use is not None]
+    return _without_measures([use for use in uses if use is not None])
+
+
+def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
+    """Return the clips without calls whose threshold is infinite, in files with another clip: these measure a norm."""
+    known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
+    clipping = {path for use in known for path in (use.path, *use.users)}
+    return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
+
+
+def _calls_of_configurations(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+    """Yield each call of a `ClipConfig` whose effect is not that of the configuration. `uses`: the configurations."""
+    paths = dict.fromkeys(use.path for use in uses if use.config is not None)
+    sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
+    known = {path: own.configurations(sources[path], [use for use in uses if use.path == path]) for path in paths}
+    for use in uses:
+        for user in use.users:
+            names = own.imported(sources[user], use.path.stem, known[use.path])
+            known[user] = {**names, **known.get(user, {})}
+    for path, configurations in known.items():
+        yield from own.read(sources[path], path, configurations)
+
+
+def _source(path: Path) -> Source:
+    return Source(path.read_bytes().decode("utf-8", "replace"), path.name)
 
 
 def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
@@ -163,16 +198,23 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
         if math.inf in (config.max, -(config.min or 0)):
             return use(why_unknown=ONE_BOUND)
-        if call is not None and site.meaning is not None and function is None:  # a trainer without the argument
+        if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
             trainer, _, argument = site.name.rstrip("=)").partition("(")
             return replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
         if call is None:  # an argument of a trainer
             return use(config)
         _check_arguments(source, call, site.name)
         code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
-        return use(call_site.narrowed(source, call, config), call=code)
+        return use(effect.of_call(source, call, config, _kind(function) if function else "in place"), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
+
+
+def _kind(function: ClipFunction) -> str:
+    """Return the kind of a function, with "class" for optax's, and "functional" for those that return gradients."""
+    if function.name.startswith("optax."):
+        return "class"
+    return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
@@ -216,8 +258,9 @@ def _package(name: str) -> str:
 
 
 class OwnFunction(NamedTuple):
-    """A function or class of unified_clip: its rule and family, and the parameters that set the threshold."""
+    """A function or class of unified_clip: its kind, rule and family, and the parameters that set the threshold."""
 
+    kind: str
     rule: str
     family: str
     limits: tuple[str, ...]
@@ -233,7 +276,7 @@ def _own_functions() -> dict[str, OwnFunction]:
     own: dict[str, OwnFunction] = {}
     for function in native:
         limits = tuple(function.renamed.get(name, name) for name in function.limits)
-        own.setdefault(function.replacement, OwnFunction(function.rule, function.family, limits))
+        own.setdefault(function.replacement, OwnFunction(_kind(function), function.rule, function.family, limits))
     return own
 
 
@@ -296,7 +339,7 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         if last in _own_functions():
             config = _config(source, call, last)
             code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
-            return use(call_site.narrowed(source, call, config), call=code)
+            return use(effect.of_call(source, call, config, _own_functions()[last].kind), call=code)
     except ConfigError as error:
         return use(why_unknown=str(error))
     return None

@@ -1,0 +1,123 @@
+"""`unified-clip config check` on the order of clip calls, and on clips whose result no code uses."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import WANTED, Check, one
+
+OWN = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml")\n\n\n'
+TORCH = "from torch.nn.utils import clip_grad_norm_\n\n\n"
+CALLS = {OWN: "clip.clip_(model.named_parameters())", TORCH: "clip_grad_norm_(model.parameters(), 1.0)"}
+
+
+def step(start: str, *lines: str) -> dict[str, str]:
+    """Return a file with a function of these lines. CLIP stands for a clip call."""
+    return {
+        "a.py": f"{start}def step(model, opt, loss):\n    " + "\n    ".join(lines).replace("CLIP", CALLS[start]) + "\n"
+    }
+
+
+@pytest.mark.parametrize("start", CALLS)
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["loss.backward()", "opt.step()", "CLIP"], "This clip comes after opt.step() in line"),
+        (["CLIP", "loss.backward()", "opt.step()"], "This clip comes before loss.backward() in line"),
+        (["loss.backward()", "if False:", "    CLIP", "opt.step()"], "This clip never runs: the condition False"),
+        (["loss.backward()", "if i % 10 == 0:", "    CLIP", "opt.step()"], "This clip runs only if i % 10 == 0"),
+    ],
+)
+def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
+    check: Check, start: str, lines: list[str], why: str
+) -> None:
+    finding = one(check(step(start, *lines)))
+    assert finding.kind == "unknown"
+    assert finding.does.startswith(why)
+
+
+@pytest.mark.parametrize("start", CALLS)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["loss.backward()", "CLIP", "opt.step()", "scheduler.step()"],
+        ["for x in data:", "    opt.step()", "    opt.zero_grad()", "    loss.backward()", "    CLIP"],
+        ["for x in data:", "    CLIP", "    opt.step()", "    loss.backward()"],
+        ["for x in data:", "    loss.backward()", "    if i % 4 == 0:", "        CLIP", "        opt.step()"],
+        ["loss.backward()", "if i % 4 == 0:", "    CLIP", "if i % 4 == 0:", "    opt.step()"],
+        ["loss.backward()", "first_opt.step()", "CLIP", "opt.step()"],
+        ["for x in data:", "    loss.backward()", "CLIP", "opt.step()"],
+        ["if amp:", "    scaler.step(opt)", "else:", "    loss.backward()", "    CLIP", "    opt.step()"],
+        ["env.step(action)", "loss.backward()", "CLIP", "self.update()"],
+        ["def closure():", "    loss.backward()", "    CLIP", "    return loss", "opt.step(closure)"],
+        ["loss.backward()", "if use_clip:", "    CLIP", "opt.step()"],
+    ],
+)
+def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines: list[str]) -> None:
+    assert check(step(start, *lines)).findings == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("clip(grads)", "No code uses the result of this call"),
+        ("clipped = clip(grads)\n    opt.apply_gradients(zip(grads, weights))", "No code uses the result of this call"),
+        ("grads = [clip([g])[0] for g in grads]", "The call is in a loop over grads"),
+        ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only a part of a list, grads[:-2]."),
+        ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip at once"),
+        ("model.fit(x)\n    clip.attach_to(opt)", "This clip comes after model.fit(x) in line 7"),
+        ("rule = clip.as_paddle(model)\n    return Adam(1e-3)", "No code uses the result of this call"),
+        ("tx = clip.as_optax()\n    tx = optax.adam(1)\n    return tx", "Line 8 assigns another value to tx"),
+    ],
+)
+def test_a_configuration_whose_call_clips_nothing_is_unknown(check: Check, lines: str, why: str) -> None:
+    report = check({"a.py": f"{OWN}def step(grads):\n    {lines}\n    return grads\n"})
+    finding = one(report)
+    assert finding.kind == "unknown"
+    assert finding.does.startswith(why)
+
+
+@pytest.mark.parametrize("call", ["clip_by_global_norm(grads, 1.0)", "unused, norm = clip_by_global_norm(grads, 1.0)"])
+def test_a_function_of_a_framework_whose_result_no_code_uses_is_unknown(check: Check, call: str) -> None:
+    source = f"from tensorflow import clip_by_global_norm\n\n\ndef step(grads):\n    {call}\n    return grads\n"
+    assert one(check({"a.py": source})).does.startswith("No code uses the result of this call")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "clipped = clip(grads)\n    return clipped",
+        "for x in data:\n        use(grads)\n        grads = clip(grads)",
+        "opt = Adam(grad_clip=clip.as_paddle(model))\n    return opt",
+        "clip.attach_to(opt)\n    model.fit(x)",
+        "model.fit(x)\n    clip.attach_to(opt)\n    model.fit(x)",
+        "with clip.attach_to(opt):\n        model.fit(x)",
+    ],
+)
+def test_a_result_that_is_used_is_no_finding(check: Check, lines: str) -> None:
+    assert check({"a.py": f"{OWN}def step(grads):\n    {lines}\n"}).findings == []
+
+
+def test_a_configuration_that_clips_a_part_of_the_model_differs(check: Check) -> None:
+    finding = one(check(step(OWN, "clip.clip_(model.encoder.named_parameters())")))
+    assert [(each.about, each.found) for each in finding.differences] == [("parameters", "encoder.*")]
+    part = WANTED + 'include = ["encoder.*"]\n'
+    named = one(check(step(OWN, "clip.clip_(model.encoder.named_parameters())"), part))
+    assert named.does.startswith("The call clips only encoder.*, so the names of its parameters begin in that part")
+
+
+def test_the_call_of_an_imported_configuration_is_judged(check: Check) -> None:
+    source = "from policy import clip\n\n\ndef step(grads):\n    clip(grads)\n    return grads\n"
+    finding = one(check({"policy.py": OWN, "fit.py": source}))
+    assert (finding.path, finding.line) == ("fit.py", 5)
+
+
+def test_a_call_that_measures_the_norm_is_no_clip_beside_a_clip(check: Check) -> None:
+    measure = "clip_grad_norm_(model.parameters(), float('inf'))"
+    files = {"a.py": f"{TORCH}def step(model):\n    {measure}\n    clip_grad_norm_(model.parameters(), 1.0)\n"}
+    assert check(files).findings == []
+    assert one(check({"a.py": f"{TORCH}def step(model):\n    {measure}\n"})).kind == "drift"
+
+
+def test_a_method_that_clamps_gradients_is_named_without_an_argument(check: Check) -> None:
+    source = "def step(model):\n    for p in model.parameters():\n        p.grad.clamp_(-1, 1)\n"
+    assert one(check({"a.py": f"import torch\n\n\n{source}"})).clip == "p.grad.clamp_"

@@ -1,0 +1,158 @@
+"""Find clip calls that never run, or run when the optimizer does not use the gradients that they clip."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from typing import NamedTuple
+
+from ....config.formats.python_source import Source, shortened
+from ....errors import ConfigError
+from ..optimizers import OPTIMIZER
+from ..reads import FUNCTIONS
+
+STEPS = ("apply_gradients", "apply_updates")
+"""Methods and functions that change the parameters by their gradients, besides an optimizer's `step`."""
+
+TRAINING = ("fit", "train_on_batch")
+"""Methods that train a whole model."""
+
+STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
+"""Matches the name of an object whose `step` changes parameters."""
+
+ADVICE = "If this is intended, ignore the clip with a reason in [[check.ignore]]."
+NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
+SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
+LATE = "This clip comes after {step} in line {line}, which has used the gradients already. Clip before it. "
+EARLY = "This clip comes before {step} in line {line}, which computes the gradients. Clip after it. "
+DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothing. Remove .detach(). "
+
+
+class _Event(NamedTuple):
+    """A call that computes gradients (kind "backward") or uses them (kind "step")."""
+
+    place: tuple[int, int]
+    kind: str
+    call: ast.Call
+
+
+def check(source: Source, call: ast.Call) -> None:
+    """Check the order of a call that clips gradients, among the calls in the same loop or function.
+
+    ConfigError: the call comes after the optimizer's step or before `backward`, or it skips some steps.
+    """
+    events = _events(source, call)
+    before = [event for event in events if event.place < _place(call)]
+    after = [event for event in events if event.place > _place(call)]
+    has_backward = any(event.kind == "backward" for event in before)
+    if has_backward and before[-1].kind == "step" and (not after or after[0].kind == "backward"):
+        raise _wrong(LATE, before[-1])
+    if not before and after and after[0].kind == "backward" and any(event.kind == "step" for event in after):
+        raise _wrong(EARLY, after[0])
+    for test in _counting(source, call):
+        for event in events:
+            if event.kind == "step" and not any(_counting(source, event.call)):
+                raise _wrong(SOME, event, test)
+
+
+def check_attached(source: Source, call: ast.Call) -> None:
+    """Check the order of a call of `attach_to`.
+
+    ConfigError: the handle is detached at once, or the call comes after all training in its function.
+    """
+    if getattr(source.parents[call], "attr", "") == "detach":
+        raise ConfigError(DETACHED + ADVICE)
+    function = _function(source, call)
+    events = [event for event in _all_events(source, function or source.nodes[0], call) if event.kind == "step"]
+    if events and all(event.place < _place(call) for event in events):
+        raise _wrong(LATE, events[-1])
+
+
+def check_runs(source: Source, call: ast.Call) -> None:
+    """Check the conditions around a call. ConfigError: the call never runs, as in `if False`."""
+    inner: ast.AST = call
+    for outer in source.around(call):
+        if isinstance(outer, FUNCTIONS):
+            break
+        if isinstance(outer, ast.If | ast.While | ast.IfExp) and inner is not outer.test:
+            value = _value(source, outer.test)
+            body = outer.body if isinstance(outer.body, list) else [outer.body]
+            if value is not None and bool(value) is not (inner in body):
+                raise ConfigError(NEVER.format(test=shortened(outer.test)) + ADVICE)
+        inner = outer
+
+
+def _value(source: Source, test: ast.expr) -> object:
+    try:
+        value: object = source.constant(test)
+    except ConfigError:
+        return None
+    return value
+
+
+def _wrong(text: str, event: _Event, test: str = "") -> ConfigError:
+    return ConfigError(text.format(step=shortened(event.call), line=event.call.lineno, test=test) + ADVICE)
+
+
+def _events(source: Source, call: ast.Call) -> list[_Event]:
+    """Return the events of the nearest loop or function around a call that has events, in the order of the source."""
+    for region in source.around(call):
+        if isinstance(region, (ast.For, ast.While, ast.Module, *FUNCTIONS)):
+            events = _all_events(source, region, call)
+            if events or isinstance(region, FUNCTIONS):
+                return events
+    return []
+
+
+def _all_events(source: Source, region: ast.AST, call: ast.Call) -> list[_Event]:
+    """Return the events in `region` that may run in one pass with a call: neither in another function nor branch."""
+    function = _function(source, call)
+    events = []
+    calls = [node for node in ast.walk(region) if isinstance(node, ast.Call) and _function(source, node) is function]
+    for node in calls:
+        if (kind := _kind(source, node)) and not _excludes(source, node, call):
+            events.append(_Event(_place(node), kind, node))
+    return sorted(events, key=lambda event: event.place)
+
+
+def _kind(source: Source, call: ast.Call) -> str:
+    if not isinstance(call.func, ast.Attribute):
+        return ""
+    name, owner = call.func.attr, call.func.value
+    last = str(getattr(owner, "attr", getattr(owner, "id", "")))
+    if name in ("backward", "manual_backward") or (name == "gradient" and "tape" in last.lower()):
+        return "backward"
+    if name in (*STEPS, *TRAINING):
+        return "step"
+    made = source.followed(owner)
+    is_optimizer = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func))
+    return "step" if name == "step" and (is_optimizer or STEPPER.match(last)) else ""
+
+
+def _excludes(source: Source, node: ast.AST, call: ast.AST) -> bool:
+    """Return whether two nodes are in different branches of one `if`."""
+    around = {outer: inner for inner, outer in _steps(source, call)}
+    shared = [(inner, outer) for inner, outer in _steps(source, node) if isinstance(outer, ast.If) and outer in around]
+    return any((inner in outer.body) is not (around[outer] in outer.body) for inner, outer in shared)
+
+
+def _steps(source: Source, node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    """Return (node, parent) for a node and each node that contains it."""
+    outers = [node, *source.around(node)]
+    return list(itertools.pairwise(outers))
+
+
+def _counting(source: Source, node: ast.AST) -> list[str]:
+    """Return the conditions around a node, within its function, that count steps by `%`."""
+    steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), _steps(source, node))
+    tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]
+    return [shortened(test) for test in tests if any(isinstance(part, ast.Mod) for part in ast.walk(test))]
+
+
+def _function(source: Source, node: ast.AST) -> ast.AST | None:
+    return next((outer for outer in source.around(node) if isinstance(outer, FUNCTIONS)), None)
+
+
+def _place(node: ast.Call) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or 0

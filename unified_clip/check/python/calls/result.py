@@ -1,0 +1,74 @@
+"""Find clips whose result no code uses, so that they clip nothing."""
+
+from __future__ import annotations
+
+import ast
+
+from ....config.formats.python_source import Source
+from ....errors import ConfigError
+from ..reads import FUNCTIONS, scope_of
+
+UNUSED = (
+    "No code uses the result of this call, so it clips nothing. Use the clipped gradients, as in gradients = "
+    "clip(gradients), or pass the clip to the optimizer. Or remove the call."
+)
+REPLACED = (
+    "Line {line} assigns another value to {name} before any code uses this clip, so it clips nothing. Remove one of "
+    "the two lines."
+)
+PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
+"""Code around a clip whose value has the clip in it."""
+
+
+def check(source: Source, call: ast.Call) -> None:
+    """Check the use of the result of a clip.
+
+    A variable outside of functions may be used by another file, so only a second assignment to it is an error.
+
+    ConfigError: no code uses the result, or the variable that gets it has another value before it is used.
+    """
+    node: ast.AST = call
+    if isinstance(source.parents[node], ast.Expr):
+        raise ConfigError(UNUSED)
+    while isinstance(source.parents[node], PASSES):
+        node = source.parents[node]
+    statement = source.parents[node]
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return
+    target = statement.targets[0]
+    target = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+    if not isinstance(target, ast.Name):
+        return
+    _check_next(source, statement, target.id)
+    scope = scope_of(source, target, target.id)
+    if isinstance(scope, FUNCTIONS) and not _is_read(source, scope, statement, target.id):
+        raise ConfigError(UNUSED)
+
+
+def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
+    """Check the statements after an assignment. ConfigError: one of them assigns to `name` before any reads it."""
+    parent = source.parents[statement]
+    blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
+    for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():
+        if isinstance(following, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if _reads(following, name):
+            return
+        if isinstance(following, ast.Assign) and any(ast.unparse(each) == name for each in following.targets):
+            raise ConfigError(REPLACED.format(line=following.lineno, name=name))
+
+
+def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
+    """Return whether code of a function reads a variable after an assignment, in the same loop, or in a function."""
+    loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
+    for node in _reads(scope, name):
+        around = list(source.around(node))
+        is_inner = next(outer for outer in around if isinstance(outer, FUNCTIONS)) is not scope
+        if is_inner or node.lineno > (statement.end_lineno or 0) or loops.intersection(around):
+            return True
+    return any(name in node.names for node in ast.walk(scope) if isinstance(node, ast.Global | ast.Nonlocal))
+
+
+def _reads(node: ast.AST, name: str) -> list[ast.Name]:
+    names = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return [inner for inner in names if inner.id == name and not isinstance(inner.ctx, ast.Store)]
