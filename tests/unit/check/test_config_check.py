@@ -76,7 +76,7 @@ def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sam
 def call_of(name: str, limits: dict[str, float]) -> str:
     first = positional_parameters(name)[0]
     arguments = [*([] if first in limits else ["tensors"]), *(f"{key}={value}" for key, value in limits.items())]
-    return f"import unified_clip as uc\n\nuc.{name}({', '.join(arguments)})\n"
+    return f"import unified_clip as uc\n\nresult = uc.{name}({', '.join(arguments)})\n"
 
 
 @pytest.mark.parametrize("name", sorted(source_files._own_functions()))
@@ -190,7 +190,7 @@ def test_trainers_arguments_that_agree_are_not_reported(check: Check) -> None:
         ),
         (HF + "settings['max_grad_norm'] = 5.0\n", "Set the threshold to 1. Change the clip to match clip.toml"),
         (
-            "from unified_clip import ClipConfig\n\nclip = ClipConfig(rule='none')\nclip(gradients)\n",
+            "from unified_clip import ClipConfig\n\nclip = ClipConfig(rule='none')\ngradients = clip(gradients)\n",
             "then clip.attach_to(optimizer, model)",
         ),
         ("import tensorflow as tf\n\ntf.clip_by_global_norm(grads, 5.0)\n", "then clip(gradients)."),
@@ -208,7 +208,7 @@ def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
 
 
 def test_the_file_that_source_loads_is_compared(check: Check) -> None:
-    source = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("{}")\nclip(grads)\n'
+    source = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("{}")\ngrads = clip(grads)\n'
     assert check({"a.py": source.format("clip.toml")}).findings == []
     report = check({"a.py": source.format("other.toml"), "other.toml": 'rule = "none"\n'})
     assert [(each.path, each.kind) for each in report.findings] == [("a.py", "drift"), ("other.toml", "drift")]

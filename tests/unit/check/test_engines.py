@@ -123,7 +123,7 @@ def test_an_edit_that_needs_another_file_names_it(check: Check) -> None:
 
 
 def test_a_file_whose_training_code_cannot_clip_is_not_advised_to_be_off(check: Check) -> None:
-    own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip(gradients)\n"
+    own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
     files = {"train.py": own, "ds.json": DEEPSPEED % 0}
     assert "check.off" not in one(check(files)).edit
 

@@ -82,7 +82,7 @@ def test_the_text_has_the_reason_of_ignored_findings(check: Check) -> None:
 
 
 ANY = '[check]\nnonfinite = ["team/*"]\n'
-LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml"){}\nclip(gradients)\n'
+LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml"){}\ngradients = clip(gradients)\n'
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,8 @@ LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.to
     [
         TORCH % "1.0, error_if_nonfinite=True",
         "from unified_clip import ClipConfig\n\n"
-        'clip = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", nonfinite="skip")\nclip(gradients)\n',
+        'clip = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch", nonfinite="skip")\n'
+        "gradients = clip(gradients)\n",
         LOADED.format('.model_copy(update={"nonfinite": "skip"})'),
     ],
 )
