@@ -106,10 +106,10 @@ def beyond_range(call: Observation) -> Cause | None:
     narrowest = FORMATS[dtype]
     if norm == math.inf and expected and expected < math.inf and expected * expected >= 2.0**narrowest.max_exponent:
         sentence = f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}"
-        return _of_norm(call, "overflow", sentence)
+        return _of_norm("overflow", sentence, call)
     if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
         sentence = f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}"
-        return _of_norm(call, "underflow", sentence)
+        return _of_norm("underflow", sentence, call)
     total = call.total_norm if norm is None and call.by == "global" else 0.0
     if total * total >= 2.0**narrowest.max_exponent and _all_became_zero(call):
         sentence = f"every element is 0, as when squares exceed the range of {dtype} and the norm is inf"
@@ -124,7 +124,7 @@ def beyond_range(call: Observation) -> Cause | None:
     return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, which should be finite")
 
 
-def _of_norm(call: Observation, kind: CauseKind, sentence: str) -> Cause:
+def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
     """Return the cause of a wrong norm of 0 or inf. It has another kind if the gradients do not follow from this norm.
 
     They follow if each gradient is correct, has only NaN, or is as with a coefficient of 1 for 0, and of 0 for inf.

@@ -12,7 +12,7 @@ from unified_clip.recording.report import sentences
 
 PACKAGE = Path(unified_clip.__file__).parent
 SOURCES = [*sorted((PACKAGE / "causes").glob("*.py")), *sorted((PACKAGE / "recording").rglob("*.py"))]
-MAKERS = {"Cause", "cause", "Hypothesis"}
+MAKERS = {"Cause", "cause", "Hypothesis", "_of_norm"}
 TABLES = (sentences.RULED_OUT, sentences.RULED_OUT_BY_NORMS, sentences.RULED_OUT_BY_STEPS)
 
 NOT_RULED_OUT = {
