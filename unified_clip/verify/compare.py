@@ -11,7 +11,7 @@ from ..causes.observation import Cause
 from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names, orient_names
-from ..recording.rounding import ROUNDING, Distance, distance
+from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.runs import RecordedRun
 from .find_causes import find_cause, without_consequences
 from .name_gradients import Parameters
@@ -86,7 +86,9 @@ def compare_steps(
     tensors: list[TensorComparison] = []
     for step in range(1, steps + 1):
         tensors.append(_compare_tensors(step, pairing, recordings, tensors[-1].noise if tensors else ()))
-    largest = [each.update[0].ulps if each.update else 0.0 for each in tensors]
+    without_gradient = pairing.without_gradient(recordings)
+    trained = [[each for each in compared.update if each.parameter not in without_gradient] for compared in tensors]
+    largest = [updates[0].ulps if updates else 0.0 for updates in trained]
 
     def has_effect(step: int, *, at_once: bool = False) -> bool:
         return max(largest[step - 1 : step if at_once else None], default=0.0) > max(max_ulp, ROUNDING)
@@ -237,7 +239,8 @@ def _compare_tensors(
     noise = pairing.noise(step, recordings, known_noise)
     gradients = [pair for pair in pairing.gradients(step, recordings) if pair.name not in noise]
     updates = without_noise(list(pairing.updates(step)), noise)
-    return TensorComparison(sorted_distances(gradients), sorted_distances(updates), noise)
+    is_rounding = pairing.differ_by_rounding(gradients)
+    return TensorComparison(sorted_distances(gradients), sorted_distances(updates), noise, is_rounding)
 
 
 def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparison) -> StepComparison:
@@ -259,7 +262,17 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
         coefficient = Distance(math.inf, math.inf)
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
     losses = (_loss(clips.a, step), _loss(clips.b, step))
-    return StepComparison(step, old, new, norm, coefficient, tensors, alike, losses)
+    is_rounding = all(map(_differs_by_rounding, pairs))
+    return StepComparison(step, old, new, norm, coefficient, tensors, alike, is_rounding, losses)
+
+
+def _differs_by_rounding(pair: CallPair) -> bool:
+    """Return whether all norms of two calls differ by at most ROUNDING ULP of the total norm, or are noise."""
+    total = max(map(divergence.total_norm, (pair.a, pair.b)))
+    return all(
+        ulps_at(total, a, b) <= ROUNDING or divergence.is_noise_of(pair, name)
+        for name, a, b in divergence.numbers(pair, "norm")
+    )
 
 
 def _loss(run: RecordedRun, step: int) -> float | None:

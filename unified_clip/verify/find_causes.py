@@ -44,7 +44,9 @@ def find_cause(
         if finding is None and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
             finding = _other_gradients(rows, pairing, limit)
     finding = finding or _changed_after_clip(rows, recordings, limit)
-    return finding or _cause_of_update(rows, clips, pairing, recordings, limit)
+    finding = finding or _without_gradient(rows, pairing, recordings, limit)
+    finding = finding or _cause_of_update(rows, clips, pairing, recordings, limit)
+    return finding or (None if clips.first else _rounding(rows, max_ulp))
 
 
 def without_consequences(clips: RecordingComparison) -> RecordingComparison:
@@ -62,8 +64,8 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     Both training steps yield all parameters, so these agree before this step, unless a parameter began with other
     weights.
     """
-    row = next((row for row in rows if row.differing(max_ulp)), None)
-    if row is None or row.differing(max_ulp)[0] != "norm" or not row.parameters.update:
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    if row is None or row.beyond_rounding(max_ulp)[0] != "norm" or not row.parameters.update:
         return None
     if row.step == 1 and (cause := _other_weights(pairing, row)):
         return cause
@@ -102,8 +104,8 @@ def _changed_after_clip(
     rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording], max_ulp: float
 ) -> Cause | None:
     """Return a cause if clipped gradients differ first, and are not the results of the clip calls, else None."""
-    row = next((row for row in rows if row.differing(max_ulp)), None)
-    if row is None or row.differing(max_ulp)[0] != "tensors":
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    if row is None or row.beyond_rounding(max_ulp)[0] != "tensors":
         return None
     for recording in recordings:
         output = recording.run.output_at(row.step, len(rows))
@@ -119,6 +121,48 @@ def _changed_after_clip(
     return None
 
 
+def _without_gradient(
+    rows: Sequence[StepComparison], pairing: StepPairing, recordings: Sequence[NormalizedRecording], max_ulp: float
+) -> Cause | None:
+    """Return a cause if, at the first step with a difference, only tensors without a gradient differ, else None."""
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    if row is None or row.beyond_rounding(max_ulp) != ["update"]:
+        return None
+    tensors = pairing.without_gradient(recordings)
+    names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
+    if not tensors.issuperset(names):
+        return None
+    weights = [[each.ulps for each in row.parameters.update if each.parameter not in tensors] for row in rows]
+    equal = [row for row, ulps in zip(rows, weights, strict=True) if max(ulps, default=0.0) <= max_ulp]
+    where = f"in all {len(rows)} steps" if len(equal) == len(rows) else f"at step {row.step}"
+    return Cause(
+        "tensors without a gradient",
+        f"at step {row.step}, only tensors that have no gradient on either side differ: {names_text(names)}. The "
+        f"updates of the {len(weights[0])} weights with a gradient agree {where}. No optimizer changes tensors without "
+        "a gradient. For BatchNorm, compare momentum (1 - momentum of Keras in PyTorch), eps, and the moving "
+        "variance: PyTorch divides the variance of a batch by n - 1, and Keras by n",
+    )
+
+
+def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
+    """Return the cause "rounding" if it explains all clipped gradients and updates that differ, else None."""
+    row = next((row for row in rows if row.differing(max_ulp)), None)
+    if row is None or any(row.beyond_rounding(max(max_ulp, ROUNDING)) for row in rows):
+        return None
+    stage = row.differing(max_ulp)[0]
+    distances = row.parameters.tensors if stage == "tensors" else row.parameters.update
+    if stage not in ("tensors", "update") or not distances:
+        return None
+    what = f"the {'clipped gradient' if stage == 'tensors' else 'update'} of {distances[0].parameter!r}"
+    size = f"at most {ROUNDING} ULP of the total norm" if distances[0].ulps > ROUNDING else f"at most {ROUNDING} ULP"
+    return Cause(
+        "rounding",
+        f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its own largest number, and all "
+        f"differences are {size}. Frameworks that sum in different orders differ by up to this size. --max-ulp counts "
+        "ULP of each tensor itself",
+    )
+
+
 def _cause_of_update(
     rows: Sequence[StepComparison],
     clips: RecordingComparison,
@@ -130,15 +174,17 @@ def _cause_of_update(
 
     Return None otherwise, or if the steps of optimizers differ up to this step: `clips` has these causes.
     """
-    row = next((row for row in rows if row.differing(max_ulp)), None)
-    if row is None or row.differing(max_ulp) != ["update"]:
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    if row is None or row.beyond_rounding(max_ulp) != ["update"]:
         return None
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
-    cause = _other_number_of_steps(recordings, row.step) or _without_update(list(pairing.updates(row.step)), row.step)
+    ignored = pairing.without_gradient(recordings)
+    updates = [pair for pair in pairing.updates(row.step) if pair.name not in ignored]
+    cause = _other_number_of_steps(recordings, row.step) or _without_update(updates, row.step)
     if cause:
         return cause
-    ratio = pairing.ratio(row.step)
+    ratio = pairing.ratio(row.step, ignored)
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",

@@ -13,7 +13,7 @@ from .._display import cell
 from ..recording.report import model
 from ..recording.report.agreement import losses
 from ..recording.report.remedies import remedies
-from ..recording.report.sentences import UNEXPLAINED, describe, with_remedies
+from ..recording.report.sentences import SAME, UNEXPLAINED, describe, with_remedies
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import Verification
@@ -132,6 +132,8 @@ def _stages(result: Verification) -> list[str]:
     """
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))
+    if not result.is_same:
+        clips = [line.replace(SAME, "The clip calls are the same", 1) for line in clips]
     stages = sorted(TENSOR_STAGES, key=lambda stage: _first_difference(result, stage))
     if _first_difference(result, stages[0]) < (result.clips.first.step if result.clips.first else math.inf):
         first, *rest = (_format_stage(result, stage) for stage in stages)

@@ -27,6 +27,9 @@ class TensorComparison(NamedTuple):
     noise: Collection[str] = ()
     """The parameters that were not compared: their gradients are only rounding noise (see `StepPairing.noise`)."""
 
+    is_rounding: bool = False
+    """Whether rounding at the size of the total norm explains all distances of the clipped gradients."""
+
 
 @dataclass(frozen=True)
 class StepComparison:
@@ -48,6 +51,9 @@ class StepComparison:
     clips_alike: bool
     """Whether both steps clip by the same rules, norm types and thresholds, in the same number of calls. A threshold
     that is unknown on one side counts as the same."""
+
+    norm_is_rounding: bool = False
+    """Whether rounding at the size of the total norm explains all differences of the norms."""
 
     losses: tuple[float | None, float | None] = (None, None)
     """The losses that the old and the new training step yield. None if a training step yields no loss at this step."""
@@ -71,3 +77,9 @@ class StepComparison:
         distances = self.distances().items()
         stages = [stage for stage, distance in distances if distance and distance.ulps > max_ulp]
         return [*([] if self.clips_alike else ["clip"]), *stages]
+
+    def beyond_rounding(self, max_ulp: float) -> list[str]:
+        """Return the stages of `differing`, except those that rounding at the size of the total norm explains."""
+        rounded = {"norm"} if self.norm_is_rounding else set()
+        rounded |= {"tensors"} if self.parameters.is_rounding else set()
+        return [stage for stage in self.differing(max_ulp) if stage not in rounded]

@@ -106,6 +106,34 @@ class StepPairing:
                 found.add(pair.name)
         return found
 
+    def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
+        """Return whether all these gradients differ by at most ROUNDING ULP of their total norm.
+
+        Also return False if a gradient differs by more than a TOLERANCE of its own largest number.
+        """
+        total = max((math.hypot(*map(np.linalg.norm, side)) for side in _sides(gradients)), default=0.0)
+        for pair in gradients:
+            dtypes = [FORMATS[dtype].precision for dtype in self.dtypes[pair.name] if dtype in FORMATS]
+            difference = float(np.abs(pair.old - pair.new).max(initial=0.0))
+            limit = min(ROUNDING * 2.0 ** -min(dtypes, default=math.inf) * total, TOLERANCE * pair.scale)
+            if not difference <= limit:  # NaN is no rounding
+                return False
+        return True
+
+    def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
+        """Return the parameters, by old name, without a gradient on either side at any step: moving statistics.
+
+        Return an empty set if one side has no gradients, or gradients whose parameter is unknown.
+        """
+        found = []
+        for recording, shapes in zip(recordings, self.shapes, strict=True):
+            tables = [output.gradients or {} for output in recording.run.outputs]
+            names = set().union(*tables, *recording.before.values(), *recording.clipped.values())
+            if not names or not names <= shapes.keys():
+                return set()
+            found.append(names)
+        return {name for name, other in self.names.items() if name not in found[0] and other not in found[1]}
+
     def orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return {old name of a weight: order of its elements in the new run}.
 
@@ -197,13 +225,15 @@ class StepPairing:
         values = list(map(_values, sides))
         return list(self._pair(values, values))
 
-    def ratio(self, step: int) -> float | None:
+    def ratio(self, step: int, without: Collection[str] = ()) -> float | None:
         """Return the factor that turns the updates of the old training step into the updates of the new one.
 
         Return None if no single factor explains all updates, or if the updates of one training step are all 0. At
         least one pair of updates must exist.
+
+        without: The parameters to ignore.
         """
-        pairs = list(self.updates(step))
+        pairs = [pair for pair in self.updates(step) if pair.name not in without]
         old, new = (np.concatenate([np.ravel(getattr(pair, side)) for pair in pairs]) for side in ("old", "new"))
         if not np.any(old):
             return None
@@ -242,6 +272,10 @@ class StepPairing:
                 scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
                 new = sides[1][other].transpose(axes)
                 yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
+
+
+def _sides(pairs: Sequence[TensorPair]) -> list[list[Float64s]]:
+    return [[pair.old for pair in pairs], [pair.new for pair in pairs]]
 
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:

@@ -17,7 +17,7 @@ from ..runs import RecordedCall, RecordedRun
 from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses
 from .remedies import remedies, step_of_other_eps
 
-FIRST, BEYOND = "The runs first differ", "They differ by more than rounding"
+FIRST, BEYOND, SAME = "The runs first differ", "They differ by more than rounding", "The runs are the same"
 RULED_OUT: dict[CauseKind, str] = {
     "another rule": "another rule",
     "another threshold": "another threshold",
@@ -173,7 +173,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
     compared. If a difference has no cause, and a run has no norms of parameters, one explains how to record them.
     """
     if comparison.first is None:
-        same = f"The runs are the same: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
+        same = f"{SAME}: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
         unknown = [*_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown]
     notes = [*_noise(comparison), *_unknown_coefficients(comparison)]

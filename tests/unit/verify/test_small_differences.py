@@ -1,0 +1,68 @@
+"""`unified-clip verify` names rounding and moving statistics, and blames neither data nor optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.port.verify_pairs import NUMPY, mistakes, run, verified
+
+GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+SMALL = EACH.replace("grads = {name: uc", "grads['bias'] *= 1e-4 * FACTOR; grads = {name: uc")
+WIDE = SMALL.replace(
+    "weights = {name: array.copy()", "weights = {name: array.astype('float64')"
+).replace("np.float32(0.25)", "0.25")  # fmt: skip
+MOVING = GLOBAL.replace("weights = {name", "mean = np.zeros(6, 'f'); weights = {name").replace(
+    "yield weights, grads",
+    "mean = mean + np.float32(RATE) * (batch['x'].mean(0) - mean); yield {**weights, 'mean': mean}, grads",
+)
+"""A step with a moving mean, which has no gradient. RATE is to be replaced."""
+
+
+def test_rounding_of_a_small_gradient_is_the_only_cause_in_float64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (WIDE.replace("FACTOR", each) for each in ("1", "(1 + 3e-14)"))
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert not data["same"]
+    assert mistakes(data) == ["rounding"]
+
+
+def test_a_difference_of_a_small_gradient_beyond_rounding_still_has_its_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (WIDE.replace("FACTOR", each) for each in ("1", "(1 + 1e-9)"))
+    assert verified(tmp_path, capsys, old, new, "--max-ulp", "64")["finding"]["mistake"] == "other data or loss"
+
+
+def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = GLOBAL.replace(
+        "yield weights, grads", "yield weights, {**grads, 'bias': grads['bias'] * np.float32(1 + 1e-6)}"
+    )
+    assert run(tmp_path, GLOBAL, new, "--max-ulp", "1") == 1
+    printed = capsys.readouterr().out
+    assert "The runs are the same" not in printed
+    assert "Rounding: at step 1, the clipped gradient of 'bias' differs by " in printed
+    assert "The clip calls are the same: 4 calls, up to 1 ULP." in printed
+
+
+def test_moving_statistics_are_not_the_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
+    finding = verified(tmp_path, capsys, old, new)["finding"]
+    assert finding["mistake"] == "tensors without a gradient"
+    assert (
+        "only tensors that have no gradient on either side differ: 'mean'. The updates of the 2 weights with "
+        in (finding["text"])
+    )
+    assert "agree in all 4 steps" in finding["text"]
+
+
+def test_another_learning_rate_is_named_beside_moving_statistics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
+    new = new.replace("np.float32(0.25)", "np.float32(0.5)")
+    assert verified(tmp_path, capsys, old, new)["finding"]["mistake"] == "another learning rate"
