@@ -196,9 +196,15 @@ def _noise_floor(line: RecordedCall) -> float:
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
     """Return the agreement of all pairs of calls at a stage, such as "norm".
 
-    max_ulp: Numbers that differ by up to this many ULP agree.
+    max_ulp: Numbers that differ by up to this many ULP agree. If it is ROUNDING or more, leave out rounding noise.
     """
-    distances = [(distance(a, b), pair.a.step) for pair in pairs for _, a, b in numbers(pair, stage)]
+    with_noise = stage == "weight" or max_ulp < ROUNDING
+    distances = [
+        (distance(a, b), pair.a.step)
+        for pair in pairs
+        for name, a, b in numbers(pair, stage)
+        if with_noise or not is_noise_of(pair, name)
+    ]
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
     most = greatest([each for each, _ in distances])

@@ -306,7 +306,7 @@ def test_a_loop_of_clips_by_total_norm_is_another_rule(compared: Any) -> None:
         assert printed[3].startswith("Per tensor for global: ")
         assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
         counts = [f"{run.name} has {len(run.lines)} calls" for run in (found.a, found.b)]
-        of = f"in the one call that was compared ({', '.join(counts)})."
+        of = f"in the one call that was compared, with 1 of 3 tensors ({', '.join(counts)})."
         assert f"Gradients' norms are equal {of}" in printed
 
 

@@ -86,15 +86,17 @@ def _format_logged(name: str, pairs: list[tuple[Numbered, Numbered]], comparison
     (step, a), (_, b) = pairs[differing]
     beyond = next((n for n, each in enumerate(distances) if each.ulps > ROUNDING), None)
     at_most = f"by at most {_format_relative(most.relative)}"
-    if beyond in (None, differing):
+    since = ""
+    if beyond is None or beyond <= differing:
+        since = f" by more than {comparison.max_ulp:g} ULP" if beyond not in (None, differing) else ""
         end = f", {at_most}" + (f", which can be rounding{_limit(comparison)}" if beyond is None else "")
     else:
-        (later, c), (_, d) = pairs[beyond or 0]
+        (later, c), (_, d) = pairs[beyond]
         end = (
             f", {distances[differing].ulps:g} ULP, which can be rounding. It differs by more than {ROUNDING} ULP from "
             f"step {later} on: {c} and {d}, {at_most}"
         )
-    return f"{name} differs from step {step} on: {a} and {b}{end}."
+    return f"{name} differs{since} from step {step} on: {a} and {b}{end}."
 
 
 def _limit(comparison: RecordingComparison) -> str:
@@ -175,6 +177,10 @@ def _compared(comparison: RecordingComparison) -> str:
     """Return the number of compared calls in words. If a run has more calls, add the numbers of all calls."""
     count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
     text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
+    tensors = sum(len(pair.names) for pair in comparison.pairs)
+    most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
+    if 0 < tensors < most:
+        text += f", with {tensors} of {most} tensors"
     if max(totals) == count:
         return text
     runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)

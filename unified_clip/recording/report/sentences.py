@@ -10,11 +10,11 @@ from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..causes.sequence import count_of
 from ..compare import RecordingComparison
-from ..divergence import Divergence, noise
+from ..divergence import Divergence
 from ..optimizers.steps import STAGES
-from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import STAGE_NAMES, agreements, allowed, count_calls, format_distance, largest_differences, losses
+from .noise import uncompared_noise
 from .remedies import remedies, step_of_other_eps
 
 FIRST, BEYOND, SAME = "The runs first differ", "They differ by more than rounding", "The runs are the same"
@@ -174,9 +174,9 @@ def notes(comparison: RecordingComparison) -> list[str]:
     """
     if comparison.first is None:
         same = f"{SAME}: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
-        unknown = [*_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
+        unknown = [*uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown]
-    notes = [*_noise(comparison), *_unknown_coefficients(comparison)]
+    notes = [*uncompared_noise(comparison), *_unknown_coefficients(comparison)]
     sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
@@ -352,18 +352,6 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
             place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
             return [f"{place}, with the same total norm. To compare them, record both with norms=True, or --norms."]
     return []
-
-
-def _noise(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the parameters whose gradients are rounding noise if `max_ulp` hides them, else []."""
-    names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
-    if not names:
-        return []
-    listed = ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
-    return [
-        f"Not compared: differences of {listed}. These gradients, or parts of them, are rounding noise of at most "
-        f"{ROUNDING} ULP of the total norm, and move their weights: with Adam, by the learning rate."
-    ]
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
