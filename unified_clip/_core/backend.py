@@ -315,7 +315,7 @@ class Distributed(ABC):
 
     @abstractmethod
     def has_ranks(self) -> bool:
-        """Return whether there may be other ranks. False if a compiler traces this call."""
+        """Return whether there may be other ranks. While PyTorch or Paddle builds a graph, return False."""
 
     def with_spec(self, spec: DistributedSpec) -> Backend:
         """Return the backend for a call with this declaration of its process group and ownership."""

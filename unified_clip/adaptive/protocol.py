@@ -47,7 +47,7 @@ class EmaRatio:
         warmup_steps: The number of first norms that are averaged equally, and not clipped. 1 or more.
 
     Raises:
-        TypeError: A setting is no number.
+        TypeError: A setting is no number, or no whole number where one is needed.
         ValueError: A setting is out of its range.
 
     Example:
@@ -88,7 +88,7 @@ class ZClip:
         eps: Added to the standard deviation. Above 0.
 
     Raises:
-        TypeError: A setting is no number.
+        TypeError: A setting is no number, or no whole number where one is needed.
         ValueError: A setting is out of its range, or has no effect with the other settings.
 
     Example:
@@ -130,14 +130,14 @@ class Percentile:
 
     Args:
         percent: From 0 to 100. AutoClip's authors use 10.
-        window: How many of the last norms count. None: all norms of the run. The state then grows, which works on CPUs
-            only, outside of compiled graphs.
+        window: How many of the last norms count. None: all norms of the run. The state then grows, which only
+            `ClipConfig` supports, on CPUs and outside of compiled graphs.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
         warmup_steps: The number of first norms that are not clipped. 0 or more.
 
     Raises:
-        TypeError: A setting is no number.
+        TypeError: A setting is no number, or no whole number where one is needed.
         ValueError: A setting is out of its range.
 
     Example:
@@ -177,7 +177,7 @@ class AdaGC:
             paper, or the smallest "unclipped" norm, as in the authors' code.
 
     Raises:
-        TypeError: A setting is no number.
+        TypeError: A setting is no number, or no whole number where one is needed.
         ValueError: A setting is out of its range.
 
     Example:
@@ -216,7 +216,7 @@ class AGC:
             Composer.
 
     Raises:
-        TypeError: A setting is no number.
+        TypeError: A setting is no number, or no whole number where one is needed.
         ValueError: A setting is out of its range.
 
     Example:

@@ -41,6 +41,9 @@ class CallPair:
     """The greatest learning rate / (1 - momentum) of the steps of SGD or similar optimizers, or 0 without such steps.
     One gradient moves a weight by this many times its size in the end."""
 
+    by_shape: bool = False
+    """Whether some parameters were paired by shape and order, because no name pairs them."""
+
 
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
@@ -55,9 +58,14 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
     return [
-        CallPair(*packed(*both, _match_unambiguous(*both, names)), rates.get(both[0].step, rate or 0.0), gain)
+        CallPair(*packed(*both, matched), rates.get(both[0].step, rate or 0.0), gain, _by_shape(matched, names))
         for both in of_one_step
+        for matched in [_match_unambiguous(*both, names)]
     ]
+
+
+def _by_shape(matched: Names, names: Names) -> bool:
+    return any(names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items())
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")

@@ -487,6 +487,9 @@ def test_parameters_that_are_swapped(compared: Any) -> None:
     assert "--map" not in found.findings[0].sentence
     by_shape = compared([line(1)], [renamed(line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), OTHER)])
     assert "matched by shape and order: if that is wrong, pass their names with --map" in by_shape.findings[0].sentence
+    by_map = compared([line(1)], [renamed(line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), OTHER)], names=OTHER)
+    assert mistakes(by_map) == ["swapped"]
+    assert "--map" not in by_map.findings[0].sentence
     assert mistakes(compared([line(1)], [line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == ["other data or loss"]
 
 

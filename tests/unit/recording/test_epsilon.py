@@ -286,3 +286,12 @@ def test_a_tiny_learning_rate_counts_as_0(compared: Compared) -> None:
     rates = (0.1, 0.0, 0.1), (0.1, 1e-20, 0.1)
     found = compared(*(("torch.optim.SGD", [None] * 3, each) for each in rates))
     assert "another learning rate" not in {each.kind for each in found.findings}
+
+
+@pytest.mark.parametrize(("other", "is_named"), [("keras.optimizers.SGD", True), ("mine.SGD", False)])
+def test_dampening_is_compared_with_frameworks_that_have_none(compared: Compared, other: str, is_named: bool) -> None:
+    sgd = {"betas": None, "dampening": 0.1}
+    found = compared((other, [None] * 3), ("torch.optim.SGD", [None] * 3), of_a={"betas": None}, **sgd)
+    sentences_of_dampening = [each.sentence for each in found.findings if "dampening 0.1 instead of 0" in each.sentence]
+    assert bool(sentences_of_dampening) == is_named
+    assert not compared((other, [None] * 3), ("torch.optim.SGD", [None] * 3), **(sgd | {"dampening": 0.0})).findings

@@ -93,6 +93,17 @@ def test_a_clip_of_each_micro_batch_is_named(tmp_path: Path, is_old: bool, named
     assert "Ruled out" not in text
 
 
+def test_several_clips_after_one_backward_pass_may_be_on_purpose(tmp_path: Path) -> None:
+    old, often = (
+        [{**each, "backward_calls": 1} if "settings" in each else each for each in run]
+        for run in (gan(), each_micro_batch(gan(), named=True))
+    )
+    found = compared(tmp_path, old, often)
+    assert kinds(found)[0] == "several clips before a step"
+    assert "micro-batch" not in str(found.findings[0])
+    assert "If the old code clips several times on purpose, make all its clip calls" in str(found.findings[0])
+
+
 def test_two_clips_of_different_gradients_are_not_several_clips(tmp_path: Path) -> None:
     old = [clip(1, "critic"), clip(2, "maker"), optimizer(2), clip(3, "critic"), optimizer(3)]
     new = [clip(1, "critic"), optimizer(1), clip(2, "critic"), optimizer(2)]

@@ -113,11 +113,8 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
     for run, expected, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
         if cause := _find_in_norms(expected, list(observed.values())):
-            is_matched = cause.kind == "swapped" and not any(name in pair.b.parameters for name in expected)
-            hint = (
-                ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
-                * is_matched
-            )
+            hint = ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
+            hint = hint if cause.kind == "swapped" and pair.by_shape else ""
             other = point.a if run is point.b else point.b
             line = pair.a if run is point.a else pair.b
             hint += _excluded(run, other, line) if cause.kind == "left out" else ""

@@ -11,6 +11,7 @@ from ...causes.observation import Cause
 from ..divergence import Divergence, Stage
 from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
+from .names import LIBRARIES
 from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses
 
 STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
@@ -233,7 +234,7 @@ def _clips(
         more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
         if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
             return
-        cause = _several(*((a, b) if len(old) > len(new) else (b, a)), (len(old), len(new)), step)
+        cause = _several(*((a, b) if len(old) > len(new) else (b, a)), (len(old), len(new)), last)
     yield StepDifference(Divergence(step, "clips", len(old), len(new)), cause)
 
 
@@ -268,32 +269,44 @@ def _has_positions(call: RecordedCall) -> bool:
     return any(name.partition(" ")[0].isdecimal() for name in call.parameters)
 
 
-def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], step: int) -> Cause:
+def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last: OptimizerStep) -> Cause:
+    """Return the cause of a run that clips the same gradients more often than the other run.
+
+    last: The optimizer's step after these clips, in the run with more clips.
+    """
     most, least = max(counts), min(counts)
     sentence = (
-        f"{run.name} clips the same gradients {most} times before step {step} of the optimizer, and {other.name} "
-        f"{least} time{'s' * (least != 1)}. With gradient accumulation, clip once, after the backward pass of the last "
-        "micro-batch: put the clip call directly before optimizer.step(), outside the loop over micro-batches"
+        f"{run.name} clips the same gradients {most} times before step {last.step} of the optimizer, and {other.name} "
+        f"{least} time{'s' * (least != 1)}. "
     )
-    return Cause("several clips before a step", sentence)
+    if last.backward_calls is not None and last.backward_calls <= 1:
+        advice = "If the old code clips several times on purpose, make all its clip calls in the same order"
+    else:
+        advice = (
+            "With gradient accumulation, clip once, after the backward pass of the last micro-batch: put the clip call "
+            "directly before optimizer.step(), outside the loop over micro-batches"
+        )
+    return Cause("several clips before a step", f"{sentence}{advice}")
 
 
 def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of
-    the runs recorded is not compared. If the optimizers add eps at different places, its effect is compared instead.
+    the runs recorded is not compared, except dampening. If the optimizers add eps at different places, its effect is
+    compared instead.
     """
     differs = f"{b.name} differs from {a.name} as with"
     is_moved = are_one_kind(left, right) and places_differ(left, right)
     if is_moved and (found := compare_places(a, b, left, right)):
         old_effect, new_effect, cause = found
         yield _difference(left, "optimizer", old_effect, new_effect, cause, "effective eps")
-    for name in left.settings:
-        old, new = left.settings[name], right.settings.get(name)
+    for name in {**left.settings, **right.settings}:
+        old, new = (_setting(step, name) for step in (left, right))
         tolerance = tolerance_of(left, right) if name == "lr" else EQUAL
         if (
-            new is None
+            old is None
+            or new is None
             or (name == "eps" and is_moved)
             or _same_setting(old, new, tolerance, is_ordered=name == "betas")
         ):
@@ -321,6 +334,12 @@ def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
             f"{a.name} uses the optimizer {left.optimizer}{clauses[0]}, and {b.name} uses {right.optimizer}{clauses[1]}"
         )
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
+
+
+def _setting(step: OptimizerStep, name: str) -> Setting | None:
+    """Return a recorded setting, or None if it is unknown. Only PyTorch has dampening: elsewhere, it is 0."""
+    is_without = name == "dampening" and step.optimizer.startswith(LIBRARIES)
+    return step.settings.get(name, 0.0 if is_without else None)
 
 
 def _difference(
