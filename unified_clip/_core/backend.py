@@ -53,7 +53,7 @@ class Backend(Protocol):
         """
 
     def as_bound(self, value: Any) -> Tensor:
-        """Convert a bound of `clip_by_value` to a tensor, without changing its dtype."""
+        """Convert a bound, threshold or total norm to a tensor, without changing its dtype."""
         return self.as_tensor(value)
 
     def dtype(self, tensor: Any) -> str: ...

@@ -244,7 +244,12 @@ def fits(rule: Rule | AdaGC, length: int | None) -> bool:
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
-    """Return the state of a rule from the values of a packed tensor. `values`: a NumPy array or nested lists."""
+    """Return the state of a rule from the values of a packed tensor.
+
+    values: A NumPy array, or lists of numbers.
+
+    ValueError: the values are no state of this rule with its settings.
+    """
     array = np.asarray(values)
     flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
     data, start = {}, 0

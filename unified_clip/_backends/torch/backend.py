@@ -54,7 +54,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound as a tensor. A DTensor is gathered, since PyTorch's own norm of DTensors is a DTensor."""
+        """Return a bound, threshold or total norm as a tensor. A DTensor, such as a norm by PyTorch, is gathered."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:

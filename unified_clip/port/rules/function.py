@@ -59,9 +59,10 @@ def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    Leave the call unchanged if the tensor is not a gradient. Flag it if the tensor may be a gradient, if the code only
-    names the function, or if unknown arguments hide the tensor. If the tensor is a gradient, apply
-    `flag_if_unsupported`. Other rules rewrite the calls without a verdict.
+    Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, if
+    the code only names the function, or if unknown arguments hide the tensor. A tensor may be a gradient if its
+    expression contains one or, except for paddle.clip, if its name is like that of one. If the tensor is a gradient,
+    apply `flag_if_unsupported`. Other rules rewrite the calls without a verdict.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

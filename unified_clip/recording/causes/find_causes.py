@@ -349,7 +349,8 @@ def _rounding(point: DivergencePoint) -> Cause | None:
             "rounding",
             f"the gradient of {point.first.parameter!r}, or of a part of it, is rounding noise: its norm is at most "
             f"{ROUNDING} ULP of the total norm. The true gradient may be 0, as for the bias of attention keys, or a "
-            "bias before BatchNorm. Adam divides noise by its own size, so such weights move by the learning rate",
+            "bias before BatchNorm. Adam divides noise by its own size, so with Adam such weights move by up to the "
+            f"learning rate. To ignore noise, pass --max-ulp {ROUNDING}",
         )
     if at_its_size < ulps > ROUNDING:
         sentence = (
