@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=2 FLAGS_paddle_num_threads=2 python benchmarks/paddle_in_place.py [LIST ...]
 
 Three programs run in turns: each copies all parameters, takes the copies for gradients, and applies SGD to them. One
-program does not clip, one clips by unified_clip, and one by Paddle. The time of the program without a clip is
-subtracted from the times of the others. A line has the ratio unified_clip / Paddle of these differences: of the medians
-of the processor time and of the wall time, and in parentheses the quartiles of the ratios of all turns.
+program does not clip, one clips by unified_clip, and one by Paddle. The time of a clip is the time of its program, less
+the median time of the program without a clip. Each line has the ratio unified_clip / Paddle of these times, for
+processor time and for wall time: the ratio of the medians, and in parentheses the quartiles of the ratios of all turns.
 """
 
 from __future__ import annotations

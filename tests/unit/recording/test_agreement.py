@@ -1,4 +1,4 @@
-"""The sentences of `compare` about agreement name only what was compared, and only the effects that can be."""
+"""The sentences of `compare` about agreement are about compared numbers and possible effects only."""
 
 from __future__ import annotations
 

@@ -116,11 +116,11 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
     shift = _rate_shift(a, b)
     clips = [_lines_by_step(run) for run in (a, b)]
+    differences: list[StepDifference] = []
     for left, right in zip(a.optimizer_steps, b.optimizer_steps, strict=False):
-        settings = [_shifted(each, shift) for each in _settings(a, b, left, right)]
-        for each in (*_between(a, b, left, right), *_clips(a, b, (left, right), clips), *settings):
-            found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
-    for each in _momentum(a, b):
+        differences += (*_between(a, b, left, right), *_clips(a, b, (left, right), clips))
+        differences += [_shifted(each, shift) for each in _settings(a, b, left, right)]
+    for each in (*differences, *_momentum(a, b)):
         found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
     return list(found.values())
 
