@@ -113,7 +113,10 @@ class OutputError(CodedError, code="UC205"):
 
 
 def _flush() -> None:
-    """Write buffered output now, so that a failure is reported as an error. Python would write it only at its exit."""
+    """Flush standard output now, so that a failure becomes an error. Python would flush only at its exit.
+
+    OutputError: standard output cannot be written. BrokenPipeError: its reader has ended.
+    """
     try:
         if sys.stdout is not None:  # None where the shell closed it
             sys.stdout.flush()

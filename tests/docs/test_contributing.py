@@ -40,6 +40,23 @@ def test_the_table_of_changes_names_files_that_exist() -> None:
     assert [path for path in paths if not any(list(root.glob(path)) for root in (*ROOTS, *ROOTS[1].rglob("*/")))] == []
 
 
+NAME_AND_FILE = re.compile(r"`(\w+(?:\.\w+)?)`(?:, `\w+`)*(?:,? and `\w+`)?\s+(?:in|of)\s+`((?:[\w.]+/)*\w+\.py)`")
+
+
+def test_names_are_defined_in_the_files_that_are_said_to_have_them() -> None:
+    pairs = NAME_AND_FILE.findall(SECTION)
+    assert len(pairs) > 40
+    assert [pair for pair in pairs if not defines(*pair)] == []
+
+
+def defines(name: str, path: str) -> bool:
+    """Return whether a file with this path defines a name, such as `function` or `Class.method`."""
+    files = [file for root in (*ROOTS[:2], *ROOTS[1].rglob("*/")) for file in root.glob(path)]
+    parts = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
+    patterns = [re.compile(part, re.MULTILINE) for part in parts]
+    return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files)
+
+
 def test_the_architecture_page_names_files_and_classes_that_exist() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     paths = re.findall(r"`([\w/]+(?:\.py|/))`", page)

@@ -138,7 +138,8 @@ class GradientList:
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
 
-        path: The path of an earlier call of `norm`.
+        Return [] if no gradient is distributed. This is a collective: all ranks have to call it.
+        path: The path object that was passed to an earlier call of `norm`.
         """
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 

@@ -43,8 +43,9 @@ Result = TypeVar("Result")
 
 
 def undeclared(message: str) -> ValueError:
-    """Return the error for unknown ownership. Only this rank raises it, because other ranks may not take part in the
-    call.
+    """Return a ValueError about unknown ownership, which `send_rejection` does not send to other ranks.
+
+    Sending is a collective, and other ranks may not take part in this call.
     """
     error = ValueError(message)
     error.raises_alone = True  # type: ignore[attr-defined]

@@ -55,9 +55,9 @@ def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
 
 def norm_unknown(leaf: Leaf) -> ValueError:
     return undeclared(
-        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. Use "
-        "one norm over all gradients. If it is complete on this rank, leave process_group out, or pass "
-        f"ownership={REPLICATED!r}"
+        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. If "
+        f"it is complete on this rank, pass ownership={REPLICATED!r}, or leave process_group out. If ranks have "
+        f"different shards, clip by the total norm: pass ownership={DISTINCT!r} to clip_grad_norm_"
     )
 
 

@@ -13,7 +13,7 @@ from .._core.rule import ClipConvention, ClipRule
 from .._core.types import Tensor
 from .._dispatch import backend_of, resolve
 from . import state as states
-from . import tensors
+from . import tensor_thresholds
 from .protocol import AdaGC, Data, Rule
 
 
@@ -45,7 +45,7 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     states.check_fixed_size(adaptive)
     numbers = states.first(adaptive) if data is None else states.loaded(adaptive, data)
     if isinstance(adaptive, AdaGC):
-        numbers = tensors.sized(numbers, len(containers.flatten(backend, like).leaves))
+        numbers = tensor_thresholds.sized(numbers, len(containers.flatten(backend, like).leaves))
     tensor = like[0] if isinstance(like, list | tuple) and like else like
     state = backend.from_state(states.flat(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it

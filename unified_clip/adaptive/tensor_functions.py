@@ -14,7 +14,7 @@ from .._core.types import Tensor
 from .._core.writers import Functional
 from .._dispatch import resolve
 from . import state as states
-from . import tensors, units
+from . import tensor_thresholds, unit_thresholds
 from .protocol import AGC, AdaGC
 
 IN_PLACE = "clip_by_unit_norm"
@@ -135,7 +135,7 @@ def _clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC, clip_norm: A
     tree = containers.flatten(backend, t_list)
     leaves = containers.with_parameters(backend, tree.leaves, parameters)
     gradients, writer = _checked(backend, tree._replace(leaves=leaves), "clip_by_unit_norm")
-    _clip(gradients, units.UnitThresholds(adaptive, limit), limit)
+    _clip(gradients, unit_thresholds.UnitThresholds(adaptive, limit), limit)
     return writer.result()
 
 
@@ -146,7 +146,7 @@ def _clip_unit_norm_(parameters: Any, adaptive: AGC, max_norm: Any) -> None:
         raise TypeError(f"parameters of {backend.name} have no gradients. Use clip_by_unit_norm(gradients, parameters)")
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
     gradients, writer = in_place(backend, parameters, "clip_unit_norm_", IN_PLACE)
-    _clip(gradients, units.UnitThresholds(adaptive, limit), limit)
+    _clip(gradients, unit_thresholds.UnitThresholds(adaptive, limit), limit)
     writer.finish()
 
 
@@ -179,7 +179,10 @@ def _advance(
     traced = states.is_traced(state, backend)
     current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
     norms = _clip(
-        gradients, tensors.TensorThresholds(adaptive, current, count, limit), *([state] if traced else []), limit
+        gradients,
+        tensor_thresholds.TensorThresholds(adaptive, current, count, limit),
+        *([state] if traced else []),
+        limit,
     )
     if not norms:
         return rule.total_norm(gradients, 2.0), state

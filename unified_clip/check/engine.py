@@ -136,7 +136,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         if problem := _unreadable(path):
             found.unread += 1
             if trainer_files.names_clip(path):
-                why = f"The file is not read. {problem} Change that, or compare its clips by hand."
+                advice = "Make it readable and smaller than the limit, or compare its clips by hand."
+                why = f"The file is not read. {problem} {advice}"
                 found.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
             else:
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")

@@ -15,7 +15,7 @@ from .._core.gradients import GradientList
 from .._core.rule import AdaptiveThreshold, OwnThresholds
 from .._core.types import Tensor
 from .._dispatch import backend_of
-from ..adaptive import state, tensors, units
+from ..adaptive import state, tensor_thresholds, unit_thresholds
 from ..adaptive.protocol import AGC, PER_TENSOR, RULES, AdaGC, Rule
 from .fields import ConfigModel, Finite
 
@@ -149,10 +149,10 @@ class AdaptiveStates:
         including those that are None.
         """
         if name in self._without_state:
-            return units.UnitThresholds(self._without_state[name], limit)
+            return unit_thresholds.UnitThresholds(self._without_state[name], limit)
         rule, current = self._rules[name], states[name]
         if isinstance(rule, AdaGC):
-            return tensors.TensorThresholds(rule, current, count, limit)
+            return tensor_thresholds.TensorThresholds(rule, current, count, limit)
         return state.RuleThreshold(rule, current, limit)
 
     def sized(self, counts: Iterable[int]) -> States:
@@ -163,7 +163,7 @@ class AdaptiveStates:
         ValueError: a state has entries for another number of gradients.
         """
         return {
-            name: tensors.sized(each, count) if isinstance(self._rules[name], AdaGC) else each
+            name: tensor_thresholds.sized(each, count) if isinstance(self._rules[name], AdaGC) else each
             for (name, each), count in zip(self.current.items(), counts, strict=False)
         }
 
@@ -207,17 +207,18 @@ class AdaptiveStates:
     def load(self, data: Any) -> None:
         """Replace the current states by those in `data`, which `save` returned.
 
-        ValueError: `data` is not from `save`, or comes from a configuration with other groups or rules.
+        ValueError: `data` is not from `save`, or comes from other groups, rules or settings such as `window`. The
+        states stay unchanged.
         """
         if not isinstance(data, dict):
             raise ValueError(
                 f"the key adaptive of the state is {data!r:.60}. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
-            saved, own = ("an", "none") if data else ("no", "one")
+            saved, own = ("an", "keeps none") if data else ("no", "needs one")
             raise ValueError(
-                f"the saved state is of {saved} adaptive rule, but this configuration has {own}. Load the state of the "
-                "same configuration."
+                f"the saved state has {saved} adaptive state, but this configuration {own}. Load the state of the same "
+                "configuration."
             )
         if set(data) != set(self._rules):
             raise ValueError(

@@ -285,15 +285,16 @@ class ClipConfig(OutcomeProperties, Settings):
         return self._clipper(grads, step=step, parameters=parameters)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip the gradients of parameters in place, as `clip_grad_norm_` does. Return the total norm before clipping.
+        """Clip gradients in place, or remove all if `nonfinite` skips the step. Return the total norm before clipping.
 
         Args:
-            parameters: As for `clip_grad_norm_`.
-            step: The step for a schedule, as when you call the configuration.
+            parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
+            step: The step for a schedule, from 0 on. None: count the calls.
 
         Raises:
-            TypeError: As for `clip_grad_norm_`. Or the configuration selects parameters by name, and they have none.
-            ValueError: As for `clip_grad_norm_`.
+            TypeError: An entry is no tensor with floating-point numbers, and not None. Or the configuration selects
+                parameters by name, and they have none. Or the adaptive rule agc gets no parameters.
+            ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)

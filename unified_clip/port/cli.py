@@ -32,8 +32,9 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find and describe every gradient clip in Python source. Rewrite each clip whose replacement is "
-        "certain, and flag the others with the lines to write by hand. Without --write and --mark no file changes.",
+        description="Find and describe the gradient clips in Python source. Rewrite a clip if its replacement is "
+        "certain. Leave a clip that needs no port. Flag the others, with the lines to write by hand where they are "
+        "known. Without --write and --mark, no source file changes.",
     )
     port.add_argument(
         "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -171,7 +172,8 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
         lines = (line for file in ported for line in _diff(file))
         sys.stdout.writelines(safe(line, keep="\t\n") if sys.stdout.isatty() else line for line in lines)
         if report.summary.flagged or report.summary.unread:
-            complain(f"{report.headline} A patch has only the rewritten clips. To see the others, omit --format diff.")
+            advice = "To see flagged clips and unread files, omit --format diff."
+            complain(f"{report.headline} A patch has only the rewritten clips. {advice}")
     else:
         terminal.show(report)
 

@@ -210,10 +210,10 @@ class Recording:
             self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
 
     def log(self, **numbers: float) -> None:
-        """Record numbers of the current step, such as `log(loss=loss.item())`. The step is 1 before the first call.
+        """Record numbers for the current step, such as `log(loss=loss.item())`. Do nothing outside the `with` block.
 
         Raises:
-            TypeError: A value is not a number.
+            TypeError: A value is not an int or a float, but, for example, a tensor or a bool.
         """
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):

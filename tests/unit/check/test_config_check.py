@@ -334,7 +334,7 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
     assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
     finding = one(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
     assert (finding.kind, finding.path) == ("unknown", "run.json")
-    assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Change that, or compare its clips")
+    assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Make it readable and smaller")
 
 
 @pytest.mark.parametrize("name", ["gradient_clip_val", "CLIP_GRADIENTS", "clipnorm", "max_grad_norm", "ClipGradByNorm"])

@@ -426,7 +426,9 @@ def test_export_as_another_kind_of_file(write: Write, capsys: pytest.CaptureFixt
     assert main(["config", "export", path, "--to", "unified_clip", "--as", "yaml"]) == 0
     assert "threshold: 0.5\n" in capsys.readouterr().out
     assert main(["config", "export", path, "--to", "hf", "--as", "toml"]) == 2
-    assert "Hugging Face's TrainingArguments reads yaml or json, not toml. Leave out --as" in capsys.readouterr().err
+    assert "TrainingArguments is exported as yaml or json, not as toml. Leave out --as" in capsys.readouterr().err
+    assert main(["config", "export", path, "--to", "megatron", "--as", "yaml"]) == 2  # its export is an option
+    assert "Megatron-LM is exported as shell scripts, not as yaml. Leave out --as" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,8 @@ class _Yaml(yaml.SafeLoader):
             # deep: otherwise PyYAML fills tables later, outside this `try`
             return super().construct_object(node, deep=True)
         except (ValueError, LookupError, AttributeError) as error:  # from values with !!int, !!bool, ...
-            raise _marked(f"cannot read this value: {error}. Correct it, or quote it if it is text.", node) from None
+            advice = "Correct it. If it is text, quote it, and remove a tag such as !!int."
+            raise _marked(f"cannot read this value: {error}. {advice}", node) from None
 
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,21 +112,23 @@ def _parse_own(path: Path) -> Document:
 def write(
     config: Settings, to: str, version: str | None = None, *, nearest: bool = False, kind: str | None = None
 ) -> tuple[str, list[str]]:
-    """Return (text, notes): a configuration as text in a trainer's format, and notes for the user.
+    """Export a configuration as text in a trainer's format. Return (text, notes for the user).
 
-    `ClipConfig.export_to` describes the first arguments. `to` may also be "unified_clip".
-    kind: "toml", "yaml" or "json". None: the first kind of the format, and TOML for "unified_clip".
-
-    NotRepresentableError: the trainer does not read files of this kind, or does not support a setting. ConfigError:
-    there is no such format, or a version is invalid.
+    to: "name" or "name@version" of the format. For "unified_clip", `version` and `nearest` have no effect.
+    version: The version of the trainer. None: that in `to`, or else the newest that the format supports.
+    nearest: Whether to export the family and eps of the format where it does not support those of the configuration.
+    kind: "toml", "yaml" or "json". None: the first of the format's `kinds`, and TOML for "unified_clip".
+    NotRepresentableError: the format is not exported as this kind, or does not support a setting. ConfigError: there is
+    no such format, or a version is invalid.
     """
     name, to_version = parse_name(to)
     if name == UNIFIED_CLIP:
         return documents.dump({"version": config.version, **config.data()}, kind or "toml"), []
     trainer = FORMATS[name]
-    if kind and kind not in trainer.kinds:
-        problem = f"{trainer.title} reads {_kinds_in_words(trainer)}, not {kind}"
-        raise NotRepresentableError(f"{problem}. Leave out --as, or pass a kind that it reads.")
+    kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes the first
+    if kind and kind not in kinds:
+        problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
+        raise NotRepresentableError(f"{problem} Leave out --as, or pass another kind.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
     try:
         return _written(trainer, config, exact_version, kind), []
@@ -184,7 +186,7 @@ def named(path: Path, name: str) -> Candidate:
         return None, _parse_own(path)
     trainer = FORMATS[name]
     if not _may_read(trainer, path):
-        problem = f"{path.name}: {trainer.title} reads {_kinds_in_words(trainer)}"
+        problem = f"{path.name}: {trainer.title} reads {_in_words(trainer.kinds)}"
         advice = f"Pass a file of that kind. For another format, {name_format('NAME')}."
         raise ConfigError(f"{problem}. {advice}", "UC103")
     return trainer, _compose(trainer, _parse(trainer, path, path.name))
@@ -204,10 +206,10 @@ def _unlike(trainer: Format, document: Document) -> list[str]:
     return [f"{problem} If it is a file of {names[0]}, {name_format(names[0])}."]
 
 
-def _kinds_in_words(trainer: Format) -> str:
-    """Return the kinds of files that a trainer reads, such as "shell scripts or yaml"."""
+def _in_words(kinds: Sequence[str]) -> str:
+    """Return kinds of files as text, such as "shell scripts or yaml"."""
     names = {"args": "shell scripts", "python": "Python source"}
-    return " or ".join(names.get(kind, kind) for kind in trainer.kinds)
+    return " or ".join(names.get(kind, kind) for kind in kinds)
 
 
 def _may_read(trainer: Format, path: Path) -> bool:
@@ -226,7 +228,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
     elif isinstance(trainer, OwnFormat):
         document = trainer.parse(text, name)
     else:
-        problem = f"{name}: {trainer.title} reads {_kinds_in_words(trainer)}"
+        problem = f"{name}: {trainer.title} reads {_in_words(trainer.kinds)}"
         raise ConfigError(f"{problem}. Name a base file of that kind.", "UC103")
     return replace(document, path=path)
 

@@ -97,7 +97,8 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
 
     unread: The paths of these keys. is_off: Whether the trainer clips nothing.
 
-    ConfigError: the trainer clips nothing, but an ignored key has a value, so that other code may clip by it.
+    ConfigError: the trainer clips nothing, but an ignored key has another value than null, false, 0 or ''. Other code
+    may clip by it.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):

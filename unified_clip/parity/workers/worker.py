@@ -86,8 +86,8 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
 
     In the mode `native` there is no path to check.
 
-    RuntimeError: the mode is unknown. Or the backend takes the other path, or takes a distributed tensor for a plain
-        tensor, so that the mode would test the wrong code.
+    RuntimeError: the mode is unknown. Or the backend computes on the other path, or treats a distributed tensor as a
+        plain one. The mode would then test the wrong code.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 

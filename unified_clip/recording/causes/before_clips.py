@@ -226,11 +226,10 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         return Cause("other gradients", f"{place}. {advice}: compare them, and data, forward pass and loss")
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
-            "compare data, forward pass, loss, weights without a clip, and whether each optimizer clears its gradients"
+            "compare data, forward pass, loss, and the weights that are not clipped. Also compare whether each "
+            "optimizer clears its gradients before the backward passes"
         )
-        return Cause(
-            "other gradients", f"{place}. The recording does not show why: {advice} before its backward passes"
-        )
+        return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
     return Cause("other data or loss", f"{place}: compare data, forward pass and loss")
 
 

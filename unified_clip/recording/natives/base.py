@@ -179,7 +179,10 @@ def _reported(recording: Recording, call: NativeCall) -> Iterator[None]:
 
 
 def _array(dense: Dense) -> Any:
-    """Return the elements as a NumPy array. bfloat16 becomes float32, because NumPy has no bfloat16."""
+    """Return the elements as a NumPy array. A complex tensor gets a last axis of 2, as in `Dense`.
+
+    bfloat16 becomes float32, because NumPy has no bfloat16.
+    """
     return dense.values().astype(np.float32) if dense.dtype == "bfloat16" else dense.array
 
 

@@ -7,7 +7,7 @@ from ..compare import RecordingComparison
 
 REMEDIES: dict[CauseKind, str] = {
     "another threshold": "To have the same threshold, pass the same number. If one side multiplies it by a loss scale "
-    "or a learning rate, do that on the other side too.",
+    "or a learning rate, do that on the other side only if its gradients contain this factor, too.",
     "per tensor for global": "To have the same rule, clip both sides per tensor or both by the total norm. PyTorch: "
     "`unified_clip.torch.GradientClipByNorm(c).clip_(model.parameters())` clips per tensor, and "
     "`clip_grad_norm_(model.parameters(), c)` by the total norm.",

@@ -133,8 +133,8 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
     if latest is None and Path(source).is_dir():
         raise UnreadableError(
-            "the file `checkpoint` names a checkpoint that does not exist. Pass the prefix of another one, as in "
-            "DIRECTORY/ckpt-1"
+            "TensorFlow finds no checkpoint by the file `checkpoint`, which is damaged or names one that does not "
+            "exist. Pass the prefix of a checkpoint, as in DIRECTORY/ckpt-1"
         )
     if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
         raise UnreadableError(

@@ -158,7 +158,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that calls only the functions in `STAND_INS`, and maps long data instead of reading it."""
+    """An unpickler that calls only the functions in `STAND_INS`, and memory-maps bytes of at least `LONG`."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))

@@ -10,6 +10,7 @@ from packaging.version import Version
 from ....documents import Document, Key
 from ....schema import Rule, Settings
 from ...base import SEVERAL_OPTIMIZERS, Format, FormatKey, Imported, Zero, paths, rejected_key, words
+from ...naming import name_format
 
 KEYS: dict[Rule, str] = {"norm": "clipnorm", "global_norm": "global_clipnorm", "value": "clipvalue"}
 NAMES = tuple(KEYS.values())
@@ -89,7 +90,9 @@ class Keras(Format):
         if name == "global_clipnorm" and version and self._era(document, place, version) == "standalone":
             raise document.wrong(
                 keys,
-                "Keras before 2.4 does not have this key. Set clipnorm, which limits the global norm there.",
+                "Keras before 2.4 does not have this key. If a later version wrote the file, "
+                f"{name_format('keras@VERSION')}. Otherwise rename the key to clipnorm, which limits the global norm "
+                "in that Keras.",
             )
         value = document.get(*keys)
         is_clear = name != "clipnorm" and isinstance(value, int | float) and value > 0

@@ -115,6 +115,6 @@ def _trainer(document: Document) -> list[str]:
     shown = [root for root in ROOTS if document.shows(*root)] or [ROOTS[0]]
     if len(shown) > 1:
         raise document.wrong(
-            shown[0], f"the file sets {'.'.join(shown[1])} too. Remove the table that your program does not read."
+            shown[0], f"the file also sets {'.'.join(shown[1])}. Remove the section that your program does not read."
         )
     return list(shown[0])
