@@ -122,10 +122,10 @@ def test_other_dtypes_shapes_and_missing_gradients_are_told() -> None:
 
 
 def test_containers_of_other_names_or_lengths_are_told() -> None:
-    assert failures([f32(1)], [f32(1), None]) == ["a has 1 gradients, b has 2; only b has: gradient 1"]
-    assert failures({"w": f32(1)}, [f32(1)]) == ["a has 1 gradients, b has 1; only a has: w; only b has: gradient 0"]
+    assert failures([f32(1)], [f32(1), None]) == ["a has 1 gradient, b has 2. Only b has: gradient 1"]
+    assert failures({"w": f32(1)}, [f32(1)]) == ["a has 1 gradient, b has 1. Only a has: w. Only b has: gradient 0"]
     many = {f"w{index}": f32(1) for index in range(9)}
-    assert failures(many, {}) == ["a has 9 gradients, b has 0; only a has: w0, w1, w2, w3, w4, ..."]
+    assert failures(many, {}) == ["a has 9 gradients, b has 0. Only a has: w0, w1, w2, w3, w4, ..."]
 
 
 def test_of_many_gradients_that_differ_the_first_are_told_and_the_others_counted() -> None:

@@ -64,14 +64,17 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
     what: The name of the setting.
     actual: The value that explains the numbers, or several values.
     expected: The correct value, or several values.
-    form: The format of the numbers, as `format` takes it. If values that differ have the same text, use more digits.
+    form: The format specification of the numbers. If values that differ have the same text, use more digits.
     """
     left, right = ([each] if isinstance(each, int | float) else each for each in (actual, expected))
     return f"as with {what} {' instead of '.join(apart(left, right, form))}"
 
 
 def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Return both sides as texts, in the format `form`. If both texts are equal, use more digits until they differ."""
+    """Return both sides as texts, with the format specification `form`, such as ".6g".
+
+    If both texts are equal, use more digits until they differ.
+    """
     texts = ("", "")
     for each in (form, *(f".{digits}g" for digits in range(7, 18))):
         texts = (" and ".join(format(n, each) for n in left), " and ".join(format(n, each) for n in right))
@@ -141,7 +144,7 @@ class Observation:
     """The relative errors within which causes are tested, one after the other."""
 
     def names_of(self, numbers: Iterable[int]) -> str:
-        """Return text with the names of the gradients of these indices.
+        """Return the names of the gradients with these indices as text, such as "'a', 'b' and 'c'".
 
         If there are more than four, the text has the first three names and the number of the others. If the call has no
         names, the text has indices, such as 'gradient 0'.
@@ -269,7 +272,7 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient. Empty if the call returned no gradients."""
+        """The correct coefficient of each gradient. Empty if no gradient has both an expected and an observed result."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests

@@ -111,6 +111,8 @@ def power_sum(values: Float64s, p: float) -> Fraction:
     """Return the sum of |x|**p over all elements of an array. All elements must be finite.
 
     The sum is exact for p = 1 and p = 2. For any other p, it is computed with 60 digits.
+
+    p: A finite number above 0.
     """
     flat = np.abs(values.reshape(-1))
     if p not in (1, 2):
@@ -120,11 +122,11 @@ def power_sum(values: Float64s, p: float) -> Fraction:
 
 
 LIMB = 18
-"""A significand is split into three whole numbers (limbs) of this many bits."""
+"""The number of bits of a limb. A significand of float64 is split into three limbs, which are whole numbers."""
 
 CHUNK = 1 << 15
-"""The number of elements that are added up at a time. Their sums of products of limbs stay below 2**53, up to which
-float64 adds whole numbers exactly."""
+"""The number of elements that are added up at a time. The sums of their products of limbs stay below 2**53. Float64
+adds whole numbers up to 2**53 exactly."""
 
 
 def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
@@ -162,6 +164,7 @@ def root(total: Fraction, p: float, dtype: str) -> float:
     For p other than 1 and 2, the root is computed to 60 digits before it is rounded.
 
     total: A fraction of 0 or more.
+    p: A finite number above 0.
     """
     if p in (1, 2):
         return nearest_root(total, int(p), dtype)

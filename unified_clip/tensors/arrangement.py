@@ -1,4 +1,4 @@
-"""Compute fingerprints of the order of a weight's elements. They show a weight that a port has not transposed."""
+"""Compare the order of the elements of two weights by fingerprints, to find a weight that a port should transpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .types import Dense
 
 Arrangement = Sequence[float]
 """Fingerprints of a weight. The first is for its own order of axes, and the second for the flat sequence of its
-elements, without axes. The others are for each other order of axes that it may have in another framework.
+elements, whatever its shape is. The others are for the other results of `axis_orders`.
 """
 
 Order = Literal["same", "transposed", "reshaped", "other"]
@@ -26,7 +26,7 @@ CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "to
 """Whether the channels of a kernel of a convolution are its last axes, by framework."""
 
 SAME = 1e-6
-"""Fingerprints of equal weights differ by rounding: by at most this factor of the norm of the weight."""
+"""The fingerprints of equal weights differ by rounding only: by at most SAME times the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
@@ -34,7 +34,7 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 
     A fingerprint is the sum of the elements times factors that depend on the indices. Axes of length 1 do not count.
 
-    array: The elements of the weight.
+    array: The elements of the weight, as in `Dense`: for bfloat16, an array of uint16.
     dtype: The name of its dtype, such as "bfloat16".
     """
     if dtype in COMPLEX:
@@ -64,8 +64,9 @@ def without_ones(shape: Sequence[int | None]) -> list[int | None]:
 def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the orders of axes that a weight of this shape may have in frameworks, its own order first.
 
-    A convolution has its channels first in PyTorch and Paddle, and reversed at the end in Keras and TensorFlow. Axes of
-    length 1 are left out, and the other axes are numbered without them.
+    The kernel of a convolution has the axes (output, input, height, width) in PyTorch and Paddle, and the axes (height,
+    width, input, output) in Keras, TensorFlow and JAX. Axes of length 1 are left out, and the other axes are numbered
+    without them.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]
@@ -107,9 +108,10 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """Return, for each of two weights, whether its axes can be those of a framework with the channels last.
+    """Return, for each of two weights, whether it may be a kernel with the channels last, by the frameworks of both.
 
-    If one framework has them last and the other first, only the weight of the former can.
+    If one framework has the channels last and the other one has them first, only the weight of the first one may be
+    such a kernel. Otherwise, both may be.
     """
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
@@ -118,13 +120,12 @@ def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
-    Return "same" if both have the same order of axes, as for a symmetric weight. Return "transposed" if one weight has
-    an order of axes that the other one may have in another framework. Return "reshaped" if only the flat sequences of
-    their elements are the same. Otherwise, return "other".
+    Return "same" if both have the same order of axes, or if both orders give the same weight, as for a symmetric one.
+    Return "transposed" if one weight has an order of axes that the other one may have in another framework. Return
+    "reshaped" if only the flat sequences of their elements are the same. Otherwise, return "other".
 
-    norm: The norm of the weights, which is the same for both. Fingerprints of the same order differ by rounding only,
-    which is a small share of the norm.
-    frameworks: The framework of each weight, if it is known.
+    norm: The norm of the weights, which is the same for both.
+    frameworks: The framework of each weight, or None if it is unknown.
     """
     tolerance = SAME * norm
     if abs(a[0] - b[0]) <= tolerance:

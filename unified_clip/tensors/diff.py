@@ -27,15 +27,15 @@ def describe(
 ) -> str:
     """Return a text about the gradients that differ by more than `max_ulp` and `rtol`. Return '' if no gradient does.
 
-    If the names of the gradients differ, the text lists only the names that one set lacks. Gradients of other dtypes or
-    shapes always differ. A sparse gradient is compared as the equal dense gradient. The text describes at most
-    `MOST_TENSORS` gradients.
+    If the names of the gradients differ, the text has only the numbers of gradients, and the names that one set lacks.
+    Gradients of other dtypes or shapes always differ. A sparse gradient is compared as the equal dense gradient. The
+    text describes at most `MOST_TENSORS` gradients.
 
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").
     max_ulp: The largest distance of two elements, in ULP, that is not reported.
     rtol: The largest difference of two elements that is not reported, relative to the largest finite element of the
-        gradient in `right`.
+        gradient in `right`. With 0, only `max_ulp` counts.
     """
     if left.keys() != right.keys():
         return _other_names(list(map(safe, left)), list(map(safe, right)), sides)
@@ -51,13 +51,13 @@ def hexadecimal(value: float) -> str:
 
 
 def _other_names(left: list[str], right: list[str], sides: Sides) -> str:
-    parts = [f"{sides[0]} has {len(left)} gradients, {sides[1]} has {len(right)}"]
+    parts = [f"{sides[0]} has {len(left)} gradient{'s' * (len(left) != 1)}, {sides[1]} has {len(right)}"]
     for here, there, side in ((left, right, sides[0]), (right, left, sides[1])):
         alone = [name for name in here if name not in set(there)]
         if alone:
             names = ", ".join(alone[:MOST_TENSORS]) + (", ..." if len(alone) > MOST_TENSORS else "")
-            parts.append(f"only {side} has: {names}")
-    return "; ".join(parts)
+            parts.append(f"Only {side} has: {names}")
+    return ". ".join(parts)
 
 
 def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: float, rtol: float) -> str:

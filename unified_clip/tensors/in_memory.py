@@ -18,9 +18,10 @@ def read_container(container: Any) -> dict[str, Gradient]:
 
     A gradient without a name is called "gradient 0", with its position. A repeated name gets a number: "w (2)".
 
-    container: A tensor, or nested lists, tuples or dicts of tensors of one framework.
+    container: A tensor, or nested lists, tuples or dicts of tensors of one framework. NumPy arrays are allowed, too.
 
-    TypeError: an entry is not a tensor, is a parameter, or has a dtype that is not in `STORAGE`.
+    TypeError: an entry is not a tensor of the first tensor's framework, is a parameter, or has a dtype that is not in
+        `STORAGE`.
     """
     backend, container = _dispatch.resolve(container)
     tensors = converter(backend.name)

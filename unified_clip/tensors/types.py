@@ -129,8 +129,8 @@ def form(tensor: Dense | None) -> str:
 def encode(values: Float64s, dtype: str) -> Dense:
     """Return numbers as a tensor of `dtype`, which must represent each number exactly.
 
-    Round them with `arithmetic.rounded` before. For a complex dtype, the last axis of `values` has the real and the
-    imaginary part.
+    Round other numbers with `arithmetic.rounded` first. For a complex dtype, the last axis of `values` has the real and
+    the imaginary part.
     """
     if dtype != "bfloat16":
         return Dense(dtype, values.astype(STORAGE[dtype]))

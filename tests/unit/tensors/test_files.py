@@ -377,7 +377,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ),
         (
             "hangs",
-            r"grads\.py: the process that runs the function gave no result after 2 seconds; it was in hangs "
+            r"grads\.py: the process that runs the function gave no result after 2 seconds: it was in hangs "
             r"\(grads\.py, line \d+\)",
         ),
         ("", r"'grads\.py:' does not end with the name of a function. Write one, as in grads\.py:gradients"),
@@ -395,7 +395,7 @@ def test_a_function_that_gives_no_gradients_is_an_error(
     ("function", "message"),
     [
         ("leaves", "the file has no function 'leaves'. Correct the name"),
-        ("one", "'one' is of type int, not a function. Name a function"),
+        ("one", "'one' is of type int, not a function. Write the name of a function"),
         ("none", "the function 'none' returned None. Return a tensor, or a list or a dict of tensors"),
         ("number", "the function 'number' returned a value of type int. Return a tensor, or"),
         (

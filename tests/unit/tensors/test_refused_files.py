@@ -91,7 +91,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"a": {**ENTRY, "dtype": "F8_E4M3"}},
             8,
-            "'a' has dtype F8_E4M3. Convert it to one of float16, .* or leave it out",
+            "'a' has dtype F8_E4M3. Convert it to one of float16, .* or save the file without it",
         ),
         (
             b'{"a": %s, "a": %s}' % (json.dumps(ENTRY).encode(), json.dumps(NEXT).encode()),

@@ -223,7 +223,9 @@ def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
     except Exception as error:
         raise _import_error(file, text, error) from None
     if not callable(function):
-        raise UserFunctionError(f"{text} is of type {type(function).__name__}, not a function. Name a function")
+        raise UserFunctionError(
+            f"{text} is of type {type(function).__name__}, not a function. Write the name of a function"
+        )
     return function
 
 

@@ -5,7 +5,8 @@
     call("grads.py:gradients", suite, scratch)              the gradients that a Python function returns
 
 `docs/gradient_files.md` documents each format. Safetensors, `.npz` and Paddle's files are read here. For a file that
-only a framework or h5py can read, another process (`convert_worker`) converts it. A suite may name its interpreter.
+only a framework or h5py can read, another process (`convert_worker`) converts it. A parity suite may set the Python
+interpreter of this process.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CONVERTED = {
     ".keras": "keras",
     ".index": "tensorflow",
 }
-"""The kind of a file that `convert_worker` converts in another process, by suffix."""
+"""The kind of each file that `convert_worker` converts in another process, by suffix."""
 
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
 """The framework whose interpreter converts a file, by kind of file."""
@@ -81,8 +82,8 @@ def read(
 ) -> dict[str, Gradient]:
     """Return the gradients in a file by name, in the order of the file.
 
-    Gradients of TensorFlow and Keras are sorted by name. Integers and text are left out, unless `only` has their full
-    name.
+    Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
+    returned if `only` has its full name.
 
     The arrays are contiguous, read-only `np.memmap`s, and may not be aligned. Arrays without elements are plain NumPy
     arrays.
@@ -94,7 +95,7 @@ def read(
         interpreter of this process. Pass None for a file of no suite: errors then do not advise to set an interpreter.
 
     UnreadableError: the file is missing, damaged or not supported, exceeds a limit of `_limits`, or has no gradients.
-        Or a pattern of `only` matches nothing.
+        Or a pattern of `only` matches no name, or a full name in `only` is of a tensor with an unsupported dtype.
     """
     try:
         path, kind = _kind(path)
@@ -120,14 +121,16 @@ def call(
 ) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
 
-    The function runs in another process, on the CPU. Its tensors may be of any framework. Integers are left out.
+    The function runs in another process, on the CPU. Its tensors may be of any framework. Booleans and integers are
+    left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors, as for `read`.
     python: The interpreter that runs the function.
     framework: The key `framework` of the function in the suite, for the advice in errors. None without this key.
 
-    UnreadableError: the file or the function does not exist, or the function fails or returns no gradients.
+    UnreadableError: `spec` is invalid, the file or the function does not exist, or the function fails, returns no
+        gradients, or exceeds a limit of `_limits`.
     """
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
@@ -212,7 +215,7 @@ def _convert(
     if end.code is None:
         remedy = f"Set the environment variable {MAX_SECONDS} to a higher number of seconds"
         remedy += ", or correct the function if it hangs" if is_function else ""
-        raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds; {end}. {remedy}", "UC702")
+        raise UnreadableError(f"{reader} gave no result after {timeout:g} seconds: {end}. {remedy}", "UC702")
     if end.code and end.stderr and end.stderr[-1].startswith("ModuleNotFoundError"):  # unified_clip itself needs it
         raise UnreadableError(f"{reader} ended: {end.stderr[-1]}. Install the package for {python}{setting}", "UC703")
     if end.code < 0:

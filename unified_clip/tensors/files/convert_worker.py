@@ -105,7 +105,10 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         if not isinstance(error, pickle.UnpicklingError):
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
-            problem = f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors by name"
+            problem = (
+                f"the file contains {rejected[1]}, but may contain only tensors. Save a dict of tensors by name, as "
+                'in torch.save({"weight": gradient}, "gradients.pt")'
+            )
         else:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
             problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {AGAIN}"
@@ -310,7 +313,8 @@ def load_function(path: Path, name: str) -> Callable[[], Any]:
             raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
     if not callable(function):
-        raise UnreadableError(f"{name!r} is of type {type(function).__name__}, not a function. Name a function")
+        kind = type(function).__name__
+        raise UnreadableError(f"{name!r} is of type {kind}, not a function. Write the name of a function")
     return function
 
 
@@ -327,7 +331,10 @@ def with_line(error: Exception, path: Path) -> str:
 
 
 def function_in(path: Path, name: str) -> Callable[[], Any]:
-    """Import a file as a new module, and return the attribute `name` of the module."""
+    """Import a file as a new module, and return the attribute `name` of the module, which may not be a function.
+
+    AttributeError: the module has no such attribute. Any other exception is one that the import of the file raises.
+    """
     stem = path.stem.replace(".", "_")  # with a dot, the module would count as part of a package
     module_name = next(f"{stem}#{count}" for count in itertools.count(1) if f"{stem}#{count}" not in sys.modules)
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -43,7 +43,7 @@ class Item(NamedTuple):
 def describe_failure(error: Exception) -> str:
     """Return an error about a file that could not be read, with the remedy for this exception."""
     if isinstance(error, PermissionError):
-        return "no permission to read the file. Change its permissions"
+        return "no permission to read the file. Change its permissions, such as with chmod u+r FILE"
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in FULL):
         remedy = "Free memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
@@ -53,7 +53,7 @@ def describe_failure(error: Exception) -> str:
 def select(items: Iterable[Item], only: Sequence[str], file_size: int | None = None) -> Iterator[tuple[str, Gradient]]:
     """Yield (name, gradient) for each tensor that matches one of the patterns `only`. Without patterns, yield all.
 
-    Integers and text are left out, unless `only` has their full name.
+    Booleans, integers and text are left out. An int64 tensor is yielded if `only` has its full name.
 
     file_size: The size of the file in bytes. If given, the names, dtypes, shapes and the total size of the tensors are
         checked before any tensor is read.
@@ -90,7 +90,10 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
             continue
         if dtype not in STORAGE:
             known = ", ".join(STORAGE)
-            raise UnreadableError(f"{name!r} has dtype {dtype}. Convert it to one of {known}, or leave it out")
+            raise UnreadableError(
+                f"{name!r} has dtype {dtype}. Convert it to one of {known}, or save the file without it. In a suite, "
+                "you can also choose other tensors with `only`"
+            )
         yield item
     if unmatched and not names:
         raise UnreadableError("the file has no tensor. Save the gradients again")

@@ -1,6 +1,6 @@
-"""Map tensors in their files: a file of 10 GB takes no memory until its tensors are used.
+"""Memory-map tensors in their files: a file of 10 GB takes no memory until its tensors are used.
 
-A tensor that cannot be mapped in its file is written into a scratch directory, and mapped there.
+A tensor that cannot be mapped in its own file is written to a file in a scratch directory, which is mapped instead.
 """
 
 from __future__ import annotations

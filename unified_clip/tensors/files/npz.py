@@ -36,6 +36,7 @@ def items(path: Path) -> Iterator[Item]:
 
     UnreadableError: an array is damaged or not supported.
     LimitError: an array has a shape that no tensor can have.
+    BadZipFile: the file is not a zip, or is cut short.
     """
     raw = open_map(path)
     archive = zipfile.ZipFile(path)  # not closed here: it must be open while items are read

@@ -23,7 +23,7 @@ from .entries import Item, flatten
 from .memmap import Raw, dense, open_map
 
 LONG = 1 << 16
-"""Data of this many bytes or more is mapped instead of read. Protocol 4 stores such data outside of its frames."""
+"""A bytes object of this many bytes or more is mapped instead of read. Protocol 4 stores it outside of its frames."""
 
 _Unpickler: Any = pickle._Unpickler
 """The unpickler that is written in Python: its methods for opcodes can be replaced."""
@@ -96,9 +96,8 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
 
-    This function replaces OrderedDict.
-
-    Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add the entries later.
+    This function replaces OrderedDict. Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add the
+    entries later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -158,7 +157,7 @@ def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], 
 
 
 class Unpickler(_Unpickler):  # type: ignore[misc]
-    """An unpickler that calls only the functions in `STAND_INS`, and memory-maps bytes of at least `LONG`."""
+    """An unpickler that calls only the functions in `STAND_INS`. Bytes objects of at least `LONG` bytes are mapped."""
 
     def __init__(self, file: IO[bytes], raw: Raw) -> None:
         super().__init__(Whole(file, len(raw)))
@@ -175,9 +174,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode that is followed by a length and by data. Push the data on the unpickler's stack.
+        """Run an opcode for a bytes object, which is followed by a length and the bytes. Push them on the stack.
 
-        Data of `LONG` bytes or more is mapped instead of read.
+        From `LONG` bytes on, they are mapped instead of read.
 
         width: The number of bytes of the length.
         """

@@ -15,7 +15,7 @@ class Converter(TensorConverter):
     def dense(self, tensor: Dense) -> Any:
         array = to_numpy(tensor)
         if tensor.dtype == "complex128":
-            raise TypeError("MLX has no complex128. Use complex64, or run the case without MLX")
+            raise TypeError("MLX has no complex128. Save the gradients as complex64, or remove mlx from --frameworks")
         return mx.array(array, getattr(mx, array.dtype.name))
 
     def sparse(self, tensor: Sparse) -> Any:
