@@ -272,7 +272,7 @@ class Observation:
 
     @cached_property
     def expected_coefs(self) -> Sequence[float]:
-        """The correct coefficient of each gradient. Empty if no gradient has both an expected and an observed result."""
+        """The correct coefficient of each gradient. Empty if no gradient has an expected and an observed result."""
         return self.coefficients(Hypothesis()) if self.scalings else ()
 
     # -- tests
