@@ -104,7 +104,8 @@ def test_two_formats_or_an_unknown_one_are_an_error(arguments: list[str], capsys
 def test_a_patch_does_not_go_with_write_or_verify(other: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = [] if "--verify" in other else ["train.py"]
     assert cli.main(["port", *path, *other, "--diff"]) == 2
-    assert f"--format diff does not apply to {other[0]}. Remove one of them." in capsys.readouterr().err
+    expected = f"--format diff does not apply to {other[0]}. Remove --format diff, or remove {other[0]}."
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

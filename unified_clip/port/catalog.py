@@ -94,7 +94,7 @@ class ClipFunction:
 
     @property
     def new_names(self) -> list[str]:
-        """The replacement's name of each parameter of this function, in the order of this function's parameters."""
+        """For each parameter of this function, in order: its name in the replacement."""
         return [self.renamed.get(name, name) for name in self.parameters]
 
     @property

@@ -32,9 +32,10 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find and describe the gradient clips in Python source. Rewrite a clip if its replacement is "
-        "certain. Leave a clip that needs no port. Flag the others, with the lines to write by hand where they are "
-        "known. Without --write and --mark, no source file changes.",
+        description="Find the gradient clips in Python source, and report the effect of each. Clips with a certain "
+        "replacement are rewritten. Clips that need no port stay unchanged. All others are flagged: port these by "
+        "hand. For many of them, the report has the lines to write. Without --write and --mark, no source file "
+        "changes.",
     )
     port.add_argument(
         "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -45,15 +46,23 @@ def add_parser(commands: Any) -> None:
         help="torch: port to PyTorch (default, but not with --check); drop-in: keep the framework, use unified_clip's "
         "functions (default with --check)",
     )
-    port.add_argument("--native", action="store_true", help="with --to torch: call PyTorch's own functions")
+    port.add_argument(
+        "--native", action="store_true", help="with --to torch: call PyTorch's own functions instead of unified_clip's"
+    )
     add_format(port, "text", "json", "diff", old=["json", "diff"])
     port.add_argument("--write", action="store_true", help="change the files in place")
-    port.add_argument("--mark", action="store_true", help="write the reason above each flagged clip, as a comment")
     port.add_argument(
-        "--check", action="store_true", help="for code that has been ported: exit with 1 if any clip is left to port"
+        "--mark",
+        action="store_true",
+        help="write the reason above each flagged clip, as a comment. The comments of an earlier run are removed",
     )
     port.add_argument(
-        "--force", action="store_true", help="with --write or --mark: overwrite changes that are not committed in git"
+        "--check",
+        action="store_true",
+        help="for code that has been ported: exit with 1 if a clip is left to port, or a file cannot be read",
+    )
+    port.add_argument(
+        "--force", action="store_true", help="with --write or --mark: also change files that are not committed in git"
     )
     port.add_argument("--report", type=Path, metavar="FILE", help="write the report to a .json, .txt or .html file")
     port.add_argument("--verify", nargs=2, metavar=("OLD", "NEW"), help="deprecated: use unified-clip verify OLD NEW")
@@ -68,11 +77,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.verify and options.path is not None:
-        raise UsageError("--verify compares two steps, and takes no PATH. Remove PATH, or remove --verify.")
+        raise UsageError("--verify compares two steps, and accepts no PATH. Remove PATH, or remove --verify OLD NEW.")
     check_modes(options, MODES, VERIFYING if options.verify else PORTING)
     changing = next((name for name in ("verify", "write", "mark") if getattr(options, name)), "")
     if options.format == "diff" and changing:
-        raise UsageError(f"--format diff does not apply to --{changing}. Remove one of them.")
+        raise UsageError(f"--format diff does not apply to --{changing}. Remove --format diff, or remove --{changing}.")
     if options.check and changing:
         raise UsageError(f"--check changes no file. Remove --check, or remove --{changing}.")
     if not options.verify and options.path is None:
@@ -145,8 +154,8 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
 
     With `--mark`, print the number of comments above flagged clips on standard error.
 
-    PortError: a file cannot be written. Without --force, a file that differs from its last commit in git is an error,
-        too.
+    PortError: a file cannot be written, or another program has changed it. Without --force, git must also be able to
+        restore each file.
     """
     from . import marks, source_files
 
@@ -155,8 +164,8 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
     source_files.write(ported)
     if options.mark:
         count = marks.count(ported)
-        plural = " that begins" if count == 1 else "s that begin"
-        complain(f"wrote {count} comment{plural} with `{marks.MARK.strip()}`, one above each flagged clip")
+        comments = "1 comment" if count == 1 else f"{count} comments"
+        complain(f"wrote {comments} above flagged clips. Each comment begins with `{marks.MARK.strip()}`.")
 
 
 def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedFile]) -> None:
@@ -181,7 +190,8 @@ def _print(options: argparse.Namespace, report: Report, ported: Sequence[PortedF
 def _diff(ported: PortedFile) -> list[str]:
     """Return the lines of a patch with the changes of a file, as git writes them.
 
-    The path is relative to the working directory if the file is below that directory.
+    The path in the patch is relative to the working directory if the file is below that directory. Otherwise, it is
+    absolute, without the first slash.
     """
     name = os.path.relpath(ported.path.resolve()).replace(os.sep, "/")
     if name.startswith(".."):

@@ -21,11 +21,14 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 
 
 class Arguments:
-    """The arguments of a call, in `passed`, by the names of the function's parameters. Without a call there are none.
+    """The arguments of a call: `passed` has each argument by the name of its parameter.
 
-    A keyword that is no parameter is in `passed` under its own name, and also in `unknown`.
+    A keyword that matches no parameter is in `passed` under its own name, and also in `unknown`. Without a call, both
+    are empty.
 
-    renamed: Other names of parameters that calls may use, each with the parameter's own name (`ClipFunction.renamed`).
+    parameters: The names of the function's parameters, in order.
+    renamed: Other names of parameters that calls may use, each with the parameter's own name. Other entries have no
+        effect, so that `ClipFunction.renamed` can be passed.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class FoundClip:
     """For a method such as `p.grad.clamp_`: the expression of the tensor."""
 
     setting: Setting | None = None
+    """For a trainer's argument: its entry in `catalog.toml`."""
 
     limit: cst.BaseExpression | None = None
     """For a trainer's argument: the expression of its value, or of its default. None if it is set elsewhere."""
@@ -147,7 +151,8 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """The names under which the file imports functions that have the name of a clip, in their own package."""
+        """The names that the file gives to imported functions whose original name looks like that of a clip. An example
+        is `cgn` in `from torch.nn.utils import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. The name of a relative module begins with its dots."""

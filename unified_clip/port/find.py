@@ -31,15 +31,15 @@ PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cs
 def find(module: Module) -> list[FoundClip]:
     """Return all clips of a file, in order.
 
-    If it is clear here that a clip cannot be ported, its `why_not` has the reason. For example, the file replaces the
-    function by its own.
+    If it is already clear that a clip cannot be ported, its `why_not` has the reason. For example, the file assigns
+    another function to the name of the clip function.
     """
     imports = Imports(module)
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = (
-        "The file assigns another function to the name of this function. Port the assigned function by hand. If it has "
-        "the same effect as the original function, remove the assignment instead."
+        "This file replaces the function by another one, by an assignment, setattr or patch. Port the new function by "
+        "hand. If it has the same effect as the original function, remove the replacement instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
@@ -86,7 +86,7 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
     elif entry.keyword in KERAS_RULES and imports.has_keras and not entry.owner:
-        why_not = f"{UNKNOWN_OPTIMIZER} Write the argument in the call of the optimizer's class."
+        why_not = f"{UNKNOWN_OPTIMIZER} Pass it in the call of the class, as in keras.optimizers.Adam(clipnorm=1.0)."
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
@@ -125,7 +125,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
     replacements = {function and (function.framework, function.replacement) for function in functions.values()}
     why_not = _use_problem(module, node, function)
     if len(replacements) > 1:
-        why_not = "The imports of this file may bind this name to different functions. Import each by its own name."
+        why_not = "The imports of this file may bind this name to several functions. Import each under its own name."
     yield FoundClip(node, name, function, module.call_of(node), why_not)
 
 
@@ -195,8 +195,8 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
             why_not = (
                 ""
                 if KERAS_OPTIMIZER.match(name)
-                else f"{UNKNOWN_OPTIMIZER} Import the class of Keras by its name. With a class of your own, port this "
-                "argument by hand."
+                else f"{UNKNOWN_OPTIMIZER} For an optimizer of Keras, call its class by its name, as in "
+                "keras.optimizers.Adam(clipnorm=1.0). For a class of your own, port this argument by hand."
             )
             yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
@@ -223,7 +223,7 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
         why_not = (
             "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. "
-            "Keep the call with the engine. Without the engine, clip between backward() and step(). If the method is "
-            "your own, port its code by hand."
+            "If you keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and "
+            "step(). If the method is your own, port its code by hand."
         )
         yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)

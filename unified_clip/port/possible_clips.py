@@ -1,5 +1,5 @@
-"""Find names that may be clips, although the imports do not prove it. They come from `import *`, `getattr` or an
-unknown package.
+"""Find names that may be clips, although the imports do not prove it: names from `import *`, `getattr` or an unknown
+package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .source.syntax_tree import Target, is_name, keywords_of
 
 BY_NAME = (
     "getattr looks this clip up by its name. Write the name of the function or class instead of getattr. If it can be "
-    "one of several, write an if statement."
+    "one of several functions, write an if statement."
 )
 MAY_BE_CLIP = (
     "getattr may return a clip here. If it does, write the name of the function or class instead of getattr. If it "
@@ -39,7 +39,7 @@ LAYER_NAMES = re.compile(
 OTHER_NAMES = re.compile(
     r"(?i)(?<![a-z])(dtype|device|cell|loss|criterion|initializer|optimizer|optim|opt|scheduler|schedule)(?![a-z])"
 )
-"""Matches names that look like names of clips, but are names of something else."""
+"""Matches names of other things than clips that getattr may look up, such as losses and optimizers."""
 
 
 def named(module: Module, imports: Imports, node: Target, names: set[str]) -> Iterator[FoundClip]:
@@ -70,15 +70,16 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
     code = module.code(node)
     for package in imports.stars:
         if function := clip_function(f"{package}.{code}"):
-            why_not = f"This name comes from {package} import *. Import it by name."
+            name = code.partition(".")[0]
+            why_not = f"This name comes from `from {package} import *`. Add an import: from {package} import {name}"
             yield FoundClip(node, f"{package}.{code}", function, why_not=why_not)
             return
     if not imports.stars or not module.is_unbound(node):
         return
     functions = clip_functions()
     full_name = next((name for name in functions if name == code or name.endswith(f".{code}")), "")
-    star = f"{imports.stars[-1]} import *"
-    why_not = f"This name is not bound in the file, and may come from {star}. Import it by name."
+    name, star = code.partition(".")[0], f"from {imports.stars[-1]} import *"
+    why_not = f"This name may come from `{star}`. Import it by name: from MODULE import {name}"
     if full_name and ("." in code or CLIP_NAME.search(code)):
         yield FoundClip(node, code, functions[full_name], call, why_not)
     elif call is not None and CLIP_NAME.search(_last(node)):
@@ -162,7 +163,10 @@ def _is_in_layer(module: Module, call: cst.Call) -> bool:
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
-    """Return whether getattr looks up something other than a clip, as in getattr(paddle.nn, cfg["act"])."""
+    """Return whether a name rules out that getattr returns a clip, such as "act" in getattr(paddle.nn, cfg["act"]).
+
+    The name is in the second argument of getattr, or is that of the enclosing function.
+    """
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
             words = module.code(name)

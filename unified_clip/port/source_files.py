@@ -40,6 +40,7 @@ def sources(path: Path) -> list[Path]:
     """Return the Python files below a directory, as `files_below` does. For a file, return a list with this file.
 
     PortError: the path does not exist, is a directory without Python files, or is a notebook.
+    OSError: a directory cannot be read.
     """
     if path.suffix == ".ipynb" and path.is_file():
         command = f"jupyter nbconvert --to script {shlex.quote(str(path))}"
@@ -51,7 +52,8 @@ def sources(path: Path) -> list[Path]:
     files = files_below(path, (".py",))
     if not files:
         skipped = "Hidden directories, virtual environments and installed packages are skipped"
-        raise PortError(f"{path}: there are no Python files in this directory. {skipped}. Pass another path.")
+        remedy = "Pass another path. To port a skipped directory, pass its own path."
+        raise PortError(f"{path}: there are no Python files in this directory. {skipped}. {remedy}")
     return files
 
 
@@ -295,7 +297,8 @@ def write(ported: Sequence[PortedFile]) -> list[Path]:
         for path, file in changed:
             current = file.path
             if path.read_bytes() != file.before:
-                raise PortError(f"{file.path}: another program changed this file. Run the command again.", "UC403")
+                problem = f"{file.path}: another program changed this file, so the command changed no file."
+                raise PortError(f"{problem} Run the command again.", "UC403")
             copies[path] = _write_beside(path, file.after)
         for path, file in changed:
             current = file.path

@@ -23,9 +23,9 @@ CLASSES = {"norm": "GradientClipByNorm", "global_norm": "GradientClipByGlobalNor
 OPTAX_SELECTIONS = ("optax.masked", "optax.multi_transform", "optax.partition")
 NOT_FIRST = "# optax applies other transformations before this clip: port them too, and clip their result"
 CLIPS_UPDATES = (
-    "# other transformations come before this clip, so it clips their updates: move it first to clip gradients"
+    "# other transformations run before this clip, so it clips their results: to clip gradients, move this clip first"
 )
-UNKNOWN_POSITION = "# only if no other transformation changes the gradients before this clip"
+UNKNOWN_POSITION = "# write this only if no other transformation changes the gradients before this clip"
 STEP = ["optimizer.zero_grad()", "loss.backward()"]
 
 
@@ -125,7 +125,7 @@ def _config(module: Module, clip: FoundClip) -> str:
 def _attached(module: Module, clip: FoundClip) -> list[str]:
     """Return the lines that attach a clip to an optimizer of PyTorch.
 
-    If Paddle may clip each parameter group by its own norm, comments have a loop over the groups.
+    If Paddle may clip each parameter group by its own norm, further lines are comments with a loop over the groups.
 
     Return [] unless the clip is an optimizer's limit, or an instance of a clip class. Return [] for an instance that
     selects parameters or has a `why_not`, and in a file that builds a static program.
@@ -212,7 +212,8 @@ def _in_pytorch(module: Module, clip: FoundClip, limits: str) -> list[str]:
     name = (clip.kind == "class" and clip.function.replacement) or CLASSES[rule]
     advice, selected = _in_optax(module, clip) if clip.function.framework == "optax" else ("", "")
     selected = selected or (_selected(module, clip) if clip.kind == "class" else "")
-    parameters, which = ("parameters", f", of {selected} only") if selected else ("model.parameters()", "")
+    parameters = "parameters" if selected else "model.parameters()"
+    which = f". Put only {selected} into parameters" if selected else ""
     if advice == NOT_FIRST:
         return [advice]
     return [

@@ -31,7 +31,8 @@ class UnsureError(Exception):
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
 
-    The limits are the expressions of the threshold or of the bounds, or None for each that the call does not pass.
+    The limits are the expressions of the threshold, or of the upper and the lower bound. A limit that the call does not
+    pass is None.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
@@ -53,9 +54,10 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 
 
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
-    """Return whether clipnorm= belongs to standalone Keras, where its meaning changed after 2.3.1.
+    """Return whether a clip is clipnorm= of standalone Keras, and may be of any version of Keras.
 
-    Return False if the file uses a name that only Keras 3 has.
+    Up to 2.3.1, clipnorm= limits the global norm. From 2.4 on, it limits the norm of each tensor. Return False if the
+    file uses a name that only Keras 3 has.
     """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
@@ -79,8 +81,8 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    In versions of Keras before 2.4, clipnorm= limits the global norm. The rule is '' if it depends on the version of
-    Keras, which is unknown, if the limit is 0 or less, and for any other keyword.
+    In versions of Keras before 2.4, clipnorm= limits the global norm. The rule is '' if the version of Keras is unknown
+    and the rule depends on it. It is also '' if the limit is 0 or less, and for any other keyword.
     """
     if is_off_in_keras(module, clip):
         return "", ""

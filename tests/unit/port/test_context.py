@@ -145,7 +145,7 @@ def test_a_scaled_limit_is_to_be_checked_where_it_is_rewritten() -> None:
 def test_only_the_parameters_of_param_list_are_clipped(lines: str, call: str) -> None:
     sites = ported(STATIC.format(lines, call))[1]
     suggestion = next(site.suggestion for site in sites if site.suggestion)
-    assert "clip.clip_(parameters)  # before every step, of ['w_0', 'b_0'] only" in suggestion
+    assert "clip.clip_(parameters)  # before every step. Put only ['w_0', 'b_0'] into parameters" in suggestion
 
 
 @pytest.mark.parametrize("call", [CLIP, f"{CLIP}, param_list=None", f"{CLIP}, program=main"])

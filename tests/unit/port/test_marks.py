@@ -77,7 +77,7 @@ def test_the_command_marks_flagged_clips_and_rewrites_others_only_with_write(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["port", ".", "--mark", "--force"]) == 1
-    assert "1 comment that begins with `# unified-clip:`" in capsys.readouterr().err
+    assert "1 comment above flagged clips. Each comment begins with `# unified-clip:`" in capsys.readouterr().err
     assert (folder / "a.py").read_text() == CERTAIN
     assert (folder / "b.py").read_text().count("# unified-clip: ") == 1
     assert cli.main(["port", ".", "--mark", "--write", "--force"]) == 1

@@ -84,7 +84,8 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
     text, (site,) = ported("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0)\n")
     assert (site.verdict, site.reason) == (
         "flagged",
-        "This name comes from torch.nn.utils import *. Import it by name.",
+        "This name comes from `from torch.nn.utils import *`. "
+        "Add an import: from torch.nn.utils import clip_grad_norm_",
     )
     assert "unified_clip" not in text
 
@@ -99,7 +100,8 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
 )
 def test_a_name_of_a_module_that_may_come_from_a_star_is_flagged(star: str, name: str) -> None:
     _, (site,) = ported(f"from {star} import *\n{name}\n")
-    assert site.reason == f"This name comes from {star} import *. Import it by name."
+    start = f"from {star} import"
+    assert site.reason == f"This name comes from `{start} *`. Add an import: {start} {name.partition('.')[0]}"
 
 
 def test_arguments_get_the_names_that_ours_have() -> None:

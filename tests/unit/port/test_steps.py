@@ -38,11 +38,11 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("    for batch", "    use(clip)\n    for batch")), "Line 6 uses clip in another way than as grad_clip=clip"),
         (
             (("    for batch", "    optimizer = wrap(optimizer)\n    for batch")),
-            "Port cannot see that line 6 assigns an optimizer of Paddle to optimizer. Create an optimizer of Paddle",
+            "Line 6 may assign something other than an optimizer of Paddle to optimizer. If the value is an optimizer",
         ),
         (
             (("    for batch", "    clip = make()\n    for batch")),
-            "Port cannot see that line 6 assigns a clip of Paddle to clip. Create a clip of Paddle",
+            "Line 6 may assign something other than a clip of Paddle to clip. If the value is a clip of Paddle,",
         ),
         ((("import paddle\n", "import paddle\npaddle.enable_static()\n")), "The file builds static programs"),
         ((("optimizer.step()", "x = optimizer.minimize(loss)")), "uses the result of optimizer.minimize()"),
@@ -378,7 +378,7 @@ def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None
     assert "clip.clip_(model.parameters())  # before every step" in site.suggestion
     change = ("        optimizer.step()", "        paddle.nn.clip.set_gradient_clip(clip, [model.weight])")
     _, site = sorted(ported(with_lines(PADDLE, change))[1], key=lambda site: "set_gradient_clip" not in site.name)
-    assert "clip.clip_(parameters)  # before every step, of [model.weight] only" in site.suggestion
+    assert "clip.clip_(parameters)  # before every step. Put only [model.weight] into parameters" in site.suggestion
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> No
 
 def test_a_check_warns_code_that_reads_gradients_after_the_step() -> None:
     for source in (PADDLE, KERAS):
-        assert any("gradients are clipped" in check for check in ported(source)[1][0].checks)
+        assert any("clips gradients in place" in check for check in ported(source)[1][0].checks)
 
 
 def test_a_check_explains_a_limit_of_none() -> None:
@@ -582,7 +582,10 @@ def test_a_step_takes_pytorchs_shape() -> None:
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),
         (("tape.gradient(loss, variables)", "[g for g in tape.gradient(loss, variables)]"), "a line or an expression"),
         (("    grads = [tf", "    more = tape.gradient(loss, x)\n    grads = [tf"), "are not in pairs"),
-        (("tf.GradientTape()", "tf.GradientTape(persistent=True)"), "A persistent tape may compute several"),
+        (
+            ("tf.GradientTape()", "tf.GradientTape(persistent=True)"),
+            "A persistent tape may compute gradients several times",
+        ),
         (("        loss = model(x)", "        loss = optimizer.get_scaled_loss(model(x))"), "The loss is scaled"),
         (
             ("import tensorflow as tf\n", "import tensorflow as tf\nimport horovod.tensorflow as hvd\nhvd.init()\n"),
@@ -609,7 +612,7 @@ def test_a_step_in_which_one_clip_stays_stays() -> None:
     )
     text, sites = ported(source)
     assert text == source
-    assert sites[0].reason == "Another clip of this step cannot be ported. Port both by hand."
+    assert sites[0].reason == "Another clip of this step cannot be ported. Port both clips by hand."
 
 
 def test_steps_of_one_optimizer_with_other_variables_stay() -> None:
@@ -668,7 +671,7 @@ def test_natives_take_no_axes() -> None:
     source = with_lines(TAPE, ("clip_by_norm(g, 1.0)", "clip_by_norm(g, 1.0, axes=0)"))
     text, (site,) = ported(source, native=True)
     assert text == source
-    assert "This clip passes axes=, which PyTorch's function does not take." in site.reason
+    assert "This clip passes axes=, which PyTorch's function does not accept." in site.reason
 
 
 def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:

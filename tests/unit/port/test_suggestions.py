@@ -95,7 +95,7 @@ def test_lightnings_lines_name_an_algorithm_that_is_not_in_the_call() -> None:
 
 CLIP = "optax.clip_by_global_norm(1.0)"
 FIRST = "import unified_clip.torch"
-UNKNOWN = "# only if no other transformation changes the gradients before this clip"
+UNKNOWN = "# write this only if no other transformation changes the gradients before this clip"
 LATER = "# optax applies other transformations before this clip: port them too, and clip their result"
 
 
@@ -125,7 +125,8 @@ def test_lines_for_optax_clip_gradients_only_if_optax_does(source: str, first_li
 def test_drop_in_lines_for_a_clip_of_updates_have_a_comment(source: str, is_late: bool) -> None:
     (site,) = ported(f"import optax\ntx = optax.chain({source})\n", "drop-in")[1]
     comment = (
-        "# other transformations come before this clip, so it clips their updates: move it first to clip gradients"
+        "# other transformations run before this clip, so it clips their results: "
+        "to clip gradients, move this clip first"
     )
     assert site.suggestion[:-2] == [comment] * is_late
 
@@ -139,7 +140,7 @@ def test_two_clips_at_the_start_of_a_chain_are_both_first() -> None:
 def test_lines_for_optax_name_the_parameters_that_it_selects(call: str) -> None:
     (site,) = ported(f"import optax\ntx = optax.{call}\n")[1]
     where = f"the parameters that optax.{call.partition('(')[0]} selects"
-    assert f"clip.clip_(parameters)  # before every step, of {where} only" in site.suggestion
+    assert f"clip.clip_(parameters)  # before every step. Put only {where} into parameters" in site.suggestion
 
 
 def test_an_optimizer_with_a_type_annotation_has_its_name() -> None:

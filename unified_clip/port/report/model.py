@@ -228,7 +228,7 @@ class Report(ReportModel):
 
     target: Target
     native: bool
-    """Whether clips become PyTorch's own functions (`--native`)."""
+    """Whether clips are replaced by PyTorch's own functions (`--native`)."""
 
     written: bool
     """Whether the files were changed."""

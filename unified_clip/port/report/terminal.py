@@ -71,7 +71,7 @@ def _lines(report: Report) -> Iterator[Line]:
 
 
 def _left(clips: Sequence[ReportedClip]) -> Iterator[Line]:
-    """Yield a line for each reason why clips are left unchanged. The line has the line numbers of these clips."""
+    """For each reason why clips are left unchanged, yield a line with the line numbers of these clips."""
     lines: dict[str, list[str]] = {}
     for clip in clips:
         if clip.verdict == "left":

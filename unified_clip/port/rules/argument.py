@@ -49,8 +49,8 @@ def leave_off(file: FileRewrite, clip: FoundClip) -> None:
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a limit of a Keras optimizer if its effect depends on the version of Keras.
 
-    Examples are a limit of 0 or less, and several limits in one call. Leave a limit of None unchanged. Flag any other
-    argument that clips if unified_clip does not support it.
+    Examples are a limit of 0 or less, several limits in one call, and clipnorm= of standalone Keras. Leave a limit of
+    None unchanged. Flag the argument of a function in the catalog if unified_clip does not support it.
     """
     assert isinstance(clip.node, cst.Arg)
     if file.module.code(clip.node.value) == "None":

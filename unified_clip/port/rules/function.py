@@ -19,6 +19,8 @@ MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradi
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
 
+ONE_BOUND = 'Only one bound is passed. Pass the other bound, too: min=-float("inf") or max=float("inf") has no effect.'
+
 ONLY_NAMED_FUNCTION = (
     "The function is not called here, and its replacement takes other arguments. Port the code that calls it by hand."
 )
@@ -46,7 +48,7 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
     elif clip.call is not None and function.name == "paddle.clip" and not _has_both_bounds(file.module, clip):
-        file.flag(clip, 'Only one bound is passed. Pass both: min=-float("inf") or max=float("inf") clips nothing.')
+        file.flag(clip, ONE_BOUND)
     elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
         file.flag(clip, ONLY_NAMED_FUNCTION)
 

@@ -130,11 +130,11 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
         raise UnsureError(f"The call does not pass the threshold as an argument of its own. {WITHOUT}")
     if others:
         names = ", ".join(f"{name}=" for name in sorted(others))
-        raise UnsureError(f"This clip passes {names}, which PyTorch's function does not take. {WITHOUT}")
+        raise UnsureError(f"This clip passes {names}, which PyTorch's function does not accept. {WITHOUT}")
     numbers = [module.number(limit) for limit in limits if limit is not None]
     if len(limits) == 2 and (numbers[0] is None or numbers[1:] not in ([], [-numbers[0]])):
         differ = "may differ" if None in numbers else "differ"
-        problem = f"PyTorch's clip_grad_value_ takes one bound for both signs, but the bounds of this clip {differ}"
+        problem = f"PyTorch's clip_grad_value_ accepts one bound for both signs, but the bounds of this clip {differ}"
         raise UnsureError(f"{problem}. {WITHOUT}")
     return limits[0]
 

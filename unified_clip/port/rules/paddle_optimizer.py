@@ -23,9 +23,12 @@ from .native_function import WriteClip
 from .paddle_class import is_class
 from .registry import RuleOrder, register
 
-NEED_CLIP = "Paddle excludes parameters with need_clip=False: set need_clip = False on PyTorch's parameters, too."
-EXCLUDE = "Paddle excludes parameters with need_clip=False: do not pass those to PyTorch's function."
-IN_PLACE = "After the step, gradients are clipped: check code that reads or accumulates them. Paddle may clip copies."
+NEED_CLIP = "If the old code has parameters with need_clip=False, set need_clip = False on PyTorch's parameters, too."
+EXCLUDE = "If the old code has parameters with need_clip=False, do not pass these parameters to PyTorch's function."
+IN_PLACE = (
+    "The new code clips gradients in place, and Paddle may clip copies. Check code that reads or accumulates gradients "
+    "after the step."
+)
 NEW_PARTS = ("add_sublayer", "add_parameter", "append", "extend", "insert")
 """Methods that can add parameters to a model."""
 

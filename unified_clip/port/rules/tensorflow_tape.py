@@ -28,7 +28,7 @@ ATTACH = (
     "optimizer.step()."
 )
 STEPS_ELSEWHERE = f"The training steps of this optimizer are not in this file. {ATTACH}"
-OTHER_CLIP = "Another clip of this step cannot be ported. Port both by hand."
+OTHER_CLIP = "Another clip of this step cannot be ported. Port both clips by hand."
 SEVERAL_LISTS = (
     "The optimizer updates other variables in another step, but PyTorch's optimizer updates all its parameters. Port "
     "both steps by hand, with an optimizer for each list of variables."
@@ -39,7 +39,10 @@ HARMLESS = {"iterations", "learning_rate", "lr", "variables", "weights", "get_we
 
 
 ONE_NUMBER = "The loss must be a single number: a tape adds up several numbers, but backward() rejects them."
-IN_PLACE = "After the step, gradients are clipped: check code that reads them. TensorFlow does not change them."
+IN_PLACE = (
+    "The new code clips gradients in place, but TensorFlow's optimizer does not change them. Check code that reads "
+    "gradients after the step."
+)
 OFF_WHEN_RUN = (
     "Keras 3 does not clip with a limit of 0 or None. With 0, the new code sets all gradients to 0, and with None, it "
     "raises an error: check that the limit is neither."

@@ -39,15 +39,22 @@ class BoundValue:
     element of an iterable, as in a loop."""
 
     node: cst.CSTNode | None = None
+    """The node that binds the value, such as an assignment or a loop. None if there is none, as for a parameter."""
 
 
 @dataclass(frozen=True)
 class Binding:
-    """All places where a file sets and reads one variable of a scope, or one attribute of self of a class."""
+    """All uses of one variable of a scope, or of one attribute of self of a class."""
 
     text: str
+    """The code of the variable or attribute, such as "self.clip"."""
+
     bounds: Sequence[BoundValue]
+    """The values that the file binds to it."""
+
     reads: Sequence[cst.CSTNode]
+    """The nodes at which the file reads it."""
+
     key: object = None
     """Identifies the variable. None for other expressions, and for a name that the file never binds."""
 
@@ -63,6 +70,7 @@ class Binding:
 
 
 UNBOUND = Binding("", (), ())
+"""Stands for a name that the file does not bind, or for an expression that is no variable."""
 
 
 class Module(SyntaxTree):

@@ -18,19 +18,20 @@ from .parameter_groups import may_have_groups
 from .static_programs import is_static
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does so."
+BY_HAND = "Clip before each optimizer.step(). With one parameter group, call ClipConfig(...).attach_to(optimizer)."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 SOMETHING_ELSE = (
-    "Port cannot see that line {2} assigns {1} to {0}. Create {1} there by its class, or give that value another name."
+    "Line {2} may assign something other than {1} to {0}. If the value is {1}, create it in this line by its class. "
+    "Otherwise, assign the value to another name."
 )
 CLIP, OPTIMIZER = "a clip of Paddle", "an optimizer of Paddle"
 UNKNOWN_VALUE = (
-    "Port cannot see every value of {0}: for example, one comes from an argument, a loop or a tuple. If the file shows "
-    f"this value elsewhere, assign it in a line {{0}} = ... {OTHERWISE}"
+    "Not every value of {0} is known: for example, one comes from an argument, a loop or a tuple. If the file creates "
+    f"this value, assign it in a line {{0}} = ... {OTHERWISE}"
 )
 NOT_ASSIGNED = (
-    "Port cannot find the optimizer that takes this clip. If one in this file takes it, write {}, and pass "
-    f"grad_clip=clip to the optimizer. {OTHERWISE}"
+    "The optimizer that gets this clip was not found. If it is in this file, write {}, and pass grad_clip=clip to the "
+    f"optimizer. {OTHERWISE}"
 )
 CLIPPING_METHODS = ("apply_gradients", "apply_optimize", "_apply_optimize")
 """Methods of an optimizer that clip, as step() does."""
@@ -121,7 +122,7 @@ class PaddleOptimizers:
                 continue
             for clip in source.clips:
                 self.why_not.setdefault(
-                    clip, (reasons or ["Another clip of this optimizer cannot be ported. Port both by hand."])[0]
+                    clip, (reasons or ["Another clip of this optimizer cannot be ported. Port both clips by hand."])[0]
                 )
         return complete if len(complete) == len(sources) else self._complete(complete)
 
@@ -186,7 +187,7 @@ class PaddleOptimizers:
         uses = list(self._uses(binding))
         if not uses:
             raise UnsureError(
-                f"No optimizer in this file takes {binding.text} as grad_clip=. If no other file uses {binding.text} "
+                f"No optimizer in this file gets {binding.text} as grad_clip=. If no other file uses {binding.text} "
                 f"either, it clips nothing: remove it. {OTHERWISE}"
             )
         return ClipSource(clips, binding, uses, may_be_none)
@@ -238,7 +239,7 @@ class PaddleOptimizers:
             return self._of_minimize(argument, call, call.func)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} takes the clip, and may not be an optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} gets the clip, and may not be an optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
@@ -252,7 +253,7 @@ class PaddleOptimizers:
             raise UnsureError("Other code is on the line of the optimizer. Give the optimizer a line of its own.")
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(
-                f"{binding.text} is global or nonlocal here, so port cannot find all its steps. If one function can "
+                f"{binding.text} is global or nonlocal here, so not all its steps can be found. If one function can "
                 f"create the optimizer and call its step(), write both there. {OTHERWISE}"
             )
         if binding.key not in self._by_binding:
@@ -266,10 +267,7 @@ class PaddleOptimizers:
         return any(item.name.value == target.value for item in items)
 
     def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """Return the optimizer of a call minimize(loss, grad_clip=clip).
-
-        UnsureError: the call cannot be rewritten.
-        """
+        """Return the optimizer of a call minimize(loss, grad_clip=clip). UnsureError: it cannot be rewritten."""
         line = self._module.position(call)[0]
         binding = self._module.binding(method.value)
         if binding.key is None:

@@ -16,8 +16,8 @@ from ..to_config import UnsureError
 from .applied_gradients import AppliedGradients
 
 GRAPH = (
-    "Port rewrites gradient() of a tape, but no other function that computes gradients. In PyTorch, write backward(), "
-    "clip and step() in the training loop."
+    "Only gradient() of a tape is rewritten, and no other function that computes gradients. In PyTorch, write "
+    "backward(), clip and step() in the training loop."
 )
 SCALED = ("get_scaled_loss", "get_unscaled_gradients", "scale_loss")
 NOT_TOGETHER = (
@@ -29,8 +29,8 @@ NOT_IN_PAIRS = (
     "gradients of several calls. In PyTorch, call torch.autograd.grad(loss, parameters) for each gradient()."
 )
 PERSISTENT = (
-    "A persistent tape may compute several gradients, which backward() would add up. If the tape computes one, remove "
-    "persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each in PyTorch."
+    "A persistent tape may compute gradients several times, and backward() would add them up. If gradient() is called "
+    "once, remove persistent=. Otherwise, call torch.autograd.grad(loss, parameters) for each gradient() in PyTorch."
 )
 DISTRIBUTED = ("tensorflow.distribute.", "tensorflow.compat.v1.distribute.")
 GRADIENT_METHODS = ("gradient", "compute_gradients", "get_gradients")
@@ -64,7 +64,7 @@ class StepRange:
     last: int
     step: TapeStep | None
     reason: str = ""
-    """The reason why the step cannot be ported, or '' if it can."""
+    """The reason why the step cannot be ported, or '' if it can be ported."""
 
 
 class TapeSteps:
