@@ -82,9 +82,10 @@ Adaptive: Any = Annotated[Union[tuple(map(_table, RULES))], Field(discriminator=
 
 
 def keeping_states(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method `_clip` of `Clipper` with a lock, so that no other thread replaces the current states.
+    """Decorate the method `_clip` of `Clipper` with a lock, so that another thread cannot replace the states meanwhile.
 
-    If the caller keeps the states, there is no lock. With several ranks, there is none, because ranks may be threads.
+    There is no lock if the caller passes `states`, or if no rule has a state. With gradients on several ranks, there is
+    no lock either, because the ranks may be threads that wait for each other.
     """
 
     @wraps(clip)
@@ -119,11 +120,11 @@ class AdaptiveStates:
         self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
-        """Return whether the states can use gradients that were collected in one pass. If not, collect them one by one.
+        """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs it.
 
-        A state with a number for each entry needs the entry of each gradient: its `places`.
-        gradients: The collected gradients. entries: The entries of the call, which are parameters with
-        `on_parameters`, else gradients.
+        Return False if these indices are unknown. The caller then has to collect the gradients one by one.
+        gradients: Gradients that were collected in one pass. entries: The entries of the call, which are parameters
+        with `on_parameters`, else gradients.
         """
         if not self.need_places:
             return True
@@ -142,7 +143,7 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of the group `name` for its next norm.
+        """Return the threshold of the group `name` for the next clip. '': the parameters in no group.
 
         The rule adagc has a threshold for each gradient, and agc has a threshold for each unit of a gradient.
         states: The current states. limit: The largest threshold. count: The number of gradients in the clip call,
@@ -170,12 +171,12 @@ class AdaptiveStates:
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
         """Return {group name: state} from the packed tensors, one for each state. A traced tensor stays packed.
 
-        ValueError: the tensors are the states of other adaptive rules.
+        ValueError: the tensors are states of other adaptive rules, or of rules with other settings.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
         if len(lengths) != len(self._rules) or not all(map(state.fits, self._rules.values(), lengths)):
             own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
-            problem = f"the optimizer's state was made by other adaptive rules than those of the configuration, {own}"
+            problem = f"the optimizer's state does not fit the adaptive rules of the configuration, {own}"
             if not count:
                 problem = f"the optimizer's state has no adaptive state, but the configuration has the rule {own}"
             elif not self._rules:

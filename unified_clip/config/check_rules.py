@@ -1,6 +1,4 @@
-"""The table `check` of a clip configuration: files in which `unified-clip config check` requires a clip, findings that
-it ignores, and formats that it cannot infer.
-"""
+"""The table `check` of a clip configuration, with the settings of `unified-clip config check`."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ class Ignore(ConfigModel):
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of these clips, where "none" is a clip that is off; default: with threshold, '
-        "the rule of this file",
+        description='the approved rule of these clips, where "none" is a clip that is off; default: any rule, or '
+        "with threshold, the rule of this file",
     )
     reason: Name = Field(description="why these files may clip in another way")
 
@@ -51,8 +49,8 @@ class CheckRules(ConfigModel):
     )
     nearest: list[Name] = Field(
         default=[],
-        description="files whose clips may differ in family or eps only, as with --nearest, which is for all files: "
-        f"{GLOB}",
+        description="files whose clips may differ from this configuration in family and eps; the option --nearest "
+        f"allows this in all files: {GLOB}",
     )
     off: list[Name] = Field(
         default=[],
@@ -61,8 +59,8 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description="files whose clips may do anything with a norm that is not finite: the key nonfinite is not "
-        f"compared there: {GLOB}",
+        description="files in which the key nonfinite is not compared, so that clips may have any effect on a norm "
+        f"that is not finite: {GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

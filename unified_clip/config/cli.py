@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def add_parsers(commands: Any) -> Any:
-    """Add `config import` and `config export` to the command line. Their modules are imported when a command runs.
+    """Add `config import` and `config export` to the command line.
 
-    Return the `config` object of argparse, to which the caller can add more `config` commands.
+    Return argparse's subparsers object of `config`, to which the caller can add more commands such as `config check`.
     """
     config = commands.add_parser(
         "config",
@@ -95,14 +95,15 @@ def _export(options: argparse.Namespace) -> int:
     if not notes and config.uses_default_family and to_trainer and not _fits_every_family(config):
         eps = FAMILIES[DEFAULT_FAMILY, "global_norm"].eps if config.eps is None else config.eps
         default = f"the default, {DEFAULT_FAMILY!r} (eps = {eps:g})"
-        notes = [f"{options.clip.name} sets no family. Exported with {default}. Set family to choose another."]
+        advice = "To choose another family, set the key family."
+        notes = [f"{options.clip.name} sets no family. Exported with {default}. {advice}"]
     _print_notes([*config.notes, *notes])
     print(text, end="")
     return 0
 
 
 def _fits_every_family(config: ClipConfig) -> bool:
-    """Return whether a configuration has the same effect with every family, such as with a threshold of inf."""
+    """Return whether the key family has no effect on a configuration, for example because the threshold is inf."""
     from .families import family_difference
     from .schema import FAMILIES
 

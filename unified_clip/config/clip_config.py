@@ -15,10 +15,11 @@ from .._core.distributed import DistributedSpec
 from .._core.types import Tensor
 from .._core.validation import warn
 from . import documents
-from .clipper import Clipper, OutcomeProperties
+from .clipper import Clipper
 from .documents import Document
 from .formats import convert, from_optimizer
 from .handles import integration, with_names
+from .outcome import OutcomeProperties
 from .schema import Settings
 from .validation import first_error, settings_data
 
@@ -97,7 +98,7 @@ class ClipConfig(OutcomeProperties, Settings):
             deep: Ignored: copies share nothing.
 
         Raises:
-            ConfigError: A value is not valid.
+            ConfigError: A key or a value is wrong.
         """
         return type(self)(**{**self.data(), **(update or {})})
 
@@ -123,7 +124,7 @@ class ClipConfig(OutcomeProperties, Settings):
             kind: "toml", "yaml" or "json".
 
         Raises:
-            ConfigError: The text is not of this kind, or a key is wrong. The message has the line and the key.
+            ConfigError: The kind is unknown, the text is not of this kind, or a key is wrong. The message has the line.
 
         Example:
             >>> from unified_clip import ClipConfig
@@ -191,8 +192,6 @@ class ClipConfig(OutcomeProperties, Settings):
         path = Path(path)
         path.write_text(self.dumps(documents.kind_of(path)), encoding="utf-8")
 
-    # -- trainers' own formats
-
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
         """Import a trainer's configuration. Notes for the user are in `provenance.notes`.
@@ -231,8 +230,6 @@ class ClipConfig(OutcomeProperties, Settings):
             warn(note)
         return text
 
-    # -- on any framework
-
     def clipper(
         self,
         names: Any = None,
@@ -248,8 +245,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             names: A model, its `named_parameters()`, a dict of name to parameter, or a list of names by position.
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
-                `clip_grad_norm_`.
+            process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of
+                the shards. docs/distributed.md describes them. All of these ranks have to clip.
 
         Raises:
             TypeError: names is none of these. Or, when the clipper clips: a gradient has no name, but patterns need it.
@@ -269,11 +266,12 @@ class ClipConfig(OutcomeProperties, Settings):
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None.
+        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
+        ranks share the gradients, all of them have to call.
 
         Args:
             grads: Gradients of any framework.
-            step: The step for a schedule: a whole number, or a tensor with one element. None: count calls.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
             parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
 
         Raises:
@@ -287,13 +285,15 @@ class ClipConfig(OutcomeProperties, Settings):
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
         """Clip gradients in place, or remove all if `nonfinite` skips the step. Return the total norm before clipping.
 
+        If ranks share the gradients, all of them have to call.
+
         Args:
             parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
-            step: The step for a schedule, from 0 on. None: count the calls.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
 
         Raises:
-            TypeError: An entry is no tensor with floating-point numbers, and not None. Or the configuration selects
-                parameters by name, and they have none. Or the adaptive rule agc gets no parameters.
+            TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
+                name, and one has no name. Or the adaptive rule agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
@@ -302,13 +302,16 @@ class ClipConfig(OutcomeProperties, Settings):
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
         """Clip the gradients of (parameter, gradient) tuples. Return the tuples with clipped gradients as a list.
 
+        If ranks share the gradients, all of them have to call.
+
         Args:
             params_grads: The tuples. A gradient may be None.
-            step: The step for a schedule, as when you call the configuration.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
 
         Raises:
-            TypeError: An entry is no tuple of a parameter and a gradient. Or the configuration selects parameters by
-                name, and they have none.
+            TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
+                one has no name.
+            ValueError: step is below 0, or is a tensor with several elements.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)
@@ -317,8 +320,6 @@ class ClipConfig(OutcomeProperties, Settings):
     def step(self) -> int:
         """Return the step of the next clip, counted from 0."""
         return self._clipper.step
-
-    # -- where optimizers clip
 
     def attach_to(
         self,
@@ -337,8 +338,8 @@ class ClipConfig(OutcomeProperties, Settings):
             names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need it
                 unless the optimizer was built from `named_parameters()`. On Keras a variable's name is its path, with
                 dots.
-            process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, as
-                for `clip_grad_norm_`.
+            process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, and
+                checks of the shards. docs/distributed.md describes them.
 
         Returns:
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and
@@ -348,7 +349,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: The optimizer is not of PyTorch or Keras, has no hooks, only calls other optimizers, or is of an
                 unsupported Keras version. Or it is of Keras, and an argument is for PyTorch only.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
-                selects parameters by name, and they have none.
+                selects parameters by name, and one has no name.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
         """
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
@@ -393,8 +394,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 updates (as after `pmean`), or the names of axes along which updates are sharded; see docs/jax.md.
 
         Raises:
-            TypeError: optimizer is not an `optax.GradientTransformation`. When used inside a graph: nonfinite is
-                "raise".
+            TypeError: optimizer is no `optax.GradientTransformation`. When used in a graph: nonfinite is "raise".
             ValueError: nonfinite is "skip", and there is no optimizer.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

@@ -33,7 +33,7 @@ STATE_VERSION = 1
 """The version of the data that `state_dict` returns."""
 
 WINDOW = 100
-"""`rate` is about the last WINDOW clips."""
+"""The number of clips that `rate` counts: the last ones."""
 
 
 class Clipper:
@@ -42,11 +42,11 @@ class Clipper:
     Args:
         settings: The configuration.
         names: Parameter names for patterns: a list of names by position, a dict of name to parameter, a model, or its
-            `named_parameters()`. None: the keys of dicts, the names in (name, gradient) tuples, or TensorFlow's and
-            Paddle's names of parameters.
+            `named_parameters()`. An integration may pass a function from a `Leaf` to its name. None: the keys of dicts,
+            the names in (name, gradient) tuples, or TensorFlow's and Paddle's names of parameters.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
-        spec: The declared process group and ownership of the gradients.
-        unmatched: The advice about a pattern that matches no name, if a call may have only some of the parameters. The
+        spec: The declared process group and ownership.
+        unmatched: Advice for the warning about a pattern that matches no name, if a call may lack parameters. The
             warning then waits for a call without new names. "": each call has all parameters.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
@@ -68,7 +68,7 @@ class Clipper:
         names = as_mapping(names)
         self.settings, self.details, self.spec = settings, details, spec
         self._arguments: dict[str, Any] = {"settings": settings, "names": names, "details": details, "spec": spec}
-        self._arguments["unmatched"] = unmatched
+        self._arguments |= {"unmatched": unmatched}
         self._resolve, self._selection = resolve, ParameterSelection(settings, names, unmatched)
         self.declare_names(all_names)
         self._parts = parts = settings.parts
@@ -85,7 +85,7 @@ class Clipper:
         self._recent: deque[ClipOutcome] = deque(maxlen=WINDOW)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the constructor's arguments and `state_dict()`, for a copy or a pickle, which has no last outcome."""
+        """Return the constructor's arguments and `state_dict()`. A copy or a pickle has no last outcome."""
         return {"arguments": self._arguments, "state": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` for an integration that keeps `step` and the packed states itself."""
+        """Return the data of `state_dict` with this step and these packed states, which an integration keeps itself."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -115,7 +115,7 @@ class Clipper:
         """Continue from `state`, which `state_dict` returned, here or on another framework.
 
         Raises:
-            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
+            ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
         """
         if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
             raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
@@ -129,16 +129,26 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Check patterns against these names of parameters, too. A call may have only some of the parameters."""
+        """Add names of parameters that a call may lack. A pattern that matches one of them causes no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
-
-    # -- clipping
 
     def __call__(self, grads: Any, *, step: Any = None, parameters: Any = None) -> Any:
         """Clip gradients in any container of tensors and None. Return the same kind of container.
 
-        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None.
+        Gradients that are not scaled are returned as the same objects. If the step is skipped, all results are None. If
+        ranks share the gradients, all of them have to call.
+
+        Args:
+            grads: Gradients of any framework.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
+            parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
+
+        Raises:
+            TypeError: An entry is no gradient. Or patterns need names, and a gradient has none. Or agc gets no
+                `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
+            ValueError: step is below 0, or is a tensor with several elements.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._call, self, grads, step, parameters)
 
@@ -189,7 +199,20 @@ class Clipper:
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip the gradients of parameters in place, like `clip_grad_norm_`. Return the total norm before clipping."""
+        """Clip gradients in place, or remove all if `nonfinite` skips the step. Return the total norm before clipping.
+
+        If ranks share the gradients, all of them have to call.
+
+        Args:
+            parameters: On PyTorch and Paddle, the parameters. On other frameworks, the gradients.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
+
+        Raises:
+            TypeError: An entry is neither None nor a floating-point tensor. Or patterns need names, and a parameter has
+                none. Or agc gets no parameters.
+            ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
+        """
         return entry.run(Clipper._clip_, self, parameters, step)
 
     def _clip_(self, parameters: Any, step: Any) -> Tensor:
@@ -215,7 +238,19 @@ class Clipper:
         return outcome.norm
 
     def pairs(self, params_grads: Iterable[Any], *, step: Any = None) -> param_grads.ParamGrads:
-        """Clip the gradients in (parameter, gradient) tuples. Return a list of tuples with the clipped gradients."""
+        """Clip the gradients in (parameter, gradient) tuples. Return a list of tuples with the clipped gradients.
+
+        If ranks share the gradients, all of them have to call.
+
+        Args:
+            params_grads: The tuples. A gradient may be None.
+            step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
+
+        Raises:
+            TypeError: An entry is no (parameter, gradient) tuple. Or patterns need names, and a parameter has none.
+            ValueError: step is below 0, or is a tensor with several elements.
+            NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
+        """
         return entry.run(Clipper._pairs, self, params_grads, step)
 
     def _pairs(self, params_grads: Iterable[Any], step: Any) -> param_grads.ParamGrads:
@@ -224,8 +259,6 @@ class Clipper:
         results, _ = self._clip_leaves(backend, leaves, resolve_step(backend, step, self._step), differentiable=False)
         pairs = [(leaf.parameter, result) for leaf, result in zip(leaves, results, strict=True)]
         return [(b, a) if index else (a, b) for index, (a, b) in zip(indices, pairs, strict=True)]
-
-    # -- outcomes
 
     @property
     def last(self) -> ClipOutcome:
@@ -239,7 +272,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of clips that changed a gradient, of those in the last 100 whose effect is known, or None."""
+        """The share of the last 100 clips that changed a gradient, without clips of unknown effect. None: no clip."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -254,12 +287,10 @@ class Clipper:
     def step(self, step: int) -> None:
         self._step = checked_step(step)
 
-    # -- implementation
-
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (list of all gradients, writer, range of each part in the list), or None if no list can be made."""
+        """Return (list of all gradients, writer, range of each part in the list). None: each one needs a `Leaf`."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -347,9 +378,9 @@ class Clipper:
             )
         if in_graph and states is None and current:
             raise TypeError(
-                "the threshold is adaptive, but a clip inside a compiled graph cannot keep its state. Attach the "
-                "configuration to the optimizer, which keeps the state, or use the functions of unified_clip.adaptive: "
-                "docs/adaptive.md lists the calls."
+                "the threshold is adaptive, but a clip inside a compiled graph cannot keep its state. Clip in the "
+                "optimizer, which keeps the state: attach_to(optimizer) or as_optax(optimizer). Or use the functions "
+                "of unified_clip.adaptive: docs/adaptive.md lists the calls."
             )
         names = [self._selection.name(leaf) or str(leaf.position) for leaf in gradients.leaves]
         dtypes = [{backend.dtype(gradients.values[index]) for index in group} for group, _ in parts]
@@ -367,34 +398,3 @@ class Clipper:
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state
-
-
-class OutcomeProperties:
-    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `_clipper`."""
-
-    _clipper: Clipper
-
-    @property
-    def last(self) -> ClipOutcome:
-        """The outcome of the last clip. NothingClippedError: there was none."""
-        return self._clipper.last
-
-    @property
-    def rate(self) -> float | None:
-        """The share of clips that changed a gradient, of those in the last 100 whose effect is known, or None."""
-        return self._clipper.rate
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
-
-        This waits until the device has computed the states.
-        """
-        return self._clipper.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`, which `state_dict` returned, here or on another framework.
-
-        Raises:
-            ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
-        """
-        self._clipper.load_state_dict(state)

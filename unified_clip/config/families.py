@@ -32,8 +32,9 @@ class FamilyDifference:
     """The difference between the results of two configurations that are equal except for `family` and `eps`."""
 
     relative: float
-    """The largest relative difference of the two unrounded coefficients, over all norms. This number itself is rounded
-    up to two digits. It is 0 only if the coefficients are the same."""
+    """The largest relative difference of the two coefficients before rounding, over all norms.
+
+    This number is rounded up to two significant digits. It is 0 only if the coefficients are the same."""
 
     differs_if_infinite: bool
     """Whether the results differ if the norm is infinite."""
@@ -84,7 +85,7 @@ def _eps_gap(pair: Pair) -> Decimal:
 
 
 def _largest_difference(pair: Pair) -> Decimal:
-    """Return the largest relative difference of the two rules' coefficients for any norm, rounded up to two digits.
+    """Return the largest relative difference of two rules' coefficients, rounded up to two significant digits.
 
     Return 0 if both rules have the same eps, or the threshold is always 0.
     """
@@ -127,8 +128,5 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number of 0 or more as a float. A number that is too small for a float becomes the smallest one above 0.
-
-    So only 0 becomes 0.0, which means that nothing differs.
-    """
+    """Return a number of 0 or more as a float. Only 0 becomes 0.0: a smaller number than any float is rounded up."""
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -14,7 +14,10 @@ from ..errors import ConfigError
 
 
 class ConfigModel(BaseModel):
-    """The base class of all tables of a configuration. Unknown keys, and numbers in quotes, are errors."""
+    """The base class of all tables of a configuration. Unknown keys, and values of another type, are errors.
+
+    A number in quotes is such a value, except "inf" and "-inf", which JSON needs.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -36,9 +39,11 @@ class ConfigModel(BaseModel):
     def _unchangeable(self, name: str) -> ConfigError:
         remedy = f"Copy the configuration with other values, as in clip.model_copy(update={{{name!r}: ...}})."
         if name == "step":
-            remedy = "Only a clipper has a step that you can set: clipper = clip.clipper()."
+            remedy = "Only a clipper has a step that you can set: clipper = clip.clipper(), then clipper.step = 10."
         elif name not in type(self).model_fields:
-            remedy = f"It is not one of the settings: {', '.join(type(self).model_fields)}."
+            remedy = f"There is no such setting. The settings are {', '.join(type(self).model_fields)}."
+        elif "groups" not in type(self).model_fields:  # a table inside a configuration, such as a group
+            remedy = "Make a new configuration by ClipConfig(...), and pass the new value there."
         return ConfigError(f"{type(self).__name__}: {name} cannot be changed. {remedy}")
 
 
@@ -53,12 +58,12 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 def _number(value: Any) -> float:
     """Return a number as a float. Also accept NumPy's scalars, and the texts "inf" and "-inf", which JSON needs.
 
-    ValueError: the value is no number, or too large for a float. The message has the remedy.
+    ValueError: the value is no number, or too large for a float. The message is only the remedy.
     """
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError("write it without quotes" if _reads_as_number(value) else "give a number")
+        raise ValueError("write it as a number, without quotes" if _reads_as_number(value) else "give a number")
     try:
         return float(value)
     except OverflowError:
@@ -82,8 +87,8 @@ def _number_field(
 ) -> Any:
     """Return a pydantic type for the numbers for which `accepts` returns True.
 
-    remedy: The text of the error for other numbers. strings: Texts that the JSON Schema also allows, such as "inf",
-    because JSON has no infinities. schema: More keys of the JSON Schema.
+    remedy: The message of the error for other numbers, such as "give a number above 0". strings: Texts that the JSON
+    Schema also allows, such as "inf", because JSON has no infinities. schema: More keys of the JSON Schema.
     """
 
     def checked(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Make the clips of optimizers, by the modules of `unified_clip.integrations`."""
+"""Import the modules of `unified_clip.integrations` that make optimizers clip, and use their functions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .selection import names_in
 
 
 def integration(module: str) -> Any:
-    """Return a module of `unified_clip.integrations`. This imports its framework."""
+    """Import a module of `unified_clip.integrations`, and with it the module's framework. Return the module."""
     return importlib.import_module(f"unified_clip.integrations.{module}")
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Return the clip of an optimizer that `make(names)` makes. It checks patterns against all names of the model.
+    """Return `make(names)`, an object that makes an optimizer clip. Its patterns are checked against all of `names`.
 
-    The optimizer may have only some of the model's parameters.
-    names: As for `Clipper`, or a layer of Keras.
+    The optimizer may have only some of these parameters.
+    names: A model, its `named_parameters()`, a dict of name to parameter, a model or layer of Keras, or None.
     """
     names = as_mapping(names)
     handle = make(names)

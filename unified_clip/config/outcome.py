@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -35,15 +35,15 @@ class GroupOutcome(NamedTuple):
 
     rule: str
     threshold: float | None
-    """The threshold at this step, or c for bounds of -c and c. None for the rule `none`, for other bounds, for adaptive
-    thresholds of tensors, and for a schedule if the step is a tensor of a graph."""
+    """The threshold at this step, or c for bounds of -c and c. None for the rule `none`, for other bounds, for the
+    adaptive rules adagc and agc, and for a schedule if the step is a tensor of a compiled graph."""
 
     norm: float | None
     """The total norm of the group before the clip. None for the rule `value`, and for `norm`, which measures each
     gradient."""
 
     coef: float | None
-    """The clip coefficient; for `norm` the smallest one. None for the rule `value`, and for a skipped step."""
+    """The clip coefficient. For the rule `norm`, the smallest one. None for the rule `value` or a skipped step."""
 
     clipped: bool | None
     """Whether a gradient changed. None if it is unknown, as for bounds other than -c and c, and for a skipped step."""
@@ -53,9 +53,9 @@ class GroupOutcome(NamedTuple):
 
 
 class ClipOutcome:
-    """The outcome of one clip. `print` shows it in one line. Reading the first number waits for the device.
+    """The outcome of one clip. `print(outcome)` prints it in one line. Reading the first number waits for the device.
 
-    After a clip inside a compiled graph, reading a number raises RuntimeError.
+    RuntimeError: a number is read after a clip inside a compiled graph.
     """
 
     def __init__(
@@ -216,6 +216,41 @@ class ClipOutcome:
         return True if greatest > max(bounds) else None
 
 
+class OutcomeProperties:
+    """Adds `last`, `rate`, `state_dict` and `load_state_dict` to a class whose objects have a `_clipper`."""
+
+    _clipper: Any
+    """A `Clipper`."""
+
+    @property
+    def last(self) -> ClipOutcome:
+        """The outcome of the last clip. NothingClippedError: there was none."""
+        outcome: ClipOutcome = self._clipper.last
+        return outcome
+
+    @property
+    def rate(self) -> float | None:
+        """The share of the last 100 clips that changed a gradient, without clips of unknown effect. None: no clip."""
+        rate: float | None = self._clipper.rate
+        return rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
+
+        This waits until the device has computed the states.
+        """
+        state: dict[str, Any] = self._clipper.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, which `state_dict` returned, here or on another framework.
+
+        Raises:
+            ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
+        """
+        self._clipper.load_state_dict(state)
+
+
 def in_words(
     norm: float | None,
     norm_clipped: float | None,
@@ -247,9 +282,9 @@ def _smallest(coefs: Sequence[float]) -> float:
 
 
 def _limit(part: ClipRule) -> float | None:
-    """Return the threshold of a rule, or the magnitude of symmetric bounds.
+    """Return the threshold of a rule, or c for bounds of -c and c.
 
-    Return None for other bounds, and for a threshold that depends on a tensor or on norms.
+    Return None for other bounds, for an adaptive threshold, and for a threshold that a compiled graph computes.
     """
     if part.bounds is not None:
         return part.bounds[1] if part.bounds[0] == -part.bounds[1] else None
@@ -323,8 +358,8 @@ class _DeferredNumbers:
         if self._in_graph:
             raise RuntimeError(
                 "this clip was part of a compiled graph, so its numbers are unknown here. Clip outside the graph, or "
-                "return the result of clip_, the norm, from the graph. Or use the integration with the optimizer, "
-                "whose state keeps the numbers."
+                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) of Keras or "
+                "as_optax(optimizer), which keep the numbers."
             )
         late = {
             index: value for indices, later in self._later for index, value in zip(indices, later.values(), strict=True)

@@ -1,6 +1,6 @@
 """The schema of a clip configuration, version 1.
 
-python -m unified_clip.config.schema > docs/clip_config.schema.json
+To write the JSON Schema, type `python -m unified_clip.config.schema > docs/clip_config.schema.json`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Clipping(ConfigModel):
     """A clip rule with its threshold or bounds, norm and eps."""
 
     rule: Rule = Field(
-        description="the rule: none only measures, value clips each element, norm each tensor by its own norm, and "
-        "global_norm all tensors by one norm"
+        description="the rule: none only measures, value clips each element, norm clips each tensor by its own norm, "
+        "and global_norm clips all tensors by their total norm"
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
@@ -56,8 +56,8 @@ class Clipping(ConfigModel):
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
-        description="the framework whose rule applies. Families differ in eps (1e-6 of PyTorch, 0 of the others) and "
-        "in gradients whose norm is infinite; default: pytorch",
+        description="the framework whose rule applies. Families differ in eps (1e-6 for PyTorch, 0 for the others) and "
+        "in the result if the norm is infinite; default: pytorch",
     )
     eps: Finite | None = Field(
         default=None, description="the number that is added to the norm; default: that of the family"
@@ -89,17 +89,17 @@ class Clipping(ConfigModel):
         if self.rule == "none" and (bounds or "threshold" in keys):
             raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove it.")
         if self.rule != "value" and bounds:
-            remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Give threshold instead."
+            remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Set threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
         wanted = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
         if self.adaptive is not None and self.rule != wanted:
             raise ValueError(
-                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {wanted!r} only. Set rule = "
+                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {wanted!r} only. Set rule to "
                 f"{wanted!r}, or remove adaptive."
             )
         if wanted == "norm" and self.norm_type not in (None, 2.0):
             own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
-            raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type = 2.")
+            raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type to 2.")
         if bounds and "threshold" in keys:
             raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
@@ -113,7 +113,7 @@ class Clipping(ConfigModel):
 
     @property
     def has_own_eps(self) -> bool:
-        """Return whether eps is set and differs from the family's. Return False for the rules "none" and "value"."""
+        """Return whether eps is set, and differs from the eps of the family. False for the rules "none" and "value"."""
         family = FAMILIES.get((self.family or DEFAULT_FAMILY, self.rule))
         return self.eps is not None and family is not None and self.eps != family.eps
 
@@ -125,8 +125,8 @@ class Clipping(ConfigModel):
     def as_clip_rule(self, threshold: Any) -> ClipRule:
         """Return the rule as a `ClipRule`, as the functions of `_core` need it.
 
-        The rule "none" becomes a global norm without a threshold. For "value", a threshold of c becomes the bounds -c
-        and c.
+        The rule "none" becomes a global norm without a threshold. For "value", a number c as the threshold becomes the
+        bounds -c and c.
         threshold: The threshold at the current step: a number, or an object that computes it later.
         """
         if self.rule == "value":
@@ -174,8 +174,8 @@ class Settings(Clipping):
     version: Literal[1] = Field(default=1, description="the version of this schema")
     nonfinite: Nonfinite = Field(
         default="family",
-        description="if the total norm is NaN or infinite: do as the family does, raise an error, skip the step, or "
-        "make all gradients zero",
+        description="if the total norm is NaN or infinite: family applies the rule of the family, raise raises an "
+        "error, skip skips the step, and zero makes all gradients 0",
     )
     include: Patterns = Field(
         default=["*"], description="patterns of the names of parameters that are clipped. Groups select from these"
@@ -214,7 +214,7 @@ class Settings(Clipping):
             if part.rule != "none" and part.threshold is None and part.min is None and part.adaptive is None:
                 place = f"group {part.name!r}: " if isinstance(part, Group) else ""
                 keys: list[str | int] = ["groups", index - 1] if place else ["rule"]
-                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold, such as threshold = 1.0.")
+                raise located_error(keys, f"{place}rule = {part.rule!r} needs a threshold. Set threshold, such as 1.0.")
         names = [group.name for group in self.groups]
         for index, name in enumerate(names):
             if name in names[:index]:
@@ -272,7 +272,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for two configurations with the same effect, up to `not_finite`.
+        """A tuple that is equal for two configurations with the same effect. `not_finite` does not count.
 
         The last entry has the rule of each part.
         """

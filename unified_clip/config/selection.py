@@ -1,4 +1,4 @@
-"""Assign each gradient to a part of a configuration, by its parameter's name: to a group, or to no group."""
+"""Select the group of a configuration that applies to each gradient, by the name of the gradient's parameter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class ParameterSelection:
     """Assigns gradients to the parts of a configuration. Each group is a part. The last part is for all parameters that
     are in no group. The configuration's own `include` and `exclude` apply to groups, too.
 
-    names, unmatched: As for `Clipper`.
+    names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or a function
+    from a `Leaf` to its name. None: the framework's names.
+    unmatched: Advice for the warning about a pattern that matches no name, if a call may lack parameters. The warning
+    then waits for a call without new names. '': each call has all parameters.
     """
 
     def __init__(self, settings: Settings, names: Any, unmatched: str = "") -> None:
@@ -37,7 +40,7 @@ class ParameterSelection:
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
-        """Check the patterns against these names, too. A call may have only some of the parameters."""
+        """Add names of parameters that a call may lack. A pattern that matches one of them causes no warning."""
         self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:
@@ -47,8 +50,8 @@ class ParameterSelection:
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
-        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. A call with
-        gradients warns about patterns that match no name (see `_check`).
+        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. Patterns
+        that match no name cause a warning (see `_check`).
 
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """
@@ -63,7 +66,7 @@ class ParameterSelection:
         """Return the list of parameters of each part, and at the end the list of the excluded parameters.
 
         Return None if `parameters` is neither a dict by name nor a list of (name, parameter) tuples. A parameter with
-        several names has the first one. This checks the patterns, as `group_leaves` does.
+        several names has the first one. Patterns that match no name cause a warning (see `_check`).
         """
         named = list(parameters.items()) if type(parameters) is dict else parameters
         if type(named) is not list or not all(
@@ -82,7 +85,10 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of indices of each part, in a list of gradients in the order of `group_leaves`."""
+        """Return the range of indices of each part in `gradients`, which are in the order of `group_leaves`.
+
+        TypeError: the configuration selects parameters by name, and a gradient has none.
+        """
         if not self._uses_names:
             return [range(len(gradients.values))]
         counts = Counter(self._part(leaf) for leaf in gradients.leaves)
@@ -141,7 +147,7 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Warn as `_check` does, without waiting for another call."""
+        """Warn about patterns that match no known name, and groups without parameters, unless this was done before."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -171,7 +177,10 @@ class ParameterSelection:
 
 
 def names_in(names: Any) -> list[str]:
-    """Return the names of all parameters in the user's `names`, as for `Clipper`. [] if there are none."""
+    """Return the names in a model, its `named_parameters()`, a dict of name to parameter, or a list of names.
+
+    None gives [].
+    """
     names = as_mapping(names)
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
@@ -179,7 +188,10 @@ def names_in(names: Any) -> list[str]:
 
 
 def copied_names(names: Any, memo: Mapping[int, Any]) -> Any:
-    """Return `names` for a deep copy: with the copied model or parameters if they are in `memo`, else with the same."""
+    """Return `names`, a model or a dict of parameters, for a deep copy.
+
+    A model or parameter that was copied already is replaced by its copy in `memo`, the dict of `copy.deepcopy`.
+    """
     if isinstance(names, Mapping):
         return {name: memo.get(id(parameter), parameter) for name, parameter in names.items()}
     return memo.get(id(names), names)

@@ -20,9 +20,9 @@ TYPES = {
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "dict_type": "a table",
+    "model_type": "a table of keys and values",
+    "model_attributes_type": "a table of keys and values",
+    "dict_type": "a table of keys and values",
 }
 """The expected type in words, by pydantic's name of the error. If a value may have several types, pydantic reports an
 error for each type."""
@@ -92,6 +92,8 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     error = _closest(errors)
     kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
     value = f"it is {format_value(content)}"
+    if error["loc"][-1:] == ("[key]",) and kind == "string_type":  # a key of a table such as check.formats
+        return [*keys[:-1], str(keys[-1])], f"the key {content!r} is not a string. Write it in quotes."
     if kind in TYPES:
         expected = list(dict.fromkeys(TYPES[entry["type"]] for entry in errors if entry["type"] in TYPES))
         if "a number" in expected and "a whole number" in expected:
@@ -144,9 +146,9 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name, with the closest known name, or else with all known names, if any.
+    """Return a message about an unknown name. It suggests the closest of the `known` names, or else all of them.
 
-    kind: The kind of thing that has the name, such as "key".
+    kind: A word for what has the name, such as "key".
     """
     close = difflib.get_close_matches(name, known, n=1)
     names = f"Use one of {', '.join(known)}." if known else "Remove it."

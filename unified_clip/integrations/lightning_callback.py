@@ -15,7 +15,8 @@ from .. import monitor
 from .._core import validation
 from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
-from ..config.clipper import Clipper, OutcomeProperties
+from ..config.clipper import Clipper
+from ..config.outcome import OutcomeProperties
 from . import torch_scaling
 from .torch_engines import TWO_CALLBACKS, check_engine
 from .torch_optimizers import check_not_attached

@@ -13,7 +13,8 @@ from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
 from .._core.types import Leaf
-from ..config.clipper import Clipper, OutcomeProperties
+from ..config.clipper import Clipper
+from ..config.outcome import OutcomeProperties
 from ..config.schema import Settings
 from ..recording.clip_event import Namer
 from .names import checked_names
@@ -26,6 +27,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
 
     Each group has its own norm.
     """
+
+    _clipper: Clipper
 
     def __init__(self, settings: Settings, names: Any = None) -> None:
         if settings.needs_places and names is None:

@@ -16,7 +16,8 @@ from .._core import validation
 from .._core.distributed import INFERRED, DistributedSpec
 from .._core.types import Leaf
 from ..config.clip_config import ClipConfig
-from ..config.clipper import OutcomeProperties
+from ..config.clipper import Clipper
+from ..config.outcome import OutcomeProperties
 from ..recording.clip_event import make_namer
 from . import torch_scaling
 from .names import checked_names
@@ -60,6 +61,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold. Attach before you load
     it, which restores both. A copy of the handle has the configuration and the state, and is not attached.
     """
+
+    _clipper: Clipper
 
     def __init__(self, config: ClipConfig, optimizer: torch.optim.Optimizer, names: Any, spec: DistributedSpec) -> None:
         self._begin(config, spec)

@@ -15,7 +15,7 @@ from .. import monitor
 from .._core import validation
 from .._core.distributed import DistributedSpec
 from ..config.clip_config import ClipConfig
-from ..config.clipper import OutcomeProperties
+from ..config.outcome import OutcomeProperties
 from . import torch_scaling
 from .steps import NO_STATE
 from .torch_engines import TWO_CALLBACKS, check_engine

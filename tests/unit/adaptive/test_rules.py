@@ -298,7 +298,7 @@ def test_explain_says_that_the_threshold_adapts() -> None:
     rule, _, last = explain(adaptive_config, "clip.toml").sentences
     assert "c = the threshold that EmaRatio(ratio=2.0, alpha=0.97, warmup_steps=25) computes from earlier" in rule
     assert "norms, at most 2." in rule
-    assert last == "The threshold adapts to earlier norms. The examples are the first norms of a run."
+    assert last == "The threshold adapts to earlier norms. Each example is clipped as the first step of a run."
     same = compare(adaptive_config, ClipConfig(rule="global_norm", threshold=2.0), ["a", "b"])
     assert not same.same
     assert same.verdict == "The results are identical, but the configurations differ."

@@ -174,6 +174,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("yaml", "rule: norm\nthreshold: !!int x", "clip.yaml, line 2: cannot read this value: invalid literal"),
         ("yaml", "rule: norm\nthreshold: 2001-99-99", "clip.yaml, line 2: cannot read this value: month must be"),
         ("yaml", "rule: norm\n? [a]\n: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
+        ("yaml", "rule: none\ncheck: {formats: {1: hf}}", "the key 1 is not a string. Write it in quotes"),
         ("yaml", "rule: norm\n{a: 1}: 1", "clip.yaml, line 2: a key is a list or a table. Give a string"),
         ("yaml", "rule: norm\n1: 2", "clip.yaml, line 2, 1: the key 1 is not a string. Use one of rule, threshold"),
         ("yaml", "rule: norm\nthreshold: 1:30", "line 2, threshold: it is '1:30'. Give a number"),
@@ -385,9 +386,13 @@ def test_settings_cannot_be_changed() -> None:
     copied = r"\. Copy the configuration with other values, as in clip\.model_copy\(update=\{'threshold': \.\.\.\}\)\.$"
     for place, name, end in (
         (clip, "threshold", copied),
-        (clip.groups[0], "threshold", copied),
-        (clip, "step", r"\. Only a clipper has a step that you can set: clipper = clip\.clipper\(\)\.$"),
-        (clip, "treshold", r"\. It is not one of the settings: rule, threshold, .*\.$"),
+        (
+            clip.groups[0],
+            "threshold",
+            r"\. Make a new configuration by ClipConfig\(\.\.\.\), and pass the new value there\.$",
+        ),
+        (clip, "step", r"\. Only a clipper has a step that you can set: .* then clipper\.step = 10\.$"),
+        (clip, "treshold", r"\. There is no such setting\. The settings are rule, threshold, .*\.$"),
     ):
         for change in (lambda place, name: setattr(place, name, 5), delattr):
             with pytest.raises(ConfigError, match=rf"^(ClipConfig|Group): {name} cannot be changed{end}"):

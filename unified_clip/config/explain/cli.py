@@ -125,7 +125,7 @@ def _read_gradients(path: Path) -> Gradients:
     except (UnreadableError, LimitError) as error:
         raise UnreadableError(f"{path}: cannot read gradients: {error}.", error.code) from None
     except OSError as error:
-        advice = "Check its path and permissions."
+        advice = "Check the path and its permissions."
         raise UnreadableError(f"{path}: cannot read gradients: {error.strerror}. {advice}") from None
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
         raise UnreadableError(f"{path}: cannot read gradients: {error}. Pass a file that numpy.savez wrote.") from None

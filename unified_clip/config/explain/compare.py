@@ -21,7 +21,7 @@ from .examples import Array, Example, Gradients
 Outcome = Literal["clipped", "unchanged", "skipped", "raises"]
 SAME = "Both configurations have the same effect."
 NOT_FINITE = "a step whose norm is not finite"
-"""The aspect of a trainer that does not always clip such a step by its rule."""
+"""The label of a difference: what the trainers of imported files do with such a step, instead of a clip by the rule."""
 
 OUTCOMES = {"skipped": "skips the step", "raises": "raises an error"}
 
@@ -31,6 +31,8 @@ class ExampleResult:
     """The effect of a configuration on an example: the outcome, norms, coefficient and results."""
 
     of: str
+    """The description of the example, such as "gradients of norm 13"."""
+
     outcome: Outcome
     norm: float
     """The total norm before the clip. Excluded gradients do not count."""
@@ -40,10 +42,10 @@ class ExampleResult:
     raised."""
 
     norm_clipped: float | None
-    """The 2-norm of all results, including the excluded gradients, rounded to the dtype that norms have."""
+    """The 2-norm of all results, including the excluded gradients. Rounded to float32 unless a gradient is float64."""
 
     results: dict[str, list[float]] | None
-    """The first elements of the first gradients, after the clip."""
+    """The first three elements of the first three gradients, after the clip."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Compared:
     """The effects of two configurations on the same example, and how much they differ."""
 
     of: str
+    """The description of the example, such as "gradients of norm 13"."""
+
     a: ExampleResult
     b: ExampleResult
     distance: float
@@ -95,7 +99,7 @@ class Comparison:
 
     @property
     def summary(self) -> str:
-        """The comparison in one line: the effects on each example, or SAME if `same` is true.
+        """The comparison in one line: the effects on each example, or the sentence SAME if `same` is true.
 
         If the results of all examples are identical, the line also has the settings that differ.
         """
@@ -109,7 +113,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence: SAME if `same` is true, else the number of examples whose results differ."""
+        """The result in a sentence: whether the configurations differ, and in how many examples the results do."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)
@@ -137,6 +141,8 @@ def compare(
 
     The gradients are clipped at `step`, and at other steps where two schedules may differ.
     names: The names of the two configurations in the output.
+
+    TypeError, ValueError: a configuration cannot clip these gradients, such as complex ones by value.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]

@@ -29,10 +29,10 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
     rest, last = rule(settings, threshold), settings.not_finite or nonfinite(settings)
     ends = [] if rest.endswith(last) else [last]  # for the rule `value`, both are about NaN
     if settings.is_adaptive:
-        ends.append("The threshold adapts to earlier norms. The examples are the first norms of a run.")
+        ends.append("The threshold adapts to earlier norms. Each example is clipped as the first step of a run.")
     ends += warm_up(settings)
     if settings.needs_parameters:
-        ends.append("The parameters of the examples are 1.")
+        ends.append("In the examples, all elements of parameters are 1.")
     if settings.include == ["*"] and not settings.exclude:
         return [*groups, f"All other parameters: {rest}" if groups else rest, *ends]
     named = f"Parameters named {listed(settings.include, settings.exclude)}"
