@@ -1,7 +1,7 @@
 """Gradient clipping with the same semantics on PyTorch, TensorFlow, Paddle, JAX, MLX and NumPy.
 
-The names here accept the tensors of any framework, and import no framework on their own. `unified_clip.torch`,
-`.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same names for one framework.
+The functions here accept the tensors of any framework, and import only the framework of the tensors.
+`unified_clip.torch`, `.tensorflow`, `.paddle`, `.jax`, `.mlx` and `.numpy` have the same functions for one framework.
 """
 
 import importlib
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from .suggest import suggest_threshold as suggest_threshold
 
 _LATER = {"ClipConfig": "config.clip_config", "suggest_threshold": "suggest"}
-"""The module of each name that needs the extra `config`. `__all__` lacks these names, so that `import *` works."""
+"""The module of each name that needs the extra `config`. `__all__` lacks these names, so that `from unified_clip import
+*` works without the extra.
+"""
 
 
 def __dir__() -> list[str]:
@@ -62,14 +64,16 @@ def __getattr__(name: str) -> Any:
 
 
 def native_available(in_graphs_of: str | None = None) -> bool:
-    """Return whether the compiled kernels are in use: on the host path, or in the graphs of a framework on a CPU.
+    """Return whether the compiled kernels are in use: in eager calls on a CPU, or in a framework's compiled graphs on a
+    CPU.
 
-    Without them, NumPy computes the same bits on the host path, more slowly. In graphs the framework's own operations
-    compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs. Graphs of Paddle's `to_static`
-    use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
+    Without compiled kernels, NumPy computes the same bits in eager calls, more slowly. In graphs, the framework's
+    operations then compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs. Graphs of
+    Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
 
     Args:
-        in_graphs_of: "torch", "tensorflow" or another framework, which is imported. None asks about the host path.
+        in_graphs_of: The framework whose graphs are meant: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy".
+            The call imports the framework. None: eager calls.
 
     Raises:
         ValueError: There is no such framework.

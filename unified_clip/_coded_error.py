@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class CodedError(Exception):
-    """An error with a code, which stands for a kind of problem. `_command/errors.toml` explains each code.
+    """An error with a code. `_command/errors.toml` has the explanation of each code.
 
-    A subclass declares the code of its errors: `class PortError(CodedError, code="UC401")`. An error of another kind
-    gets its code when it is raised: `PortError(message, "UC402")`.
+    A subclass declares the code of its errors: `class PortError(CodedError, code="UC401")`. `PortError(message,
+    "UC402")` makes an error with another code.
     """
 
     code: str
@@ -26,4 +26,4 @@ class CodedError(Exception):
 
 
 class UsageError(CodedError, code="UC202"):
-    """Options of a command do not go together, or the command line has another error."""
+    """A command line is wrong: for example, an option is unknown, or two options exclude each other."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.compiled"}
-"""For each module of a compiler, the module of unified_clip whose function `register` registers `entry.run`."""
+"""By module of a compiler: the module of unified_clip whose function `register` registers `entry.run` with it."""
 
 
 class CompilerImport:

@@ -22,7 +22,7 @@ ADAPTERS = {
     "numpy": "numpy",
 }
 """The name of the backend for tensors of a type, by the package that defines the type or one of its base classes. To
-add a framework, add a line."""
+add a framework, add an entry."""
 
 
 def resolve(argument: Any) -> tuple[Backend, Any]:
@@ -42,7 +42,7 @@ def resolve(argument: Any) -> tuple[Backend, Any]:
 
 
 DISPATCHED = Resolver(resolve)
-"""The argument that functions of `unified_clip` pass instead of a backend: it finds the backend of their tensors."""
+"""The argument of functions that accept any framework, in place of a backend."""
 
 
 class _Peeked(Iterator[Any]):
@@ -92,7 +92,7 @@ def adapter_of(kind: type) -> str | None:
 
 
 def backend_of(tensor: Any) -> Backend:
-    """Return the backend of a tensor, or NumPy's for other values.
+    """Return the backend of a tensor, or NumPy's backend for any other value.
 
     `torch.compile` can trace a call if an earlier call had a tensor of the same type.
     """
@@ -103,9 +103,7 @@ containers.framework_of = adapter_of
 
 
 def _peeked(value: Any) -> Any:
-    """Return a value with each iterator in it replaced by a `_Peeked`. Return the value itself if it contains no
-    iterator.
-    """
+    """Return a value with each iterator in it replaced by a `_Peeked`. Without an iterator, return the value itself."""
     if adapter_of(type(value)) is not None or isinstance(value, str | bytes):
         return value
     if isinstance(value, Iterator):
@@ -122,7 +120,7 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """Yield the name of the backend of each tensor in a container. The tensors themselves are not read."""
+    """Yield the name of the backend of each tensor in a container. Skip iterators. Do not read the tensors."""
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

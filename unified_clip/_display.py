@@ -1,8 +1,7 @@
 """Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
-A name may contain an escape sequence for the terminal. It may be a log command of a CI system, or contain a line break
-and such a command. A character may reverse the text around it. With an invisible one, two names look alike. Each output
-calls `safe` once, on everything that it is about to write.
+Such text may contain escape sequences of the terminal, log commands of a CI system, and invisible characters. Each
+command calls `safe` once, on all its output.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ LAYOUT = "\n\t"
 def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
     r"""Return text with control and invisible characters escaped, such as `\x1b` for ESC.
 
-    In text of one line, the beginnings of log commands are escaped, too. In dicts, lists and tuples, each text is
-    escaped. A tuple becomes a list. Other values stay unchanged.
+    In dicts, lists and tuples, each text is escaped. A tuple becomes a list. Other values stay unchanged.
 
-    keep: Control characters that stay unchanged, such as line breaks. '' for text of one line.
-    code: Keys of dicts whose values are source code, which keeps its line breaks and tabs.
+    keep: Control characters that stay unchanged, such as line breaks. With '', the beginnings of log commands are
+    escaped, too.
+    code: Keys of dicts whose values are source code. Line breaks and tabs in these values stay unchanged.
 
     Example:
         >>> print(safe("a\x1b[2J[ab]"))
@@ -60,7 +59,7 @@ def annotation(level: str, message: str, **properties: object) -> str:
     r"""Return an annotation for the log of GitHub Actions, which shows it at a pull request.
 
     level: error, warning or notice.
-    properties: The place and the title of the annotation: `file`, `line`, `col` and `title`.
+    properties: The `file`, `line`, `col` and `title` of the annotation.
 
     Example:
         >>> print(annotation("error", "100 %\nwrong", file="a,b.py", line=3))
@@ -79,14 +78,14 @@ def _in_property(text: str) -> str:
 
 
 def cell(text: str, style: str = "") -> Text:
-    """Return text for a table or a line on the terminal. rich prints it as it is, without markup or emoji."""
+    """Return text for rich, escaped by `safe`. rich prints it without interpreting markup or emoji codes."""
     from rich.text import Text
 
     return Text(safe(text), style)
 
 
 def complain(message: str) -> None:
-    """Print a note on standard error."""
+    """Print a message on standard error, without an error code."""
     _print(f"unified-clip: {safe(message)}")
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 PACKAGE_PARENT = Path(__file__).parents[1]
 CLONE = "path/to/unified_clip"
-"""The placeholder for a clone whose path is unknown."""
+"""The placeholder for the path of a clone."""
 
 
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
     The package is not on the package index, so the command names the clone, repository or archive that it was installed
-    from (`direct_url.json`, PEP 610). Where that is unknown or gone, a note in parentheses explains the placeholder.
+    from (`direct_url.json`, PEP 610). If that is unknown or no longer exists, the command has a placeholder, and a note
+    in parentheses explains it.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")

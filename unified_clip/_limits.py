@@ -1,7 +1,7 @@
-"""Limits for reading files that may come from anywhere: memory, seconds, nesting and entries.
+"""Limits for reading files from untrusted sources: memory, seconds, nesting and entries.
 
-Reading a small file can need terabytes or hours. Ordinary files stay below these limits. Environment variables change
-them (see `docs/gradient_files.md`).
+A small file can make a reader take terabytes or hours. Ordinary files stay below these limits. Environment variables
+change the limits: see `docs/gradient_files.md`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ MOST_AXES = 32
 """A tensor has at most this many axes, which every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor has at most this many elements, not counting axes of length 0: 16 bytes each still fit into an address."""
+"""A tensor has fewer elements than this, not counting axes of length 0. With 16 bytes per element, the size is below
+2**63 bytes.
+"""
 
 LONGEST_HEADER = 20_000
 """The header of a `.npy` array has at most this many bytes. NumPy rejects headers of more than 10,000 characters."""
@@ -46,13 +48,13 @@ Number = TypeVar("Number", int, float)
 
 
 class LimitError(CodedError, ValueError, code="UC702"):
-    """A file exceeds a limit, or the environment variable that sets a limit is not a number."""
+    """A file exceeds a limit, or an environment variable that sets a limit has an invalid value."""
 
 
 def read_size(text: str) -> int:
     """Return the number of bytes in a text such as `8 GiB` or `512MiB`.
 
-    ValueError: the text is not a number with a unit.
+    ValueError: the text is not a number and a unit from UNITS, or is 2**63 bytes or more.
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
     number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
@@ -80,7 +82,7 @@ def seconds() -> float:
 def check_expanded(count: int, file_size: int) -> None:
     """Check that tensors of `count` bytes are not too large for a file of `file_size` bytes.
 
-    LimitError: they are too large.
+    LimitError: the tensors are too large, or the environment variable UNIFIED_CLIP_MAX_BYTES is not a size.
     """
     most = _setting(MAX_BYTES, read_size, 0) or max(DEFAULT_BYTES, DEFAULT_RATIO * file_size)
     if count > most:
@@ -104,7 +106,7 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
     if len(lengths) < len(shape):
         raise LimitError(f"{name!r} has a shape that is not a list of lengths. Save the file again")
     if any(length >= MOST_ELEMENTS for length in lengths) or math.prod(filter(None, lengths)) >= MOST_ELEMENTS:
-        raise LimitError(f"{name!r} has a shape of more than 2**59 elements. Save the file again")
+        raise LimitError(f"{name!r} has a shape of 2**59 or more elements. Save the file again")
 
 
 def check_name(name: str) -> None:
@@ -113,11 +115,13 @@ def check_name(name: str) -> None:
     LimitError: it is too long.
     """
     if len(name) > LONGEST_NAME:
-        raise LimitError(f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give it a shorter one")
+        raise LimitError(
+            f"a name has more than {LONGEST_NAME} characters: {name[:50]!r}. Give the tensor a shorter name"
+        )
 
 
 def array_header(file: IO[bytes]) -> bytes:
-    """Return the header of a `.npy` array. Read nothing after it.
+    """Return the bytes of a `.npy` array up to the end of its header. Read no more of the file.
 
     NumPy would read a header of up to 4 GiB before it checks the length.
 
@@ -132,14 +136,15 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Limits for reading nested dicts and lists. Without limits, a small file could refer to the same list many
+    """Checks limits while nested dicts and lists are read. Without limits, a small file could refer to one list many
     times.
     """
 
     def __init__(self, file_size: int = 0) -> None:
-        """Compute the limits for a file of `file_size` bytes.
+        """Compute the limits for a file of `file_size` bytes, which has at most one entry per byte unless entries
+        repeat.
 
-        An entry that is not repeated takes at least one byte of the file.
+        LimitError: an environment variable for a limit is not a whole number of 1 or more.
         """
         self._depth_limit = _setting(MAX_NESTING, _whole, DEFAULT_NESTING)
         self._entry_limit = _setting(MAX_ENTRIES, _whole, DEFAULT_ENTRIES) + file_size
@@ -167,7 +172,7 @@ class Tree:
     def name(self, name: str) -> None:
         """Count the characters of a tensor's name.
 
-        LimitError: all names together are too long.
+        LimitError: the names so far have too many characters together.
         """
         self._name_characters += len(name)
         if self._name_characters > self._name_limit:

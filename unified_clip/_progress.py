@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. Its arguments: the name of the bar, and by how much it moves."""
+"""A function that moves a progress bar. The arguments: the name of the bar, and the number to add to its progress."""
 
 
 def unseen(name: str, count: int) -> None:
-    """Ignore the progress of a bar. Pass this function in place of one that moves a progress bar."""
+    """Do nothing. Pass this function as `Advance` if no progress bar is shown."""
 
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text while the `with` block runs, for work of unknown length."""
+    """Show a text while the `with` block runs, if standard error is a terminal. For work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)

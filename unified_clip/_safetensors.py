@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 CODES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64"}
-"""The code of each real dtype in safetensors files."""
+"""The code of each supported dtype in safetensors files."""
 
 
 def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None) -> None:
@@ -33,7 +33,11 @@ def write(path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[
 def write_at_once(
     path: Path, tensors: Mapping[str, tuple[str, Any]], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors as `write` does. An interruption leaves no incomplete file."""
+    """Write tensors to a safetensors file. An interruption leaves no incomplete file.
+
+    tensors: (name of the dtype, NumPy array) by name. The array of a bfloat16 tensor contains its bits as uint16.
+    metadata: Texts by name, for the header of the file.
+    """
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         write(new, tensors, metadata)

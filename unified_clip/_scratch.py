@@ -34,7 +34,9 @@ class Scratch:
         _remove_abandoned_once(tempfile.gettempdir())
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}_"))
         self.lock = _create_lock(self.path)
-        """The file descriptor of the lock. Workers inherit it, and hold the lock too. None: there are no locks here."""
+        """The file descriptor of the lock. Workers inherit it, and hold the lock too. None: the system or the file
+        system has no locks.
+        """
 
     def __enter__(self) -> Self:
         return self

@@ -31,11 +31,12 @@ class UnknownValueError(Exception):
 
 
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
-    """Return the value of a constant, a negative number, `float("inf")`, or a name.
+    """Return the value of a constant, a negated number, a call of `float`, or a name.
 
     Args:
         node: The expression.
-        value_of: A function that returns the value of a name, or raises UnknownValueError.
+        value_of: A function that returns the value of a name, or raises UnknownValueError. It is not called for the
+            infinities of modules, such as `math.inf`.
         full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. It returns '' if the
             name is not imported.
 

@@ -36,7 +36,7 @@ MEANINGS = {
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""The usual cause of each signal, as the end of a message."""
+"""The usual cause of a signal, as the end of a message. An unlisted signal has no such end."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """Matches a call in faulthandler's report."""
@@ -68,7 +68,7 @@ class Exit:
     """After a timeout: the calls that the worker was in, if it reported them."""
 
     def __str__(self) -> str:
-        """Return the exit status and the last lines as text. After a timeout, return the calls, or else the
+        """Return the exit status and the last lines of stderr as text. After a timeout, return the calls, or else the
         last lines.
         """
         if self.code is None:
@@ -81,10 +81,10 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr. For a report of faulthandler, its first lines, which have the innermost call."""
+        """The last lines of stderr as text. If faulthandler reported a fatal error, the first lines of its report."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
-        return "its last lines: " + " | ".join(lines) if lines else "stderr is empty"
+        return "the last lines of stderr: " + " | ".join(lines) if lines else "stderr is empty"
 
 
 class Worker:
@@ -96,7 +96,7 @@ class Worker:
         arguments: The command line, from the interpreter on.
         scratch: A directory that the worker uses. No other process removes it before the worker ends. An interpreter
             other than this one gets a copy of the package there.
-        stdout: As for `subprocess.Popen`.
+        stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default it is discarded.
         environment: Variables to add to the environment. They may replace those of CPU_ONLY.
 
     Raises:

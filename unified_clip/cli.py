@@ -45,7 +45,7 @@ INACCESSIBLE = {
     errno.EPERM: "Pass another path, or change the permissions",
     errno.ENAMETOOLONG: "Pass a path with shorter names",
 }
-"""The remedies for the errors of paths that a command cannot use."""
+"""The remedy for each error number of a path that a command cannot read or write."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {
@@ -128,7 +128,7 @@ def _flush() -> None:
 
 
 def _end_unread() -> int:
-    """Return the exit status for output whose reader has ended, as in `... | head`."""
+    """Discard buffered output whose reader has ended, as in `... | head`. Return the exit status for this case."""
     flush_or_discard()
     return UNREAD
 
@@ -136,7 +136,7 @@ def _end_unread() -> int:
 def not_installed(command: str) -> str:
     """Return an error that names the packages that a command lacks, and the command that installs them.
 
-    Return '' if it lacks none.
+    Return '' if all are installed.
     """
     extra, modules = EXTRAS[command]
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
@@ -169,8 +169,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """The option `--version`."""
-
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from . import _versions
 

@@ -20,7 +20,8 @@ class ClipWarning(UserWarning):
 class NonFiniteNormError(RuntimeError):
     """A norm is NaN or infinite, and the caller's settings make this an error. No gradient was changed.
 
-    The message names the gradients that are not finite. Skip the optimizer's step, or find the cause.
+    The message names the gradients that are not finite. Catch the error and skip the optimizer's step, or find the
+    cause.
     """
 
 
@@ -43,4 +44,4 @@ class NotRepresentableError(ConfigError, code="UC107"):
 
 
 class NothingClippedError(RuntimeError):
-    """The attribute `last` was read before the first clip. Clip first. Read `last` of the object that clips."""
+    """The attribute `last` was read before the first clip. Clip first, and read `last` of the object that clipped."""

@@ -1,8 +1,8 @@
-"""Assign each gradient element to one rank, where placements do not: functions for `ownership` of `clip_grad_norm_`.
+"""Functions for the argument `ownership` of `clip_grad_norm_`, which decide the rank that counts a gradient element.
 
-Each function here returns a function of a parameter, or of a gradient if you pass gradients only. The result is called
-for each parameter, and returns whether this rank counts it. In the process group, exactly one rank has to count each
-element. To check this, pass `check_numel`.
+Use them if the gradients' placements do not decide this. Each function here returns a function of a parameter, or of a
+gradient if you pass gradients only. Clipping calls it for each parameter. It returns whether this rank counts the
+parameter. In the process group, exactly one rank has to count each element. To check this, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from ._distributed.ranks import KeptByIdentity, Ranks
 __all__ = ["megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
-"""Parameters that an earlier pipeline stage counts: a list of them, or a rule."""
+"""Parameters that an earlier pipeline stage counts: a list of them, or a function of a parameter that returns True or
+False.
+"""
 
 
 class _ElsewhereCounted:
-    """The parameters that an earlier pipeline stage counts, from a list or a rule."""
+    """The parameters that an earlier pipeline stage counts."""
 
     def __init__(self, also_elsewhere: Elsewhere) -> None:
         is_model = hasattr(also_elsewhere, "named_parameters")  # a model can be called, too
@@ -57,8 +59,8 @@ class _ElsewhereCounted:
                 raise ValueError(
                     f"also_elsewhere[{number}], of shape {list(getattr(parameter, 'shape', ()))}, is not among the "
                     "parameters of this call, so its copies would be counted twice. If fully_shard replaced it, make "
-                    "the list after fully_shard. Or pass a rule: also_elsewhere=lambda parameter: parameter is "
-                    "model.head.weight. If this call does not clip it, remove it from the list"
+                    "the list after fully_shard. Or pass a function: also_elsewhere=lambda parameter: parameter "
+                    "is model.head.weight. If this call does not clip it, remove it from the list"
                 )
 
 
@@ -69,25 +71,27 @@ class _StagedOwnership:
         self._elsewhere = _ElsewhereCounted(also_elsewhere)
 
     def check_present(self, tensors: Iterable[Any]) -> None:
-        """Raise ValueError if `also_elsewhere` lists a parameter that is not in `tensors`, those of a clip call."""
+        """Raise ValueError if a parameter in the list `also_elsewhere` is not among the tensors of a clip call."""
         self._elsewhere.check_present(tensors)
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
-    """Count parameters on sub-meshes of one device mesh, and plain parameters.
+    """Decide whether this rank counts a parameter that is on a sub-mesh of one device mesh, or on no mesh.
 
-    Along each dimension of `root` that a parameter's own mesh lacks, the ranks have copies, and the first rank counts.
-    Along the `distinct` dimensions, the ranks have different parameters, and every rank counts.
+    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts. Along any
+    other dimension that a parameter's own mesh lacks, the ranks have copies, and the first rank counts.
 
     Args:
         root: The device mesh of all ranks that have the model. Its dimensions need names.
-        distinct: Names of dimensions along which parameters differ, such as pipeline stages.
+        distinct: The name of a dimension along which parameters differ, such as "pp" for pipeline stages, or a list of
+            names.
         also_elsewhere: Parameters of this rank that an earlier pipeline stage has too, such as a tied embedding. The
             earlier stage counts them. Pass a function of a parameter that returns True or False, or a list. Make the
             list after `fully_shard`, which replaces parameters. Sum the gradients of the copies before you clip.
 
     Raises:
-        TypeError: `root` is no device mesh of PyTorch, or `also_elsewhere` is a tensor or a model, or has names.
+        TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model or a string, or a list
+            with names. When it clips: the function `also_elsewhere` returns something other than True or False.
         ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on `root`. When it
             clips: a parameter is on ranks outside `root`, or on only some ranks along a dimension. A parameter of
             `also_elsewhere` is not in the call.
@@ -111,7 +115,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         names = tuple(root.mesh_dim_names or ())
         unknown = sorted(set([distinct] if isinstance(distinct, str) else distinct) - set(names))
         if not names:
-            raise ValueError("The mesh has no dimension names. Make it with mesh_dim_names")
+            raise ValueError("The mesh has no dimension names. Pass mesh_dim_names to init_device_mesh")
         if unknown:
             raise ValueError(
                 f"The mesh lacks the distinct dimensions {unknown}. Choose from its dimensions: {list(names)}"
@@ -140,7 +144,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
         """Return all ranks that have a copy of a local tensor, for `check_replicas`.
 
-        mesh: The ranks of the parameter's own mesh. ranks: The ranks of that mesh that have the local tensor.
+        mesh: The ranks of the parameter's mesh. ranks: The ranks of this mesh that have the local tensor.
         """
         return self._copies.get(ranks, lambda _: self._everywhere(mesh, ranks))
 
@@ -189,21 +193,23 @@ def megatron_ownership(
     data_rank: int | None = None,
     expert_data_rank: int | None = None,
 ) -> Callable[[Any], bool]:
-    """Count plain parameters by Megatron's attributes.
+    """Return a function that decides by Megatron's attributes whether this rank counts a plain parameter.
 
     Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. These ranks have copies of all other
-    parameters, and the first rank counts. Experts (`allreduce` is False) follow the expert-parallel layout. A `shared`
-    parameter does not count: it is an embedding that the last pipeline stage has too.
+    parameters, and rank 0 counts. Experts (`allreduce` is False) follow the expert-parallel layout. A `shared`
+    parameter is not counted: it is the last pipeline stage's copy of the embedding.
 
     Args:
-        tensor_rank: This rank in its tensor-parallel group.
-        expert_tensor_rank: This rank in its expert-tensor-parallel group. None: the same as `tensor_rank`.
-        data_rank: This rank in its data-parallel group, if the process group has several data-parallel ranks with
-            copies. None: there are no such copies, or the distributed optimizer shards gradients over these ranks.
-        expert_data_rank: This rank in its expert-data-parallel group. With `data_rank`, experts need it.
+        tensor_rank: The number of this rank in its tensor-parallel group.
+        expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. None: `tensor_rank`.
+        data_rank: The number of this rank in its data-parallel group, if the process group has several data-parallel
+            ranks with copies. Only rank 0 then counts. None: there are no such copies, or the distributed optimizer
+            shards gradients over these ranks.
+        expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, experts need it.
 
     Raises:
-        ValueError: When it clips: a parameter is an expert's, and only one of the data ranks was passed.
+        ValueError: When it clips: a parameter belongs to an expert, and only one of data_rank and expert_data_rank was
+            passed.
 
     Example:
         >>> from types import SimpleNamespace
@@ -230,15 +236,18 @@ def megatron_ownership(
 
 
 class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
-    """Count plain parameters of pipeline stages, of which data-parallel ranks have copies.
+    """Decide whether this rank counts the plain parameters of its pipeline stage: the first data-parallel rank does.
 
     Args:
-        data_rank: The number of this rank among the ranks that have the same stage. Rank 0 counts.
-        also_elsewhere: Parameters of this stage that an earlier stage has too: see `mesh_ownership`.
+        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Rank 0 counts.
+        also_elsewhere: Parameters of this stage that an earlier stage has too, such as a tied embedding. The earlier
+            stage counts them. Pass a list, or a function of a parameter that returns True or False. Sum the gradients
+            of the copies before you clip.
 
     Raises:
-        TypeError: `also_elsewhere` is a tensor or a model, or has names.
-        ValueError: A parameter of `also_elsewhere` is not in the call.
+        TypeError: `also_elsewhere` is a tensor, a model or a string, or a list with names. When it clips: the function
+            `also_elsewhere` returns something other than True or False.
+        ValueError: When it clips: a parameter in the list `also_elsewhere` is not in the call.
 
     Example:
         >>> weight, tied = object(), object()

@@ -23,7 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--clip-interpreter", metavar="FRAMEWORK=PATH", action="append", help=f"{INTERPRETERS}; repeatable")
     group.addoption("--clip-missing", choices=("fail", "skip"), help=MISSING)
     parser.addini("clip_frameworks", FRAMEWORKS, type="args", default=None)
-    parser.addini("clip_interpreters", f"{INTERPRETERS}, relative to the root directory; a line each", type="linelist")
+    parser.addini(
+        "clip_interpreters", f"{INTERPRETERS}, relative to pytest's root directory; one entry per line", type="linelist"
+    )
     parser.addini("clip_missing", MISSING, default="fail")
 
 
@@ -59,9 +61,10 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 
 
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
-    """Return the interpreter of each framework. The command line takes precedence over the configuration file.
+    """Return the interpreter of each framework. The command line takes precedence over pytest's configuration file.
 
-    Paths on the command line are relative to the directory in which pytest was started.
+    Paths on the command line are relative to the directory in which pytest was started, those in the file to pytest's
+    root directory.
 
     pytest.UsageError: an entry is not FRAMEWORK=PATH.
     """

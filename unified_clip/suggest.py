@@ -26,7 +26,7 @@ class Replay:
     """The thresholds that an adaptive rule has for recorded norms."""
 
     thresholds: Sequence[float]
-    """The threshold of each norm. It is inf where the rule clips nothing."""
+    """The threshold of each norm. inf for a norm that the rule does not limit."""
 
     clipped: float
     """The share of the norms above their thresholds, from 0 to 1."""
@@ -103,6 +103,8 @@ class Suggestion:
 
         Raises:
             ModuleNotFoundError: matplotlib is not installed. The message has the command that installs it.
+            TypeError: An entry of `rules` is not a rule for the total norm.
+            ValueError: matplotlib does not support the suffix.
         """
         try:
             from matplotlib.figure import Figure
@@ -147,17 +149,19 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     usual norms. If many of the recorded steps were clipped, the norms are not those of a training without clipping.
 
     Args:
-        records: A file from `unified_clip.record`, or norms: numbers, or the `last` of each clip.
+        records: The path of a file from `unified_clip.record`, or an iterable of norms: numbers, or the `last` of each
+            clip.
         percentile: The percentage of steps to leave unchanged, above 0 and up to 100.
-        skip: The number of first norms to ignore, since the first steps of a training differ from the rest.
+        skip: The number of steps at the start to ignore, because their norms are often larger.
 
     Returns:
         A `Suggestion` with `threshold`, `clipped` (the share above it) and `plot(path)`.
 
     Raises:
-        TypeError: records has other values than norms.
-        ValueError: percentile is out of range, fewer than 20 norms are finite, or the file is not a recording with
+        TypeError: records is neither a path nor an iterable of norms.
+        ValueError: percentile or skip is out of range. Fewer than 20 norms are finite. The file is not a recording with
             total norms.
+        OSError: The file cannot be read.
 
     Source: the nearest-rank percentile, as in Seetharaman et al., "AutoClip: Adaptive gradient clipping for source
     separation networks", 2020.
@@ -214,9 +218,9 @@ def _norms(records: Any) -> Iterator[float]:
 
 
 def _recorded(path: Path) -> Iterator[float]:
-    """Yield the total norm of each step in a recording. Several norms of a step are combined into one.
+    """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
 
-    ValueError: the file is no complete recording, or has no clip call with a total norm.
+    ValueError: the file is not a complete recording, or has no clip call with a total norm.
     """
     by_step: dict[int, list[float]] = {}
     try:

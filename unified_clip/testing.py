@@ -1,7 +1,7 @@
 """Assertions for tests: gradients are equal bit for bit, clipping is equal on every framework, and a suite passes.
 
-They need the extra `cli`. In pytest the fixture `clip_parity` is `assert_clip_parity` with the options of the run, and
-the fixture `clip_suite` is `assert_suite_passes`.
+They need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options, and the
+fixture `clip_suite` is `assert_suite_passes`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ MOST_RTOL = 0.1
 """The largest `rtol`. With a larger one, gradients of another order of magnitude could pass."""
 
 PASS_GRADIENTS = "Call backward before, and pass a list instead of a used generator."
-"""What errors advise if there is no gradient."""
+"""The remedy in errors about containers without a gradient."""
 
 
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
-    """Fail unless two containers have the same gradients, bit for bit.
+    """Fail unless two containers have the same gradients: bit for bit, or within `max_ulp` or `rtol`.
 
-    Each side has the tensors of one framework. The frameworks may differ. Source: the contract of the parity engine,
-    which uses the same distance.
+    The tensors of `a` and of `b` may belong to different frameworks. Source: the parity engine, which measures the same
+    distance.
 
     Args:
-        a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions take.
-            None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64, complex64
-            or complex128. Tensors match by name, or by position without names.
+        a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
+            accept. None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64,
+            complex64 or complex128. Tensors match by name, or by position without names.
         b: The other container.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in b. An element
-            passes if it is within max_ulp or within rtol. Parity suites use 1e-5 in this way. In sums that nearly
-            cancel, a difference of many ULP is small on this scale.
+            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. If a sum nearly cancels, a difference
+            of many ULP may be small on this scale.
 
     Raises:
-        AssertionError: Names, dtypes, shapes or elements differ. The message has the tensors, the first element that
-            differs and the one that differs most, with both numbers, in decimal and in hexadecimal.
+        AssertionError: Names, dtypes, shapes or elements differ. The message names the tensors, the first element that
+            differs and the element that differs most. It has the numbers of a and b in decimal and in hexadecimal.
         TypeError: A value is not a gradient: a parameter, a plain number, a tensor of booleans.
         ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. Or nothing would be compared: a
             and b are the same object, or no gradient has an element.
@@ -105,19 +105,23 @@ def assert_clip_parity(
     The call runs as one case of `unified-clip parity`.
 
     Args:
-        grads: Gradients of one framework, as for `assert_gradients_equal`. They are copied.
-        rule: A public name, "clip_grad_norm_", or the function or class itself, `unified_clip.clip_grad_norm_`.
+        grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. They are copied.
+        rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
+            "clip_grad_norm_".
         frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed ones.
-        missing: What to do if a framework is not installed: "fail", or "skip" after the others have been compared.
-        interpreters: The Python for a framework, if it is not this one. It needs the framework and the extra `cli`.
+        missing: What to do if a framework is not installed: "fail", or "skip" after the installed ones have been
+            compared.
+        interpreters: By framework, the path of the Python interpreter that has the framework and the extra `cli`.
+            Default: this interpreter.
         arguments: The arguments of the rule, such as thresholds, as numbers.
 
     Raises:
         AssertionError: Results differ. The message has the framework, the tensor, the element and both numbers. Or a
             framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
-        TypeError: A value in grads is not a gradient, or frameworks is not a list.
-        ValueError: The rule, its arguments or the frameworks are unknown, or grads has no gradient.
+        TypeError: A value in grads is not a gradient, or frameworks is a string.
+        ValueError: The rule, an argument of the rule or a framework is unknown. `missing` is not "fail" or "skip". No
+            gradient in grads has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -157,16 +161,17 @@ def assert_clip_parity(
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
     """Fail unless a parity suite passes, as it does for `unified-clip parity --suite SUITE`. Write no report.
 
-    A suite can name functions of your own, so this tests them. Source: the parity engine.
+    A suite can list functions of your own, so you can test these. Source: the parity engine.
 
     Args:
         suite: The directory with suite.toml, or another .toml file.
         frameworks: The frameworks of the suite to run. Default: all.
 
     Raises:
-        AssertionError: The run fails. The message has the verdict and each problem, as the command prints them.
-        unified_clip.parity.suite.schema.SuiteError: The suite is invalid.
-        TypeError: frameworks is not a list.
+        AssertionError: The suite does not pass. The message has the verdict and each problem, as the command prints
+            them.
+        unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or has none of the frameworks.
+        TypeError: frameworks is a string.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -239,9 +244,9 @@ def _check(frameworks: Sequence[str], interpreters: Mapping[str, str], missing: 
 
 
 def _name(rule: str | Callable[..., Any]) -> str:
-    """Return the name of a clip rule as cases spell it. For an alias, return the original name.
+    """Return the name of a clip rule as in the `cases` of a suite. For an alias, return the original name.
 
-    ValueError: the function is not of unified_clip.
+    ValueError: the function does not belong to unified_clip.
     """
     if isinstance(rule, str):
         name, _, method = rule.partition(".")

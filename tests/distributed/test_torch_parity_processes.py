@@ -58,7 +58,7 @@ KINDS = {
     "another norm": ("different", "the result on rank 1 differs from that on rank 0"),
     "another copy": ("different", "the result on rank 1 differs from that on rank 0"),
     "it raises": ("crashed", "at different steps: rank 0 reached the end of a call, rank 1 reached KeyError"),
-    "it ends": ("crashed", "exit status 1; its last lines: "),
+    "it ends": ("crashed", "exit status 1; the last lines of stderr: "),
     "none again": ("equal", ""),
     "it ends badly at last": ("crashed", "after the last case, and perhaps because of an earlier one: exit status 1"),
 }

@@ -278,7 +278,9 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     without(monkeypatch, "import os; os.write(1, b'{\"results\": ['); os.abort()")
     assert bench(tmp_path, frameworks="torch,numpy") == 3
     data = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    assert data["failed"]["torch"].startswith("signal 6 (SIGABRT); its last lines: Fatal Python error: Aborted")
+    assert data["failed"]["torch"].startswith(
+        "signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted"
+    )
     assert {each["framework"] for each in data["results"]} == {"numpy"}
     assert "torch: its worker ended: signal 6" in capfd.readouterr().out
 

@@ -1,1 +1,3 @@
-"""The public names, written once for all frameworks; `unified_clip.torch` and the other namespaces bind them."""
+"""The public functions and classes, written once for all frameworks. `unified_clip.torch` and the other namespaces pass
+their framework's backend to them.
+"""

@@ -1,4 +1,4 @@
-"""The public classes, written once. Each namespace has subclasses with its backend, docstring and example."""
+"""The public classes, written once for all frameworks. Each namespace has subclasses with its backend."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NeedClip = Callable[[Any], bool]
 
 
 class FrameworkBinding:
-    """The base of the public classes. Each namespace, such as `unified_clip.torch`, defines subclasses."""
+    """The base of the public classes. `_backend` is the backend of the namespace, such as `unified_clip.torch`."""
 
     _backend: ClassVar[Backend | Resolver]
 
     recorded_as: ClassVar[str]
-    """The name that recordings give to calls of an instance."""
+    """The name under which `unified_clip.record` records calls of an instance."""
 
     def __init_subclass__(cls) -> None:
         cls.recorded_as = cls.__name__
@@ -35,16 +35,14 @@ class FrameworkBinding:
     def _resolve(self, argument: Any) -> tuple[Backend, Any]:
         """Return (the backend for an argument, the argument).
 
-        If the search for the backend reads an iterator, the result has a new iterator over the same items.
+        If the search for the backend reads an iterator, the returned argument has a new iterator over the same items.
         """
         backend = self._backend
         return backend.resolve(argument) if isinstance(backend, Resolver) else (backend, argument)
 
 
 class GradientClip(FrameworkBinding):
-    """The base class of the three clips by value, by norm and by global norm: `need_clip`, and the two ways to call
-    them.
-    """
+    """The base class of GradientClipByValue, GradientClipByNorm and GradientClipByGlobalNorm."""
 
     _function: ClassVar[str]
     _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
@@ -58,15 +56,17 @@ class GradientClip(FrameworkBinding):
         """Return (parameter, gradient) tuples with clipped gradients.
 
         Args:
-            params_grads: (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be None. A tuple
-                may have the parameter's name in place of the parameter.
+            params_grads: An iterable of (parameter, gradient) tuples, on TensorFlow in either order. A gradient may be
+                None. A tuple may have the parameter's name in place of the parameter.
 
         Returns:
-            The list of tuples. A gradient whose coefficient is 1 is the same object as in `params_grads`.
+            The list of tuples, in the same order. Eager clips by norm on a CPU return an unchanged gradient as the same
+            object.
 
         Raises:
-            TypeError: params_grads contains something other than such tuples. A gradient has an integer or boolean
-                dtype, or, for GradientClipByValue, a complex one.
+            TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or,
+                for GradientClipByValue, a complex one.
+            ValueError: Ranks own the gradients together, but the norm over the ranks cannot be computed.
         """
         return entry.run(GradientClip._call, self, params_grads)
 
@@ -84,15 +84,17 @@ class GradientClip(FrameworkBinding):
         """Clip the gradients of `parameters` in place.
 
         Args:
-            parameters: The parameters or gradients, as in `clip_grad_norm_`.
+            parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the
+                gradients: on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients.
 
         Returns:
             The total norm before clipping from GradientClipByGlobalNorm, otherwise None.
 
         Raises:
-            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. Or an
-                entry of `parameters` is not a tensor.
-            ValueError: Memory overlaps, or cannot be written.
+            TypeError: A gradient has an integer or boolean dtype, or, for GradientClipByValue, a complex one. An entry
+                of `parameters` is not a tensor. On TensorFlow and JAX: `parameters` is not a list or a dict.
+            ValueError: Memory overlaps, or cannot be written. Ranks own the gradients together, but the norm over the
+                ranks cannot be computed.
         """
         return entry.run(GradientClip._clip_, self, parameters)
 
@@ -117,14 +119,14 @@ class GradientClip(FrameworkBinding):
 
     _needs_order: ClassVar[bool] = False
     _measures: ClassVar[Measures | None] = None
-    """The norms that a call measures over ranks; None for a clip by value."""
+    """The norms that a call measures over ranks: "total", or "each" for one per tensor. None for a clip by value."""
 
     _spec = INFERRED
 
     def _whole(self, backend: Backend, pairs: Any) -> tuple[GradientList, Functional] | None:
-        """Collect (parameter, gradient) tuples in one pass. Return (the gradients, the writer of new tuples).
+        """Return (the gradients of (parameter, gradient) tuples, the writer of new tuples), collected in one pass.
 
-        None: the tuples have to be checked one by one.
+        Return None if the tuples have to be checked one by one.
         """
         if self.need_clip is not None or self._spec.is_given or observer.needs_leaves():
             return None
@@ -144,7 +146,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip these gradients, without writing the results. Return the total norm; None for the clips by value and by
+        """Clip the gradients; the caller writes the results. Return the total norm, or None for a clip by value or by
         norm.
         """
 
@@ -222,7 +224,7 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
-    """Clip every element of one gradient to [min, max]. Instances are passed to `register_hook`."""
+    """Clip every element of one gradient to [min, max]. Pass an instance to a tensor's `register_hook`."""
 
     def __init__(self, max: Any, min: Any = None) -> None:
         self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)
@@ -231,7 +233,11 @@ class ErrorClipByValue(FrameworkBinding):
         return f"{type(self).__name__}(max={self.max}, min={self.min})"
 
     def __call__(self, gradient: Any) -> Any:
-        """Return the gradient with every element clipped."""
+        """Return the gradient with every element clipped, as a new tensor.
+
+        Raises:
+            TypeError: `gradient` is not a tensor, or has an integer, boolean or complex dtype.
+        """
         return entry.run(ErrorClipByValue._call, self, gradient)
 
     def _call(self, gradient: Any) -> Any:
@@ -250,14 +256,17 @@ class ErrorClipByValue(FrameworkBinding):
 def clip_pairs(backend: Backend, params_grads: Any, clip_of: Callable[[Any], GradientClip | None]) -> ParamGrads:
     """Return (parameter, gradient) tuples in which each gradient is clipped by the clip of its parameter.
 
-    The parameters of one group share a total norm. After an error, no gradient is changed.
-    clip_of: Returns the clip of a parameter; None to leave its gradient unchanged.
+    Parameters whose clips are in the same group share a total norm. An error changes no gradient.
+
+    clip_of: A function that returns the clip of a parameter, or None to leave the gradient unchanged.
+
+    TypeError: an entry is not such a tuple, or a gradient cannot be clipped.
     """
     leaves, indices = read_pairs(backend, params_grads)
     groups: dict[object, tuple[GradientClip, list[Leaf]]] = {}
     for parameter, own in [(leaf.parameter, [leaf]) for leaf in leaves] or [(None, [])]:
         clip = clip_of(parameter)
-        if clip is not None:  # also where it has nothing to do here: other processes may have
+        if clip is not None:  # also without a gradient here: other ranks may have one
             members = groups.setdefault(clip._group(), (clip, []))[1]
             members += [leaf for leaf in own if clip._takes(parameter)]
     results = {leaf.position: leaf.tensor for leaf in leaves}

@@ -1,4 +1,4 @@
-"""The bodies of the public functions. The namespaces have their docstrings, and pass a backend."""
+"""The bodies of the public functions. Each namespace, such as `unified_clip.torch`, passes its backend to them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from .._core.types import Tensor
 Resolve = Callable[[Any], tuple[Backend, Any]]
 """A function that returns (the backend of an argument's tensors, the argument).
 
-If the search for the backend reads an iterator, the result has a new iterator over the same items.
+If the search for the backend reads an iterator, the returned argument has a new iterator over the same items.
 """
 
 
 @dataclass(frozen=True)
 class Resolver:
-    """The argument that functions of `unified_clip` itself pass in place of a backend.
-
-    `resolve` finds the backend of an argument.
+    """The argument of functions that accept any framework, in place of a backend. `resolve` finds an argument's
+    backend.
     """
 
     resolve: Resolve

@@ -1,4 +1,4 @@
-"""Clip groups of gradients, each by a rule of its own, as configurations do. `_core/rule.py` has the formula."""
+"""Clip groups of gradients, each by its own rule, for `ClipConfig`. `_core/rule.py` has the formulas."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from .._core.rule import AdaptiveThreshold, ClipRule, Norm, OwnThresholds
 from .._core.types import Scalar, Tensor
 
 Nonfinite = Literal["family", "raise", "skip", "zero"]
-"""What happens if a norm is not finite: "family" applies the formula, "raise" raises an error, "skip" removes the
-gradients, and "zero" makes them 0.
+"""The action if a norm is NaN or infinite. "family": apply the formula of the configuration's family. "raise": raise
+NonFiniteNormError. "skip": clip nothing, and the caller removes the gradients. "zero": set all results to 0.
 """
 
 IN_GRAPHS = {
     "raise": "raise from inside a graph. Use 'zero' or 'family' there, and check the norm outside the graph",
-    "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or let the "
-    "integration with the optimizer skip the step",
+    "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or clip by attach_to() "
+    "(Keras) or as_optax() (JAX), which skip steps",
 }
-"""The ends of the errors about values of `nonfinite` that a compiled graph does not support."""
+"""By value of `nonfinite` that compiled graphs do not support: the end of the error message."""
 
 
 class Outcome(NamedTuple):
     """The result of `clip`."""
 
     path: Path
-    """The path over all gradients."""
+    """The host or device path over all gradients."""
 
     n: Scalar
     norm: Tensor
-    """The total norm, as the caller gets it."""
+    """The total norm as a 0-d tensor, which public functions return."""
 
     norms: list[list[Norm]]
-    """The norms of each group, in the order of the groups. Empty for a group that is clipped by value."""
+    """For each group, its norms: one over the group, or one per tensor. Empty for a group that is clipped by value."""
 
     max_abs: list[Scalar | None]
     """For each group, its largest magnitude if it is clipped by value, else None."""
 
     counts: tuple[Scalar, Scalar] | None
-    """(number of NaN, number of inf). Only counted on the host path if the total norm is not finite, and on the device
-    path with `details`.
+    """(number of NaN, number of inf), or None without a count. The host path counts if the total norm is not finite.
+    The device path counts with `details`.
     """
 
     per_tensor: list[Norm]
@@ -71,6 +71,9 @@ def clip(
     groups: (indices of the gradients, rule) of each group. inputs: Tensors that thresholds depend on.
     details: Whether to measure the norm of each gradient, too.
     patterns, step: The configuration's patterns and step, which must be equal on every rank.
+
+    NonFiniteNormError: a norm is not finite, and `nonfinite` is "raise". TypeError: `nonfinite` is "raise" or "skip" in
+    a compiled graph. ValueError: the norm over several ranks cannot be computed.
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
@@ -118,7 +121,7 @@ def check_order(backend: Backend, gradients: GradientList, parts: Sequence[tuple
 def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
-    """Return the values by name that must be equal on every rank. A threshold that is a tensor is not compared."""
+    """Return, by name, the values that must be equal on every rank. Thresholds that are tensors are left out."""
     thresholds = [each.threshold for each in rules if isinstance(each.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [
@@ -140,7 +143,8 @@ def _max_abs(gradients: GradientList, group: range, inputs: Sequence[Tensor]) ->
 def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[tuple[Norm, float]]) -> bool:
     """Return whether to skip the step: whether a norm is not finite and `nonfinite` is "skip".
 
-    NonFiniteNormError: a norm is not finite and `nonfinite` is "raise". TypeError: a compiled graph cannot decide this.
+    NonFiniteNormError: a norm is not finite and `nonfinite` is "raise". TypeError: `nonfinite` is "raise" or "skip" in
+    a compiled graph.
     orders: (norm, norm type) of each measured norm.
     """
     if nonfinite not in IN_GRAPHS:
@@ -159,8 +163,8 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition under which results are not replaced by zeros, or None if the condition is known
-    to be true.
+    """Return the condition under which results are not replaced by zeros: all norms are finite. Return None if the host
+    path computed all norms, and all are finite.
     """
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep
@@ -170,7 +174,7 @@ def _keep(outcome: Outcome) -> Scalar | None:
 
 
 def smallest_coefficient(outcome: Outcome) -> Tensor:
-    """Return the smallest coefficient as a tensor: NaN if one is NaN, and 1 if there is none."""
+    """Return the smallest clip coefficient as a tensor: NaN if a coefficient is NaN, and 1 without coefficients."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -183,7 +187,7 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
 
 
 def all_finite(outcome: Outcome) -> Tensor:
-    """Return 1 as a tensor if the total norm and the norms of all groups are finite, else 0."""
+    """Return a tensor: 1 if the total norm and the norms of all groups are finite, otherwise 0."""
     path = outcome.path
     with path.scope():
         xp = path.xp
@@ -204,7 +208,9 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
 
 
 def _least(path: Path, coef: Scalar) -> Scalar:
-    """Return the smallest coefficient of an array, NaN if the array has a NaN; a single coefficient unchanged."""
+    """Return the smallest coefficient of an array, or NaN if the array has a NaN. Return a single coefficient
+    unchanged.
+    """
     if not getattr(coef, "ndim", 0):
         return coef
     xp = path.xp
@@ -213,7 +219,7 @@ def _least(path: Path, coef: Scalar) -> Scalar:
 
 
 def _one_number(path: Path, n: Scalar) -> Scalar:
-    """Return a number that is finite if and only if all norms in an array are finite; a single norm unchanged."""
+    """Return a number that is finite if and only if all norms in an array are finite. Return a single norm itself."""
     if not getattr(n, "ndim", 0):
         return n
     xp = path.xp

@@ -1,4 +1,4 @@
-"""Read (parameter, gradient) tuples, which optimizers pass."""
+"""Read (parameter, gradient) tuples, as optimizers pass them to a clip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ ParamGrads = list[tuple[Any, Any]]
 def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[int]]:
     """Return (the gradients as leaves, the index of the parameter in each tuple).
 
-    The index is 1 on TensorFlow if the second item is the Variable, else 0. TypeError: an entry is no such tuple.
+    The index is 0, or 1 if TensorFlow's Variable is the second item. An iterator without items causes a ClipWarning.
+
+    TypeError: `params_grads` is not an iterable of (parameter, gradient) tuples, or a gradient is not a tensor.
     """
     if (
         backend.is_tensor(params_grads)
@@ -31,7 +33,9 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
         validation.warn("params_grads is an iterator with no items left. Pass a list if you need it twice")
     for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"position {position} of params_grads is no (parameter, gradient) tuple. Pass such tuples")
+            raise TypeError(
+                f"position {position} of params_grads is not a tuple of two. Pass (parameter, gradient) tuples"
+            )
         index = _parameter_index(backend, pair, position)
         parameter, gradient = pair[index], pair[1 - index]
         name = parameter if isinstance(parameter, str) else backend.parameter_name(parameter)

@@ -14,7 +14,7 @@ from .param_grads import ParamGrads
 
 
 class ClipSettings:
-    """The default clip of all parameters, and clips of single parameters, to which it keeps weak references only."""
+    """The default clip, and the clips of single parameters. Only weak references to the parameters are kept."""
 
     def __init__(self) -> None:
         self.default: GradientClip | None = None
@@ -28,14 +28,14 @@ class ClipSettings:
         self._own[key] = (weakref.ref(parameter, lambda _: self._own.pop(key, None)), clip)
 
     def clip_of(self, parameter: Any) -> GradientClip | None:
-        """Return the clip of a parameter, or None if it has none.
+        """Return the clip of a parameter, or the default clip. Return None if neither is set.
 
-        ValueError: the parameter is a name, and any parameter has a clip of its own, which may be the one of this name.
+        ValueError: `parameter` is a name, and single parameters have clips. One of these parameters may have this name.
         """
         if isinstance(parameter, str) and self._own:
             raise ValueError(
                 f"the clip of {parameter!r} is unknown: set_gradient_clip with param_list has set the clips of single "
-                "parameters, and params_grads has only the name of this one. Pass the parameter itself"
+                "parameters, and params_grads has only the name. Pass the parameter in place of its name"
             )
         own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
         return self.default if own is None else own[1]
@@ -58,7 +58,9 @@ def set_gradient_clip(
 ) -> None:
     check_clip(clip)
     if program is not None:
-        raise TypeError("program is for static programs of Paddle. Use unified_clip.paddle, or leave program out.")
+        raise TypeError(
+            "program is for static programs of Paddle. Leave it out, or call unified_clip.paddle.set_gradient_clip"
+        )
     if param_list is None:
         SETTINGS.default = clip
         return

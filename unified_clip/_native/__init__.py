@@ -1,7 +1,7 @@
-"""The compiled kernels of the host path, if they were built. `_compute/kernels.py` computes the same in NumPy.
+"""The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` computes the same in NumPy.
 
-UNIFIED_CLIP_NATIVE=0 disables them, and UNIFIED_CLIP_NATIVE=1 requires them, also when the package is installed. If it
-is not set, a clone without compiled kernels warns if an installed copy has them.
+UNIFIED_CLIP_NATIVE=0 disables the kernels. UNIFIED_CLIP_NATIVE=1 makes missing kernels an error, also during
+installation. If the variable is not set, a clone without kernels warns if an installed copy has them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _load() -> ModuleType | None:
             return None
         raise ImportError(
             f"UNIFIED_CLIP_NATIVE is 1, and the compiled kernels cannot be loaded ({error}). Install unified_clip with "
-            "a C++ compiler, or leave the variable unset"
+            "a C++ compiler, or unset UNIFIED_CLIP_NATIVE"
         ) from error
 
 

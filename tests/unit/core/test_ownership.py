@@ -68,7 +68,7 @@ def test_a_tensor_without_a_mesh_is_one_of_this_process() -> None:
 
 
 def test_what_does_not_fit_the_mesh_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"The mesh has no dimension names\. Make it with mesh_dim_names"):
+    with pytest.raises(ValueError, match=r"The mesh has no dimension names\. Pass mesh_dim_names to init_device_mesh"):
         mesh_ownership(mesh([0, 1], None, 0))
     with pytest.raises(
         ValueError, match=r"The mesh lacks the distinct dimensions \['pp'\]\. Choose from its dimensions: \['dp'\]"

@@ -164,7 +164,7 @@ FAILURES = {
     "no memory in C++": (
         clip("import ctypes\nctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(1 << 62))"),
         "out of memory",
-        "std::bad_alloc; signal 6 (SIGABRT); its last lines: Fatal Python error: Aborted",
+        "std::bad_alloc; signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted",
     ),
     "no memory at the start": ("raise MemoryError", "out of memory", "MemoryError; exit status 1"),
     "no framework": (

@@ -73,7 +73,7 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
             8,
             r"'a' has 8 bytes, but needs 12 bytes for the dtype float32 and",
         ),
-        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of more than 2\*\*59 elements"),
+        ({"a": {**ENTRY, "shape": [0, 2**60]}}, 0, r"'a' has a shape of 2\*\*59 or more elements"),
         ({"a": {**ENTRY, "shape": [1] * 40}}, 4, "'a' has 40 axes. Reshape it to at most 32 axes"),
         (
             {
@@ -250,7 +250,9 @@ def test_a_header_of_an_array_is_read_only_as_far_as_numpy_reads_it(tmp_path: Pa
 
 def test_a_long_name_is_rejected_in_every_format(tmp_path: Path, read: Callable[..., Found]) -> None:
     header = {"n" * 10_001: ENTRY}
-    with pytest.raises(UnreadableError, match=r"a name has more than 10000 characters: 'nnn.*Give it a shorter one"):
+    with pytest.raises(
+        UnreadableError, match=r"a name has more than 10000 characters: 'nnn.*Give the tensor a shorter name"
+    ):
         read(write_safetensors(tmp_path / "a.safetensors", header, bytes(8)))
 
 

@@ -222,7 +222,7 @@ def _convert(
         remedy = "correct the function" if is_function else "save the file again"
         raise UnreadableError(f"{reader} ended with {end}. Give the process more memory, or {remedy}")
     if end.code:
-        remedy = "Correct the error in its last lines" if end.stderr else f"Check that {python} is a Python interpreter"
+        remedy = "Correct the error in these lines" if end.stderr else f"Check that {python} is a Python interpreter"
         if is_function:
             remedy = f"{remedy if end.stderr else 'Correct the function'}. The function must return, not exit"
         raise UnreadableError(f"{reader} ended with {end}. {remedy}")
