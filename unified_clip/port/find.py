@@ -221,9 +221,4 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     if function is not None and names == {""}:
         yield FoundClip(call, module.code(call.func), function, call, tensor=call.func.value)
     elif names == {""} and not any(possible_clips.named(module, imports, call.func, names)):
-        why_not = (
-            "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. "
-            "If you keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and "
-            "step(). If the method is your own, port its code by hand."
-        )
-        yield FoundClip(call, module.code(call.func), call=call, why_not=why_not)
+        yield FoundClip(call, module.code(call.func), call=call, why_not=possible_clips.OF_ENGINE)

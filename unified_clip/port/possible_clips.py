@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .catalog import CLIP_NAME, ENGINE_METHODS, ClipFunction, clip_function, clip_functions, last_names
+from .catalog import (
+    CLIP_NAME,
+    ENGINE_METHODS,
+    ENGINE_PACKAGES,
+    ClipFunction,
+    clip_function,
+    clip_functions,
+    last_names,
+)
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module
@@ -30,6 +38,13 @@ UNKNOWN_OWNER = (
 UNKNOWN_PACKAGE = (
     "This call has the name of a gradient clip, but {} is not a supported package. If the call clips, port it by hand."
 )
+OF_ENGINE = (
+    "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. If you keep "
+    "the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). If the method is "
+    "your own, port its code by hand."
+)
+MAX_ALIASES = 4
+"""A method is followed through this many variables, as in `a = engine.clip_grad_norm_; b = a; b(parameters)`."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
@@ -50,16 +65,21 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
 
     names: The full names that the name may have, as `Module.full_names` returns them.
     """
-    call = module.call_of(node)
+    call = next(iter(_calls_of(module, node)), None)
     if names == {""}:
-        yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, node, call)
-    elif call is not None:
+        yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, imports, node, call)
+    elif call is not None and not (call.func is not node and _is_reported_by_name(call.func)):
         for package, last in sorted((name.rpartition(".")[0], name.rpartition(".")[2]) for name in names):
             is_known = not package or package.startswith(".") or package.partition(".")[0] == "unified_clip"
             looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(_last(node))
             if looks_like_clip and not is_known and not module.is_in_project(package):
                 yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_PACKAGE.format(package))
                 return
+
+
+def _is_reported_by_name(function: cst.BaseExpression) -> bool:
+    """Return whether `named` yields a clip for the variable itself by which the code calls a function."""
+    return isinstance(function, cst.Name) and CLIP_NAME.search(function.value) is not None
 
 
 def _last(node: Target) -> str:
@@ -86,15 +106,23 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
         yield FoundClip(node, code, call=call, why_not=why_not)
 
 
-def _of_unknown_object(module: Module, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
+def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip for a method with the name of a clip function, called on an object of unknown type.
 
-    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of training engines and of
-    `self`, and for a name that the file gives to a function of its own.
+    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of `self`, and for a name
+    that the file gives to a function of its own. For methods of training engines, whose calls `find` yields, yield a
+    clip only if the code calls the method by another name.
+
+    call: The call of the method, perhaps by another name.
     """
-    if call is None or not isinstance(node, cst.Attribute) or node.attr.value in ENGINE_METHODS:
+    if call is None or not isinstance(node, cst.Attribute):
         return
     owner, last = module.code(node.value), node.attr.value
+    if last in ENGINE_METHODS:
+        is_own = owner in SELF and last in module.function_names
+        if call.func is not node and not is_own and imports.packages & ENGINE_PACKAGES:
+            yield FoundClip(node, module.code(node), call=call, why_not=OF_ENGINE)
+        return
     function = next((function for name, function in clip_functions().items() if name.endswith(f".{last}")), None)
     if function is None or function.kind == "any tensor" or not CLIP_NAME.search(last) or owner in SELF:
         return
@@ -141,10 +169,18 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     return not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
 
 
-def _calls_of(module: Module, call: cst.Call) -> list[cst.Call]:
-    """Return the calls of the function that getattr returned: getattr(...)(...), or through a variable."""
-    places = [call, *module.assigned(call).reads]
-    return [outer for place in places if (outer := module.call_of(place)) is not None]
+def _calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
+    """Return the calls of a function: at the node itself, as in getattr(...)(...), and by variables that it is assigned
+    to.
+
+    depth: The number of variables that were followed to `node`.
+    """
+    call = module.call_of(node)
+    reads = module.assigned(node).reads if depth < MAX_ALIASES else ()
+    return [
+        *([call] if call is not None else ()),
+        *(each for read in reads for each in _calls_of(module, read, depth + 1)),
+    ]
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:

@@ -77,6 +77,19 @@ CLIPS = {
         "clip_grads(p, 1.0)\n"
     ),
     "function of a package named almost like ours": "from unified_clipping import clip_grads\nclip_grads(p, 1.0)\n",
+    "function of another package by a variable": "import foo\ncg = foo.clip_grad_norm_\ncg(p, 1.0)\n",
+    "function of another package by a variable that is named like a clip": (
+        "import foo\nclip_grads = foo.clip_grad_norm_\nclip_grads(p, 1.0)\n"
+    ),
+    "method of an engine by a variable": "import torch\ndef f(foo, p):\n    cg = foo.clip_grad_norm_\n    cg(p)\n",
+    "method of an engine by two variables": (
+        "import torch\ndef f(foo, p):\n    cg = foo.clip_gradients\n    run = cg\n    run(p)\n"
+    ),
+    "method of an engine by an attribute": (
+        "import torch\nclass A:\n    def __init__(self, e):\n        self.cg = e.clip_grad_norm_\n"
+        "    def run(self, p):\n        self.cg(p)\n"
+    ),
+    "class of an unknown object by a variable": "def f(foo):\n    c = foo.ClipGradByGlobalNorm\n    return c(1.0)\n",
     "method of another package": "import megatron.optimizer as o\no.clip_grads.clip_grad_norm_fp32(p, g, 1.0)\n",
     "optimize_loss": "from tensorflow.contrib.layers import optimize_loss as o\no(x, s, 1, 'SGD', clip_gradients=5)\n",
     "Keras backend": TAPE_CLIP.format(package="tensorflow.keras"),
@@ -141,6 +154,11 @@ NOT_CLIPS = {
     "clamp in another function": "import torch\nh = p.register_forward_hook(lambda x: torch.clamp(x, -c, c))\n",
     "a switch of gradients": "import tensorflow as tf\nx = tf.keras.backend.clip(tf.stop_gradient(x), 0, 1)\n",
     "a method of the file": ("class A:\n    def clip_grads(self): pass\nfor each in stages:\n    each.clip_grads()\n"),
+    "a method of the file by a variable": (
+        "import torch\nclass A:\n    def clip_gradients(self): pass\n    def f(self):\n"
+        "        cg = self.clip_gradients\n        cg()\n"
+    ),
+    "a method by a variable that nothing calls": "import torch\ndef f(foo):\n    cg = foo.clip_gradients\n",
     "a star": "import torch\nfrom common import *\ntrain(model)\n",
     "the file's own function": "from common import *\ndef clip_gradients(m): pass\nclip_gradients(model)\n",
     "a relative import": "from .utils import clip_gradients\nclip_gradients(model)\n",
