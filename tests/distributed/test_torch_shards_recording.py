@@ -75,4 +75,4 @@ def test_pytorchs_own_clip_of_sharded_gradients_is_recorded_with_the_norm_of_all
         assert [line.count for line in run.lines] == [6] * training.STEPS
         assert len(run.optimizer_steps) == training.STEPS
         kinds = {each.kind for each in compare.compare(tmp_path / "one.jsonl", run.path).findings}
-        assert kinds <= {"rounding", "rounding that has grown"}
+        assert kinds <= {"rounding", "rounding noise", "rounding that has grown"}

@@ -24,7 +24,7 @@ FRAMEWORKS = {"paddle": "paddle", "tensorflow": "tensorflow,keras", "keras": "te
 """By the last word of a script's name, the modules that its process imports; otherwise PyTorch."""
 
 TORCH = "torch,torch._dynamo"
-ROUNDING = {"rounding", "rounding that has grown"}
+ROUNDING = {"rounding", "rounding noise", "rounding that has grown"}
 
 
 class Script(NamedTuple):

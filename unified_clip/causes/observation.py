@@ -31,8 +31,8 @@ CauseKind = Literal[
     "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
     "norm after the clip", "not finite in one run", "not scaled",
     "overflow", "per group for global", "per tensor for global",
-    "per tensor for per group", "per tensor for per slice", "rounding", "rounding that has grown", "rows",
-    "scaled gradients", "swapped", "touched", "underflow", "zeros",
+    "per tensor for per group", "per tensor for per slice", "rounding", "rounding noise", "rounding that has grown",
+    "rows", "scaled gradients", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of epsilon",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",

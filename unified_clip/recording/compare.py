@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .._progress import Advance, unseen
 from ..causes.observation import Cause
+from .call_order import MissingCalls, align_calls
 from .causes.coefficients import first_other_eps
 from .causes.find_causes import find_causes
 from .causes.join_causes import Effect, effective, join
@@ -17,7 +18,7 @@ from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.steps import number_calls, step_differences
-from .pairing import CallPair, Names, merge_loops, pair_calls
+from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read
 
@@ -121,13 +122,15 @@ def compare(
     for run in (left, right):
         check_clipped(run)
     left, right = merge_loops(*((left, right) if has_effect else number_calls(left, right)))
+    left, right, missing = align_calls(left, right, names_from_a_to_b(left, right, names or {}))
     pairs = pair_calls(left, right, names or {}, math.inf if has_effect else None)
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]
         advance("compare", 1)
     points = [
-        DivergencePoint(left, right, pairs, index, first) for first, index in _to_report(left, right, pairs, max_ulp)
+        DivergencePoint(left, right, pairs, index, first, missing if index == len(pairs) else None)
+        for first, index in _to_report(left, right, pairs, max_ulp, missing)
     ]
     advance("compare", 1)
     found = [find_causes(point) for point in points]
@@ -174,7 +177,9 @@ def check_clipped(run: RecordedRun) -> None:
     raise RunError(f"{problem}. {' '.join(remedies)}", "UC502")
 
 
-def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float) -> list[tuple[Divergence, int]]:
+def _to_report(
+    a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: float, missing: MissingCalls | None = None
+) -> list[tuple[Divergence, int]]:
     """Choose the divergences to report. Return (divergence, index of its pair of calls) for each, in order.
 
     Report these divergences, but only one for each pair of calls, the first in this list:
@@ -184,16 +189,22 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
     - the first of all
     - the first of each stage without a distance, such as the threshold
 
-    A divergence without a distance counts as too large for rounding.
+    A divergence without a distance counts as too large for rounding. Rounding noise is only reported if nothing else
+    is.
 
-    If calls remain after the pairs, and no divergence is too large for grown rounding, add a divergence "calls" with
-    the index `len(pairs)`.
+    If calls remain after the pairs, add a divergence "calls" with the index `len(pairs)`, and leave out numbers that
+    differ after the first of `missing`. Without `missing`, add it only if no divergence is beyond grown rounding.
     """
     numeric: dict[str, tuple[Divergence, int]] = {}
     settings: dict[str, tuple[Divergence, int]] = {}
-    allowed, earlier = max(max_ulp, ROUNDING), 0.0
-    for index, differences in enumerate(divergences(pairs, max_ulp)):
+    allowed, earlier, noise = max(max_ulp, ROUNDING), 0.0, []
+    later = _pairs_after(pairs, missing)
+    for index, found in enumerate(divergences(pairs, max_ulp)):
+        differences = [each for each in found if each.ulps_at_its_size is None] if index in later else found
+        noise += [(each, index) for each in differences if each.is_noise]
         for each in differences:
+            if each.is_noise:
+                continue
             numeric.setdefault("first", (each, index))
             if each.ulps_at_its_size is None:
                 settings.setdefault(each.stage, (each, index))
@@ -203,11 +214,21 @@ def _to_report(a: RecordedRun, b: RecordedRun, pairs: list[CallPair], max_ulp: f
                 numeric.setdefault("beyond growth", (each, index))
         earlier = max([earlier, *(each.ulps_at_its_size for each in differences if each.ulps_at_its_size is not None)])
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
-    if rest and "beyond growth" not in numeric:  # otherwise it may be a consequence of that one
+    if rest and (missing or "beyond growth" not in numeric):  # otherwise it may be a consequence of that one
         counts = [sum(line.step == min(rest) for line in run.lines) for run in (a, b)]
         settings["calls"] = (Divergence(min(rest), "calls", counts[0], counts[1]), len(pairs))
+    if noise and not numeric and not settings:
+        numeric["noise"] = noise[0]
     # Keep only the last divergence of each pair of calls: its explanation is about the whole pair.
     chosen = {index: divergence for divergence, index in numeric.values()}
     for divergence, index in settings.values():
         chosen.setdefault(index, divergence)
     return [(chosen[index], index) for index in sorted(chosen)]
+
+
+def _pairs_after(pairs: Sequence[CallPair], missing: MissingCalls | None) -> set[int]:
+    """Return the indices of the pairs of calls that come after the first missing call: it may change their numbers."""
+    if missing is None:
+        return set()
+    indices = [index for index, pair in enumerate(pairs) if pair.a.step == missing.step]
+    return {index for place, index in enumerate(indices) if place in missing.later}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..causes.observation import Cause, CauseKind
-from ..causes.scaling import combined_norm
-from .packing import JoinedParameter
+from .call_order import MissingCalls
 from .pairing import CallPair
 from .rounding import ROUNDING, distance, greatest, same, single, ulps_at
+from .rounding_noise import NoiseTracker, total_norm
 from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
@@ -45,10 +45,10 @@ class Divergence:
     ulps_at_its_size: float | None = None
     """The difference in ULP of a larger number, because rounding that number may have caused the difference. The number
     is the total norm for a gradient, and the largest norm so far for a weight. For a coefficient, this is `ulps`.
-    For a weight whose gradients are rounding noise, this is 0. None if the stage is not a number."""
+    For a weight that only rounding noise moves, this is 0. None if the stage is not a number."""
 
     is_noise: bool = False
-    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `_noise_size`."""
+    """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `NoiseTracker`."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class StageAgreement:
     beyond_rounding_at_step: int | None = None
     """The first step at which numbers differ by more than `ROUNDING` ULP. None if there is none."""
 
+    noise: Sequence[str] = ()
+    """The parameters whose numbers differ by rounding noise. These differences are left out."""
+
 
 @dataclass(frozen=True)
 class DivergencePoint:
@@ -80,6 +83,8 @@ class DivergencePoint:
     """The index of the pair of calls. It is the number of pairs if only one run has a further call."""
 
     first: Divergence
+    missing: MissingCalls | None = None
+    """For the stage "calls": the calls that only one run makes, if this is clear."""
 
     def both_ways(self) -> Iterator[tuple[RecordedRun, RecordedRun]]:
         yield self.a, self.b
@@ -131,16 +136,10 @@ def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
 
 def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
     weights: dict[tuple[int, str | None], float] = {}
-    moved: dict[tuple[int, str | None], float] = {}
-    step = number = 0
-    for pair in pairs:
-        step, number = pair.a.step, number + 1 if pair.a.step == step else 0
-
-        def key(name: str | None, number: int = number) -> tuple[int, str | None]:
-            return (number if name is not None and name.isdecimal() else 0, name)  # each call has a position "0"
-
+    tracker = NoiseTracker()
+    for pair in tracker.follow(pairs):
         for name, a, b in numbers(pair, "weight"):
-            weights[key(name)] = max(weights.get(key(name), 0.0), a, b)
+            weights[tracker.key(name)] = max(weights.get(tracker.key(name), 0.0), a, b)
         differences = list(_settings(pair))
         total = max(map(total_norm, (pair.a, pair.b)))
         for stage in NUMBERS:
@@ -148,68 +147,31 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
             for name, a, b in numbers(pair, stage):
                 ulps, relative = distance(a, b)
                 if ulps > max_ulp:
-                    scale = {"weight": weights.get(key(name), 0.0), "coefficient": 0.0}.get(stage, total)
-                    size = ulps_at(scale, a, b)
-                    is_noise = stage != "weight" and is_noise_of(pair, name)
-                    if stage == "weight" and size > ROUNDING and abs(a - b) <= moved.get(key(name), 0.0):
-                        size, is_noise = 0.0, True
+                    scale = {"weight": weights.get(tracker.key(name), 0.0), "coefficient": 0.0}.get(stage, total)
+                    is_noise = tracker.is_noise(pair, stage, name, a, b)
+                    size = 0.0 if is_noise and stage == "weight" else ulps_at(scale, a, b)
                     differences.append(Divergence(pair.a.step, stage, a, b, name, ulps, relative, size, is_noise))
-        for name in pair.names if pair.rate or pair.gain else ():
-            elements, norm = _noise_size(pair, name)
-            if elements:
-                moved[key(name)] = moved.get(key(name), 0.0) + 2 * pair.rate * math.sqrt(elements) + pair.gain * norm
         yield differences
 
 
-def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
-    """Return (number of elements, largest norm of the difference of both gradients) for a parameter whose gradients are
-    only rounding noise, or for its parts that have such gradients. Return (0, 0.0) for any other parameter.
-
-    The exact value of such a gradient is 0, as for the bias of attention keys. The recorded norm is at most ROUNDING
-    ULP of the total norm. Adam divides the gradient by its own size, so each element moves by up to the learning rate.
-    SGD multiplies the gradient by the learning rate.
-    """
-    a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
-    for line, parameter in ((pair.a, a), (pair.b, b)):
-        if isinstance(parameter, JoinedParameter):
-            parts = [each for each in parameter.parts if each.norm <= _noise_floor(line)]
-            return sum(each.elements or 0 for each in parts), 2 * _noise_floor(line) * len(parts)
-    return (a.elements or 0, a.norm + b.norm) if is_noise_of(pair, name) else (0, 0.0)
-
-
-def is_noise_of(pair: CallPair, name: str | None) -> bool:
-    """Return whether the gradients of a parameter are at most ROUNDING ULP of the total norm in both runs, and not both
-    0. Return False for a parameter without a pair, and for None.
-    """
-    if name is None or name not in pair.names:
-        return False
-    norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
-    return max(norms) > 0 and all(
-        norm <= _noise_floor(line) for norm, line in zip(norms, (pair.a, pair.b), strict=True)
-    )
-
-
-def _noise_floor(line: RecordedCall) -> float:
-    return ROUNDING * (2.0**-53 if line.dtype == "float64" else 2.0**-24) * total_norm(line)
-
-
 def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
-    """Return the agreement of all pairs of calls at a stage, such as "norm".
+    """Return the agreement of all pairs of calls at a stage, such as "norm". Leave out rounding noise.
 
-    max_ulp: Numbers that differ by up to this many ULP agree. If it is ROUNDING or more, leave out rounding noise.
+    max_ulp: Numbers that differ by up to this many ULP agree.
     """
-    with_noise = stage == "weight" or max_ulp < ROUNDING
-    distances = [
-        (distance(a, b), pair.a.step)
-        for pair in pairs
-        for name, a, b in numbers(pair, stage)
-        if with_noise or not is_noise_of(pair, name)
-    ]
+    tracker, distances = NoiseTracker(), []
+    noise: dict[str, None] = {}
+    for pair in tracker.follow(pairs):
+        for name, a, b in numbers(pair, stage):
+            if not tracker.is_noise(pair, stage, name, a, b):
+                distances.append((distance(a, b), pair.a.step))
+            elif a != b:
+                noise[str(name)] = None
     first = next((step for each, step in distances if each.ulps > max_ulp), None)
     beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
     most = greatest([each for each, _ in distances])
     at = next((step for each, step in distances if most.ulps and each.ulps == most.ulps), None)
-    return StageAgreement(stage, len(distances), first, *most, at, beyond)
+    return StageAgreement(stage, len(distances), first, *most, at, beyond, tuple(noise))
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:
@@ -273,14 +235,6 @@ def have_one_threshold(a: RecordedCall, b: RecordedCall) -> bool:
         return same(a.threshold, b.threshold)
     sides = [line.threshold if isinstance(line.threshold, tuple) else (line.threshold,) for line in (a, b)]
     return same(*(tuple(each if each is None else single(each) for each in side) for side in sides))
-
-
-def total_norm(line: RecordedCall) -> float:
-    """Return the total norm of a call. For another rule than "global", combine the norms of the gradients.
-
-    Return 0 if the call has no recorded norm.
-    """
-    return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)
 
 
 def _settings(pair: CallPair) -> Iterator[Divergence]:

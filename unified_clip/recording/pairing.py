@@ -53,7 +53,7 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
 
     RunError: `names` has a name that is in neither run, or mixes both directions.
     """
-    names = _from_a_to_b(a, b, names)
+    names = names_from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
@@ -185,7 +185,11 @@ def orient_names(names: Names, in_a: set[str], in_b: set[str]) -> Names | None:
     return next((each for each in both if in_a.issuperset(each) and in_b.issuperset(each.values())), None)
 
 
-def _from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
+def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
+    """Return `names` as {name in run a: name in run b}.
+
+    RunError: `names` has a name that is in neither run, or mixes both directions.
+    """
     in_a, in_b = ({name for line in run.lines for name in line.parameters} for run in (a, b))
     if (oriented := orient_names(names, in_a, in_b)) is not None:
         return oriented

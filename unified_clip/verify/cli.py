@@ -46,7 +46,12 @@ def add_options(parser: argparse.ArgumentParser, *, hidden: bool = False) -> Non
         parser.add_argument(name, help=argparse.SUPPRESS if hidden else description, **settings)
 
     add("--weights", "initial weights by name: .npz, .safetensors, .pt, ... (required)", type=Path, metavar="FILE")
-    add("--batches", ".npz file of arrays whose first axis is the step (required)", type=Path, metavar="FILE")
+    add(
+        "--batches",
+        ".npz file of arrays whose first axis is the step, or of arrays named STEP/NAME (required)",
+        type=Path,
+        metavar="FILE",
+    )
     add("--steps", "run only the first N batches (default: all)", type=int, metavar="N")
     add("--map", 'TOML file of parameter names, "old name" = "new name"', type=Path, metavar="FILE")
     for side in ("old", "new"):
@@ -97,7 +102,7 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     batches = run.read_batches(options.batches, options.steps)
     out = run.make_directory(options.out) if options.out else scratch
     resync = {**(names or {})} if options.resync else None
-    steps = len(next(iter(batches.values())))
+    steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
         runs = run.run([old, new], weights, batches, out, timeout, resync=resync, advance=advance)
     tensors = {name: from_numpy(array) for name, array in weights.items()}

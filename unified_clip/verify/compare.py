@@ -12,6 +12,7 @@ from ..recording import divergence
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
+from ..recording.rounding_noise import is_noise_of, total_norm
 from ..recording.runs import RecordedRun
 from .find_causes import find_cause, without_consequences
 from .name_gradients import Parameters
@@ -74,10 +75,7 @@ def compare_steps(
         reject_changing_outputs(run)
     pairing = StepPairing(old, new, weights, steps, _oriented(old, new, names or {}))
     reject_unpaired(old, new, weights, pairing.names, pairing.axes)
-    recordings: list[NormalizedRecording] = []
-    for run, common_names in ((old, {}), (new, {new_name: name for name, new_name in pairing.names.items()})):
-        path = out / f"{run.script.side}.jsonl"
-        recordings.append(normalize(run, weights, steps, path, common_names, *recordings))
+    recordings = normalize(old, new, weights, steps, out, pairing.names)
     reject_without_clip(*recordings)
     in_old, in_new = ({name for line in recording.lines for name in line.parameters} for recording in recordings)
     recorded = {name: other for name, other in pairing.names.items() if name in in_old and other in in_new}
@@ -252,7 +250,7 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
                 distance(a, b)
                 for pair in pairs
                 for name, a, b in divergence.numbers(pair, stage)
-                if not divergence.is_noise_of(pair, name)
+                if not is_noise_of(pair, name)
             ),
             default=None,
         )
@@ -268,10 +266,9 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
 
 def _differs_by_rounding(pair: CallPair) -> bool:
     """Return whether all norms of two calls differ by at most ROUNDING ULP of the total norm, or are noise."""
-    total = max(map(divergence.total_norm, (pair.a, pair.b)))
+    total = max(map(total_norm, (pair.a, pair.b)))
     return all(
-        ulps_at(total, a, b) <= ROUNDING or divergence.is_noise_of(pair, name)
-        for name, a, b in divergence.numbers(pair, "norm")
+        ulps_at(total, a, b) <= ROUNDING or is_noise_of(pair, name) for name, a, b in divergence.numbers(pair, "norm")
     )
 
 

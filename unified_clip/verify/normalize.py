@@ -30,7 +30,7 @@ class NormalizedRecording:
     """A recording in which the gradients have the names that the training step yields."""
 
     run: ScriptRun
-    path: Path
+    path: Path = Path()
     lines: list[RecordedCall] = field(default_factory=list)
     before: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
     """The gradients before the clip calls, by step and name, if the recording has them."""
@@ -52,35 +52,59 @@ class NormalizedRecording:
     share them.
     """
 
+    calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
+    """The calls by step, before any are merged."""
+
+    common_names: Mapping[str, str] = field(default_factory=dict)
+    """The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name."""
+
+    def sets(self, step: int) -> list[frozenset[str]]:
+        """Return the shared names of the gradients of each call of a step, before any are merged."""
+        return [self.shared_names(line) for line in self.calls.get(step, ())]
+
+    def shared_names(self, line: RecordedCall) -> frozenset[str]:
+        return frozenset(self.common_names.get(name, name) for name in line.parameters)
+
 
 def normalize(
-    run: ScriptRun,
-    weights: Parameters,
-    steps: int,
-    path: Path,
-    common_names: Mapping[str, str],
-    reference: NormalizedRecording | None = None,
-) -> NormalizedRecording:
-    """Rewrite the recording of a run so that it can be compared, write it to `path`, and return it.
+    old: ScriptRun, new: ScriptRun, weights: Parameters, steps: int, out: Path, names: Mapping[str, str]
+) -> list[NormalizedRecording]:
+    """Rewrite the recordings of two runs so that they can be compared, write them to `out`, and return both.
 
     Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
-    out calls on tensors that are not gradients. If the run has no call, use the clips of the step's own code. Leave out
-    the steps of optimizers if the other run has another number of them in a training step.
+    out calls on tensors that are not gradients. If a run has no call, use the clips of the step's own code. Leave out
+    the steps of optimizers if the runs have another number of them in a training step.
 
     weights: The initial weights.
     steps: The number of batches.
-    common_names: The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name.
-    reference: The other run's recording. The calls of this run are sorted like its calls.
+    names: The name of each parameter in the new run, by its name in the old run.
     """
+    common_names = {new_name: name for name, new_name in names.items()}
+    recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
+    for recording, other in (recordings, recordings[::-1]):
+        for step, calls in recording.calls.items():
+            merged = [_sort_by_name(line, recording.common_names) for line in _merge_calls(calls, recording, other)]
+            recording.order[step] = list(map(recording.shared_names, merged))
+            expected = other.order.get(step, []) if recording is recordings[1] else []
+            recording.lines += _in_order_of(merged, recording.order[step], expected)
+    counts = [Counter(item.step for item in each.optimizer_steps) for each in recordings]
+    for recording in recordings:
+        _write(recording, out / f"{recording.run.script.side}.jsonl", steps, has_steps=counts[0] == counts[1])
+    return recordings
+
+
+def _read_calls(
+    run: ScriptRun, weights: Parameters, steps: int, common_names: Mapping[str, str]
+) -> NormalizedRecording:
+    """Return the recording of a run, with the names that the training step yields. No calls are merged."""
     recording = runs.read(run.directory / RECORDING)
-    recorded = list(_distribute_over_steps(recording.lines, run, steps))
-    lines = recorded or list(_lines_of_own_clipping(run, steps))
-    result = NormalizedRecording(run, path)
+    lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
+    result = NormalizedRecording(run, common_names=common_names)
     result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
     matchers = {step: NameMatcher(run, weights, step, steps) for step in dict.fromkeys(line.step for line in lines)}
     same_calls = _same_calls(lines)
     for step, group in itertools.groupby(lines, key=lambda line: line.step):
-        calls = []
+        calls = result.calls[step] = []
         for line in group:
             others = [(matchers[each.step].weights, each) for each in same_calls[id(line)] if each is not line]
             match = matchers[step].match(line, run.directory, others)
@@ -91,17 +115,23 @@ def normalize(
             result.clipped[step] |= _renamed(clipped_gradients(line, run.directory), match)
             result.unclipped |= {step} if match.yields_unclipped else set()
             calls.append(line.model_copy(update={"parameters": _renamed(line.parameters, match)}))
-        merged = [_sort_by_name(line, common_names) for line in _merge_calls(calls)]
-        order = result.order[step] = [frozenset(common_names.get(n, n) for n in line.parameters) for line in merged]
-        result.lines += _in_order_of(merged, order, reference.order.get(step, []) if reference else [])
-    header = (run.directory / RECORDING).read_text(encoding="utf-8").partition("\n")[0]
-    logged = recording.logged if run.yields else [each.model_copy(update={"step": steps}) for each in recording.logged]
-    items = [*_with_optimizers(result, recorded, reference), *logged]
+    return result
+
+
+def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bool) -> None:
+    """Write the normalized calls of a recording to a file, with the steps of optimizers if `has_steps`."""
+    result.path, source = path, result.run.directory / RECORDING
+    recording = runs.read(source)
+    header = source.read_text(encoding="utf-8").partition("\n")[0]
+    logged = recording.logged
+    if not result.run.yields:
+        logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
+    recorded = list(_distribute_over_steps(recording.lines, result.run, steps))
+    items = [*_with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded), *logged]
     written = [
         encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses"})) for each in items
     ]
     path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")
-    return result
 
 
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
@@ -120,12 +150,15 @@ def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
 
 
 def _with_optimizers(
-    result: NormalizedRecording, recorded: Sequence[RecordedCall], reference: NormalizedRecording | None
+    lines: Sequence[RecordedCall], optimizer_steps: Sequence[OptimizerStep], recorded: Sequence[RecordedCall]
 ) -> list[RecordedCall | OptimizerStep]:
     """Return the calls of a recording and, among them, the steps of optimizers.
 
     A step of an optimizer comes before the calls of its training step if no recorded call was before it, else after
-    them. Return no steps of optimizers if `reference`, the other run, has another number of them in a training step.
+    them.
+
+    lines: The calls, after some were merged.
+    recorded: The calls as they were recorded.
     """
 
     def place(item: RecordedCall | OptimizerStep) -> tuple[int, int]:
@@ -134,8 +167,7 @@ def _with_optimizers(
         is_early = bool(recorded) and item.calls <= sum(line.step < item.step for line in recorded)
         return item.step, 0 if is_early else 2
 
-    counts = [Counter(item.step for item in each.optimizer_steps) for each in (result, reference or result)]
-    return sorted([*result.lines, *(result.optimizer_steps if counts[0] == counts[1] else ())], key=place)
+    return sorted([*lines, *optimizer_steps], key=place)
 
 
 Line = TypeVar("Line", RecordedCall, OptimizerStep)
@@ -178,20 +210,36 @@ def _renamed(table: Mapping[str, Any], match: NameMatch) -> dict[str, Any]:
     return {match.names.get(name, name): entry for name, entry in table.items()}
 
 
-def _merge_calls(lines: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Merge consecutive calls that clip one gradient each with the same settings into one call.
+def _merge_calls(
+    lines: Sequence[RecordedCall], recording: NormalizedRecording, other: NormalizedRecording
+) -> list[RecordedCall]:
+    """Merge consecutive calls of a step that clip one gradient each with the same settings into one call.
 
-    A call with a gradient that the merged call already has begins a new merged call.
+    A call with a gradient that the merged call already has begins a new merged call. So does a call whose gradient the
+    run `other` clips with other gradients: its clips are of several networks, of which this run leaves out parameters.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
         group = groups[-1] if groups else []
-        names = {name for other in group for name in other.parameters}
-        if group and count_mergeable([*group, line]) > len(group) and names.isdisjoint(line.parameters):
+        names = {name for each in group for name in each.parameters}
+        is_apart = any(_are_apart(recording.shared_names(each), recording.shared_names(line), other.sets(line.step))
+                       for each in group)  # fmt: skip
+        can_merge = group and count_mergeable([*group, line]) > len(group) and names.isdisjoint(line.parameters)
+        if can_merge and not is_apart:
             group.append(line)
         else:
             groups.append([line])
     return [merge_calls(group) for group in groups]
+
+
+def _are_apart(names: frozenset[str], others: frozenset[str], sets: Sequence[frozenset[str]]) -> bool:
+    """Return whether another run clips these gradients in different calls, at least one of which has several gradients.
+
+    sets: The gradients of each call of the other run.
+    """
+    places = [[each for each in sets if each & own] for own in (names, others)]
+    is_known = all(places) and not any(each in places[1] for each in places[0])
+    return is_known and any(len(each) > 1 for place in places for each in place)
 
 
 def _in_order_of(

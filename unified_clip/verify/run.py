@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -30,6 +31,17 @@ TOGETHER = ("tensorflow", "paddle")
 """One process cannot import both of these packages: it would crash."""
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+
+Batches = Sequence[Arrays]
+"""The arrays of each step, by name."""
+
+STEP_AND_NAME = re.compile(r"([1-9]\d{0,8})/(.+)", re.DOTALL)
+"""Matches the name of an array of a single step, such as "1/x"."""
+
+UNEVEN = (
+    "If batches differ in size, save an array for each step, named by the step: "
+    'np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).'
+)
 
 
 class VerifyError(CodedError, code="UC601"):
@@ -154,13 +166,24 @@ def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:
     return to_numpy(dense)
 
 
-def read_batches(path: Path, steps: int | None) -> Arrays:
-    """Return the arrays of a batches file by name, cut to the first `steps` steps. None stands for all steps.
+def read_batches(path: Path, steps: int | None) -> Batches:
+    """Return the arrays of each of the first `steps` steps, by name. None stands for all steps.
 
-    The first axis of each array is the step.
+    The first axis of each array in the file is the step. If names begin with the number of a step, as in "1/x", each
+    array belongs to one step, so that steps may have arrays of different shapes.
 
-    VerifyError: the file cannot be read, its arrays differ in length or are empty, or `steps` is out of range.
+    VerifyError: the file cannot be read, its arrays differ in length or are empty, steps differ in their names, or
+        `steps` is out of range.
     """
+    arrays = _load(path)
+    batches = _numbered_batches(path, arrays) or _stacked_batches(path, arrays)
+    count = len(batches)
+    if steps is not None and not 1 <= steps <= count:
+        raise VerifyError(f"--steps is {steps}, and {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
+    return batches[:steps]
+
+
+def _load(path: Path) -> Arrays:
     try:
         with path.open("rb") as file:  # NumPy would not close a damaged file
             stored = np.load(file, allow_pickle=False)
@@ -168,15 +191,21 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
                 raise VerifyError(
                     f"--batches {path} is one array without a name. Save arrays by name with np.savez.", "UC602"
                 )
-            batches = dict(stored)
+            return dict(stored)
     except OSError as error:
         remedy = "Correct the path or its permissions."
         raise VerifyError(f"--batches {path} cannot be read: {error.strerror}. {remedy}", "UC602") from None
     except VerifyError:
         raise
     except Exception as error:  # NumPy and zipfile raise almost anything for damaged bytes
+        if "Object arrays" in str(error):
+            raise VerifyError(f"--batches {path} has an array of Python objects. {UNEVEN}", "UC602") from None
         raise VerifyError(f"--batches {path} cannot be read: {error}. Save arrays with np.savez.", "UC602") from None
-    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in batches.items()}
+
+
+def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
+    """Return the batches of a file in which the first axis of each array is the step."""
+    lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if not lengths:
         raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")
     rule = "the first axis of every array must have one entry for each step"
@@ -184,11 +213,33 @@ def read_batches(path: Path, steps: int | None) -> Arrays:
         raise VerifyError(f"--batches {path}: {rule}, but {empty[0]} has none. Save at least one step.", "UC602")
     if len(set(lengths.values())) > 1:
         entries = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise VerifyError(f"--batches {path}: {rule}: {entries}. Save arrays of equal length.", "UC602")
-    count = min(lengths.values())
-    if steps is not None and not 1 <= steps <= count:
-        raise VerifyError(f"--steps is {steps}, and {path} has batches for {count} steps. Pass 1 to {count}.", "UC203")
-    return {name: array[:steps] for name, array in batches.items()}
+        raise VerifyError(f"--batches {path}: {rule}: {entries}. Save arrays of equal length. {UNEVEN}", "UC602")
+    return [{name: array[index] for name, array in arrays.items()} for index in range(min(lengths.values()))]
+
+
+def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
+    """Return the batches of a file whose names begin with the number of the step, or [] if no name does.
+
+    VerifyError: a name has no step, a step is missing, or steps differ in their names.
+    """
+    batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
+    for name, array in arrays.items():
+        if match := STEP_AND_NAME.fullmatch(name):
+            batches.setdefault(int(match[1]), {})[match[2]] = array
+    names = sorted({name for batch in batches.values() for name in batch})
+    without_step = [name for name in arrays if not STEP_AND_NAME.fullmatch(name)]
+    missing = (f"{step}/{name}" for step in range(1, len(batches) + 1) for name in names
+               if name not in batches.get(step, {}))  # fmt: skip
+    first_missing = next(missing, None)
+    if batches and (without_step or first_missing):
+        problem = f"{without_step[0]} has no step" if without_step else f"{first_missing} is missing"
+        numbered = next(name for name in arrays if name not in without_step)
+        raise VerifyError(
+            f"--batches {path} has {numbered}, the array of a single step, but {problem}. Save every array of every "
+            "step under the step and its name.",
+            "UC602",
+        )
+    return [batches[step] for step in sorted(batches)]
 
 
 def make_directory(path: Path) -> Path:
@@ -212,7 +263,7 @@ def make_directory(path: Path) -> Path:
 def run(
     scripts: Sequence[Script],
     weights: Arrays,
-    batches: Arrays,
+    batches: Batches,
     out: Path,
     timeout: float,
     *,
@@ -221,7 +272,8 @@ def run(
 ) -> list[ScriptRun]:
     """Run both training steps in parallel, each in its own process, and return the runs.
 
-    weights, batches: Arrays by name. The first axis of the batches is the step.
+    weights: Arrays by name.
+    batches: The arrays of each step, by name.
     out: The directory for the recordings and tensors.
     timeout: Seconds for both processes together.
     resync: The names in the file of --map. If given, copy the old weights into the new training step after each step.
@@ -234,7 +286,8 @@ def run(
     with ExitStack() as stack:
         scratch = stack.enter_context(Scratch("verify"))
         np.savez(scratch.path / "weights.npz", **weights)  # type: ignore[arg-type]  # names are any strings
-        np.savez(scratch.path / "batches.npz", **batches)  # type: ignore[arg-type]
+        by_step = {f"{step}/{name}": each for step, batch in enumerate(batches, 1) for name, each in batch.items()}
+        np.savez(scratch.path / "batches.npz", **by_step)  # type: ignore[arg-type]
         if resync is not None:
             (scratch.path / NAMES).write_text(json.dumps(resync), encoding="utf-8")
         for script in scripts:
@@ -261,7 +314,7 @@ def run(
                 raise WorkerError(f"{script} failed: {end}. {remedy}")
     runs = []
     for script in scripts:
-        runs.append(_read(script, out / script.side, len(next(iter(batches.values())))))
+        runs.append(_read(script, out / script.side, len(batches)))
         if resync is not None and not runs[-1].yields:
             raise VerifyError(
                 f"--resync copies weights after each step, and {script} returns once, after the last one. Yield "

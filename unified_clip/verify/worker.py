@@ -93,10 +93,12 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
 
 def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
     """Return (weights by name, [arrays of the batch by name] for each step) from the directory of the inputs."""
-    with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as batches:
-        stacked = dict(batches)
-        count = len(next(iter(stacked.values())))
-        return dict(weights), [{name: array[index] for name, array in stacked.items()} for index in range(count)]
+    batches: dict[int, Arrays] = {}
+    with np.load(job / "weights.npz") as weights, np.load(job / "batches.npz") as stored:
+        for key in stored:
+            step, _, name = key.partition("/")
+            batches.setdefault(int(step), {})[name] = stored[key][()]  # an array without axes becomes a number
+        return dict(weights), [batches[step] for step in sorted(batches)]
 
 
 # -- the function and its outputs

@@ -547,7 +547,7 @@ def test_clipping_twice(compared: Any) -> None:
     again = {name: norm / 13 for name, norm in NORMS.items()}
     assert mistakes(compared([line(1)], [line(1), line(1, again)])) == ["clipped twice"]
     assert mistakes(compared([line(1), line(2)], [line(1), line(2, again), line(3)])) == ["clipped twice"]
-    assert mistakes(compared([line(1)], [line(1), line(1)])) == []
+    assert mistakes(compared([line(1)], [line(1), line(1)])) == ["left-out clip"]
     both = [line(1), line(1, again)]
     assert mistakes(compared(both, [line(1), line(1, again, threshold=0.5)])) == ["another threshold"]
 

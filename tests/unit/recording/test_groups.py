@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from unified_clip.recording import compare
-from unified_clip.recording.divergence import is_noise_of
 from unified_clip.recording.report import sentences
+from unified_clip.recording.rounding_noise import is_noise_of
 
 Lines = list[dict[str, Any]]
 GROUPS = {"0": 3.0, "1": 4.0}, {"0": 12.0}
@@ -192,7 +192,7 @@ def test_adam_moves_weights_by_noise_of_gradients(
 ) -> None:
     """Twice the learning rate of 0.1 times the root of 8 elements is 0.566."""
     runs = with_noise(noise, 0.1, optimizer), with_noise(noise, 0.1 + moved, optimizer)
-    assert mistakes(compared(*runs)) == ["rounding" if is_rounding else "another optimizer"]
+    assert mistakes(compared(*runs)) == ["rounding noise" if is_rounding else "another optimizer"]
     found = compared(*runs, max_ulp=64)
     assert (found.first is None) == is_rounding
     is_noted = any("Not compared: differences of 'k'" in each for each in sentences.lines(found))
@@ -211,7 +211,7 @@ def test_sgd_moves_weights_by_noise_of_gradients(
         [{**each, **(settings if "settings" in each else {})} for each in with_noise(1e-9, weight, "torch.optim.SGD")]
         for weight in (1e-10, 1e-10 + moved)
     )
-    assert mistakes(compared(old, new)) == ["rounding" if is_rounding else "another optimizer"]
+    assert mistakes(compared(old, new)) == ["rounding noise" if is_rounding else "another optimizer"]
     assert (compared(old, new, max_ulp=64).first is None) == is_rounding
 
 
@@ -223,6 +223,33 @@ def test_norms_of_noise_are_not_compared_in_a_clip_per_tensor(compared: Any) -> 
         assert (compared(runs(1e-9), runs(noise), max_ulp=64).first is None) == is_same
         (pair,) = compared(runs(1e-9), runs(noise)).pairs
         assert is_noise_of(pair, "k") == is_same
+
+
+def test_noise_of_a_part_of_a_packed_parameter_is_no_difference_of_weights(compared: Any) -> None:
+    """Only the gradients of `k` are noise, and only the weights of `k` differ."""
+
+    def run_of(parameters: dict[str, tuple[list[int], float]], moved: float) -> Lines:
+        lines: Lines = []
+        for step in (1, 2):
+            (clip_line,) = network(parameters)
+            for name, each in clip_line["parameters"].items():
+                each["weight"] = 1.0 + (moved if step > 1 and name in ("k", "0") else 0.0)
+            lines += [{**clip_line, "step": step, "norm": 8.0, "coef": 0.125}, {**STEP, "step": step}]
+        return lines
+
+    parts = {**PARTS, "q": ([4, 4], 3.0), "k": ([4, 4], 1e-7), "v": ([4, 4], 4.0)}
+    packed = {**PACKED, "0": ([12, 4], 5.0)}
+    old, new = run_of(parts, 0.0), run_of(packed, 0.0)
+    for line_of_packed, weight in zip(new[::2], (1.7320507764816284, 1.8320507764816284), strict=True):
+        line_of_packed["parameters"]["0"]["weight"] = weight
+    found = compared(old, new, max_ulp=64)
+    assert found.first is None
+    printed = [each for each in sentences.lines(found) if each.startswith("Weights")]
+    assert printed == [] or all("apart from rounding noise of 'q + k + v'" in each for each in printed)
+    found = compared(old, new)
+    assert "Weights differ" not in " ".join(sentences.lines(found))
+    new[2]["parameters"]["0"]["weight"] = 9.0
+    assert "Weights differ from step 2 on" in " ".join(sentences.lines(compared(old, new)))
 
 
 def test_a_gradient_of_noise_does_not_prevent_the_same(compared: Any) -> None:
@@ -258,7 +285,7 @@ def test_a_group_that_one_run_does_not_clip_is_left_out(compared: Any, norms: bo
 
 def test_a_call_that_clips_the_same_gradients_again_is_not_left_out(compared: Any) -> None:
     old = [{**per_group(1)[0], "step": 1}] * 2
-    assert mistakes(compared(old, old[:1])) == []
+    assert mistakes(compared(old, old[:1])) == ["left-out clip"]
 
 
 def test_clips_of_several_groups_after_the_step_are_late(compared: Any) -> None:

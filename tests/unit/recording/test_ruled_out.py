@@ -23,7 +23,7 @@ NOT_RULED_OUT = {
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss", "other gradients",
     # rounding is never ruled out
-    "rounding", "rounding that has grown", "16 bits", "float32", "coefficient",
+    "rounding", "rounding noise", "rounding that has grown", "16 bits", "float32", "coefficient",
     # `compare` has no numbers for these
     "rows", "need_clip", "given norm",
 }  # fmt: skip

@@ -125,6 +125,28 @@ def test_unclipped_gradients_are_replaced_by_the_results_of_the_clip_calls(
     assert greatest(data, "tensors") == 0
 
 
+@pytest.mark.parametrize("steps", [STEPS, 1])
+def test_batches_may_differ_in_size(tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int) -> None:
+    """The last batch has fewer examples, as with drop_last=False."""
+    sizes = [4] * (STEPS - 1) + [3]
+    batches = {f"{n}/{name}": each[n - 1][:size] for n, size in enumerate(sizes, 1) for name, each in BATCHES.items()}
+    np.savez(tmp_path / "uneven.npz", **batches)
+    options = ["--batches", str(tmp_path / "uneven.npz"), "--steps", str(steps)]
+    data = verified(tmp_path, capsys, GLOBAL, GLOBAL, *options)
+    assert data["same"]
+    assert len(data["steps"]) == steps
+    mean = NUMPY.replace('/ batch["y"].size', "/ 8").replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+    data = verified(tmp_path, capsys, GLOBAL, mean, *options)
+    assert data["same"] == (steps < STEPS)
+    assert mistakes(data) == ([] if steps < STEPS else ["scaled gradients"])
+
+
+def test_a_batch_may_have_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "rates.npz", rate=np.full(STEPS, 0.25, np.float32), **BATCHES)
+    hashed = GLOBAL.replace("np.float32(0.25)", "{np.float32(0.25): batch['rate']}[batch['rate']]")
+    assert verified(tmp_path, capsys, GLOBAL, hashed, "--batches", str(tmp_path / "rates.npz"))["same"]
+
+
 def test_gradients_that_are_not_yielded_are_the_results_of_the_clip_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -331,6 +353,11 @@ def test_what_a_function_does_wrong_is_refused(
             ["--batches", "ragged.npz"],
             "the first axis of every array must have one entry for each step: x has 2, y has 3",
         ),
+        (["--batches", "ragged.npz"], 'named by the step: np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).'),
+        (["--batches", "objects.npz"], "has an array of Python objects. If batches differ in size, save an array for"),
+        (["--batches", "gap.npz"], "has 1/x, the array of a single step, but 2/x is missing. Save every array of"),
+        (["--batches", "mixed.npz"], "has 1/x, the array of a single step, but y has no step. Save every array of"),
+        (["--batches", "names.npz"], "has 1/x, the array of a single step, but 1/y is missing. Save every array of"),
         (["--batches", "short.npz"], "must have one entry for each step, but y has none. Save at least one step."),
         (["--batches", "empty.npz"], "--batches empty.npz has no array. Save arrays by name with np.savez."),
         (
@@ -346,6 +373,9 @@ def test_what_is_wrong_with_the_command_is_refused(
     Path("names.toml").write_text('v = "w"\n', encoding="utf-8")
     np.save("one.npy", np.zeros(2))
     np.savez("ragged.npz", x=np.zeros(2), y=np.zeros(3))
+    np.savez("objects.npz", x=np.array([np.zeros(2), np.zeros(1)], dtype=object))
+    for name, keys in (("gap", ("1/x", "3/x")), ("mixed", ("1/x", "2/x", "y")), ("names", ("1/x", "2/x", "2/y"))):
+        np.savez(f"{name}.npz", **{key: np.zeros(2) for key in keys})
     np.savez("short.npz", x=np.zeros(2), y=np.zeros(0))
     np.savez("empty.npz")
     Path("cut.npz").write_bytes(Path("short.npz").read_bytes()[:100])
@@ -476,8 +506,10 @@ def test_the_first_difference_is_reported_first_and_its_cause_after_it(
 def test_a_difference_without_a_cause_is_reported_as_unexplained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = GLOBAL.replace("grads, _ =", "uc.clip_by_global_norm({'bias': grads['bias'] + 1}, 0.5); grads, _ =")
-    assert run(tmp_path, GLOBAL, new) == 1
+    by_hand = "raw = grads; grads = {n: g * np.linspace(0.2, 0.3, len(g), dtype='f')[:, None] for n, g in raw.items()}"
+    new = NUMPY.replace("CLIP", by_hand.replace("[:, None]", ".reshape(len(g), *[1] * (g.ndim - 1))"))
+    new = new.replace("weights, grads\n", "weights, grads, raw\n")
+    assert run(tmp_path, EACH, new) == 1
     assert "Unexplained: " in capsys.readouterr().out
 
 

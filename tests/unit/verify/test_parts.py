@@ -96,6 +96,11 @@ def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Pa
 # -- recordings
 
 
+def merge(calls: Sequence[RecordedCall]) -> list[RecordedCall]:
+    empty = normalize.NormalizedRecording(ScriptRun(SCRIPT, [], Path(), True))
+    return normalize._merge_calls(calls, empty, empty)
+
+
 @pytest.mark.parametrize(("count", "steps"), [(4, [1, 1, 2, 2]), (3, [9, 9, 9])])
 def test_calls_are_distributed_over_the_steps_only_if_their_number_is_a_multiple(
     tmp_path: Path, count: int, steps: list[int]
@@ -120,7 +125,7 @@ def test_calls_that_are_one_clip_if_one_of_them_is_known_to(
     clipped: tuple[bool | None, bool | None], expected: bool | None
 ) -> None:
     calls = [call(name).model_copy(update={"clipped": each}) for name, each in zip("ab", clipped, strict=True)]
-    (line,) = normalize._merge_calls(calls)
+    (line,) = merge(calls)
     assert line.clipped is expected
     fields = {"rule": "value", "threshold": [-1.0, 1.0], "eps": None, "dtype": "float32", "norm": None, "coef": None}
     groups = [{**fields, "nan": 0, "inf": 0, "count": 1, "clipped": each} for each in clipped]
@@ -140,12 +145,12 @@ def call(name: str, nan: int | None = 0) -> RecordedCall:
     [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
 )
 def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
-    assert [list(line.parameters) for line in normalize._merge_calls([call(name) for name in names])] == each
+    assert [list(line.parameters) for line in merge([call(name) for name in names])] == each
 
 
 @pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
 def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
-    (line,) = normalize._merge_calls([call("a", 1), call("b", nan)])
+    (line,) = merge([call("a", 1), call("b", nan)])
     assert line.nan == expected
     assert line.inf == 2
 

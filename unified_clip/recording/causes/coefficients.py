@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ...causes.observation import Cause, instead
 from ...causes.scaling import coefficient
-from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers, total_norm
+from ..divergence import Divergence, DivergencePoint, have_one_threshold, numbers
 from ..pairing import CallPair
 from ..rounding import NEAR, ROUNDING, distance, is_near, single, ulps_at
+from ..rounding_noise import total_norm
 from ..runs import RecordedCall, RecordedRun
 
 EXACT = 1e-13

@@ -18,7 +18,7 @@ from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Cause, Observation, instead
 from ...causes.scaling import combined_norm
 from ...tensors.types import Dense
-from ..divergence import DivergencePoint, divergences, have_one_threshold
+from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
@@ -53,6 +53,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         cause = sequence.twice(point) or sequence.left_out_calls(point) or sequence.per_tensor(point)
         cause = cause or sequence.one_is_shorter(point)
         return [cause] if cause else []
+    if point.first.is_noise:
+        return [_noise(point)]
     # Only the first cause counts, because its numbers can look like those of the later ones.
     exclusive = (
         before_clips.still_scaled(point, pair)
@@ -340,18 +342,21 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 # -- rounding
 
 
+def _noise(point: DivergencePoint) -> Cause:
+    names = before_clips.names_text(noise(point.pairs, 0.0))
+    sentence = (
+        f"only noise differs, of {names}. These gradients, or parts of them, are at most {ROUNDING} ULP of the total "
+        "norm. Their true value may be 0, as for the bias of attention keys, or a bias before BatchNorm. Adam divides "
+        "noise by its own size, so with Adam such weights move by up to the learning rate. To ignore noise, pass "
+        f"--max-ulp {ROUNDING}"
+    )
+    return Cause("rounding noise", sentence)
+
+
 def _rounding(point: DivergencePoint) -> Cause | None:
     ulps, at_its_size = point.first.ulps, point.first.ulps_at_its_size
     if ulps is None or at_its_size is None or at_its_size > ROUNDING or point.first.stage == "coefficient":
         return None
-    if point.first.is_noise:
-        return Cause(
-            "rounding",
-            f"the gradient of {point.first.parameter!r}, or of a part of it, is rounding noise: its norm is at most "
-            f"{ROUNDING} ULP of the total norm. The true gradient may be 0, as for the bias of attention keys, or a "
-            "bias before BatchNorm. Adam divides noise by its own size, so with Adam such weights move by up to the "
-            f"learning rate. To ignore noise, pass --max-ulp {ROUNDING}",
-        )
     if at_its_size < ulps > ROUNDING:
         sentence = (
             f"the first difference is {ulps:g} ULP of this norm, but only {at_its_size:.2g} ULP of "

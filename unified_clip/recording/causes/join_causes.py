@@ -201,6 +201,6 @@ def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dic
         if not causes and divergence in at:
             cause = before_clips.by_elimination(at[divergence])
             result[divergence] = (cause,) if cause else ()
-        if not causes or not {each.kind for each in causes} <= {"rounding", "rounding that has grown"}:
+        if not causes or not all(each.kind.startswith("rounding") for each in causes):
             break
     return result

@@ -7,11 +7,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
+from ..call_order import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
 from ..packing import elements
 from ..pairing import CallPair
@@ -89,7 +89,7 @@ def _is_descent(moves: list[tuple[float, float, float, float]], coef: float) -> 
 
 
 def twice(point: DivergencePoint) -> Cause | None:
-    clips = [(run, again) for run, _ in point.both_ways() if (again := _clips_again(run, point.index)) is not None]
+    clips = [(run, again) for run, again in _possibly_again(point) if again is not None]
     if len(clips) != 1:  # if both runs clip twice, this is not their difference
         return None
     run, (before, coef, after) = clips[0]
@@ -100,15 +100,27 @@ def twice(point: DivergencePoint) -> Cause | None:
     )
 
 
-def _clips_again(run: RecordedRun, index: int) -> tuple[float, float, float] | None:
-    """Return (norm of the previous call, its coefficient, norm of this call) if a call clips the previous results.
+Again = tuple[float, float, float]
+"""(norm of a call, its coefficient, norm of the call that clips its results again)."""
 
-    Return None otherwise, or if one of the two calls does not clip by the total norm, or the previous one
-    did not change its gradients.
 
-    index: The index of the call in `run.lines`.
+def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
+    """Yield (run, result of `_clips_again`) for each call that may clip the results of an earlier one again."""
+    missing = point.missing
+    if missing is None:
+        for run in (point.a, point.b):
+            yield run, _clips_again(call_at(run, point.index - 1), call_at(run, point.index))
+        return
+    run = point.b if missing.is_first else point.a
+    found = (_clips_again(call, other) for call in missing.partners for other in missing.calls)
+    yield run, next((again for again in found if again is not None), None)
+
+
+def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
+    """Return the norms and the coefficient if the call `line` clips the results of the call `before`, else None.
+
+    Return None, too, if one of the two calls does not clip by the total norm, or `before` did not change its gradients.
     """
-    line, before = call_at(run, index), call_at(run, index - 1)
     if line is None or before is None or not (before.rule == line.rule == "global" and before.clipped):
         return None
     norms = [(before.norms()[0], line.norms()[0])]
@@ -144,28 +156,31 @@ def shifted(point: DivergencePoint) -> Cause | None:
 
 
 def left_out_calls(point: DivergencePoint) -> Cause | None:
-    """Return a cause if one run has fewer clip calls in the step, and leaves out some gradients of the other run.
+    """Return a cause if only one run makes some clip calls of the step, and all other calls have a partner.
 
-    Each call of this run must have the norms of a call of the other run. Return None otherwise, or if another call of
-    the other run has such norms, too: it may clip the same gradients again.
+    Return None otherwise.
     """
-    for run, other in point.both_ways():
-        few, rest = (calls_of_number(each, point.first.step) for each in (run, other))
-        every = [*rest]
-        for call in few:
-            same = next((each for each in rest if call.rule == each.rule and _have_near_norms(call, each)), None)
-            if same is not None:
-                rest.remove(same)
-        is_again = any(_have_near_norms(call, each) for call in few for each in rest)
-        if few and 0 < len(rest) == len(every) - len(few) and not is_again:
-            return point.cause("left out", f"it does not clip {_gradients_of(rest, every)}", run)
-    return None
+    missing = point.missing
+    if missing is None:
+        return None
+    run, other = (point.a, point.b) if missing.is_first else (point.b, point.a)
+    clips = " and ".join(dict.fromkeys(map(clip_text, missing.calls)))
+    pairs = itertools.product(missing.calls, missing.partners)
+    if any(itertools.starmap(_have_one_gradient, pairs)):
+        sentence = (
+            f"{run.name} lacks a clip call that {other.name} makes at step {missing.step}: {clips}. Another call clips "
+            f"its gradients, too. Make both calls, in the order of {other.name}"
+        )
+        return Cause("left-out clip", sentence)
+    gradients = _gradients_of(missing.calls, [*missing.calls, *missing.partners])
+    sentence = f"it does not clip {gradients}. {other.name} clips them by {clips}"
+    return point.cause("left out", sentence, run)
 
 
-def _have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
-    norms = [sorted(each.known_norms()) for each in (a, b)]
-    is_near = partial(math.isclose, rel_tol=PRODUCT)
-    return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
+def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
+    """Return whether two calls of a run clip a gradient of the same name, or without names, have the same norms."""
+    names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
+    return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
 
 
 def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...causes.observation import Cause
+from ..call_order import clip_text
 from ..divergence import Divergence, Stage
+from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES
@@ -229,7 +231,7 @@ def _clips(
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
-        cause = _left_out(*((b, a) if old else (a, b)), step)
+        cause = _left_out(*((b, a) if old else (a, b)), old or new, step)
     else:
         more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
         if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
@@ -238,8 +240,10 @@ def _clips(
     yield StepDifference(Divergence(step, "clips", len(old), len(new)), cause)
 
 
-def _left_out(run: RecordedRun, other: RecordedRun, step: int) -> Cause:
-    sentence = f"the optimizer of {run.name} makes step {step} without a clip call, and {other.name} clips there"
+def _left_out(run: RecordedRun, other: RecordedRun, lines: Sequence[RecordedCall], step: int) -> Cause:
+    """Return the cause of a run that makes a step of an optimizer without the clip calls `lines` of the other run."""
+    clips = " and ".join(dict.fromkeys(map(clip_text, lines)))
+    sentence = f"the optimizer of {run.name} makes step {step} without a clip call. {other.name} clips there by {clips}"
     if changed := next((each.changed for each in run.optimizer_steps if each.step == step), None):
         sentence += f". Other code changed {changed} gradients of {run.name} before this step, as a clip by hand does"
     return Cause("left-out clip", sentence)
@@ -248,13 +252,19 @@ def _left_out(run: RecordedRun, other: RecordedRun, step: int) -> Cause:
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
     """Return whether the clip calls of a step clip the same gradients again and again.
 
-    Their gradients must have the same shapes, and the same names if they have names. Without names, or if `other`, the
-    calls of the other run, are several, each backward pass of the step must also have as many calls as `other` has.
+    Their settings must be equal, and their gradients must have the same shapes, and the same names if they have names.
+    Without names, or if `other`, the calls of the other run, are several, each backward pass of the step must also have
+    as many calls as `other` has.
     """
     count = len(other)
-    is_same = all(itertools.starmap(_have_equal_shapes, zip(lines, itertools.cycle(lines[:count]), strict=False)))
+    pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
+    is_same = all(itertools.starmap(_have_equal_shapes, pairs)) and all(itertools.starmap(_have_equal_settings, pairs))
     is_named = bool(lines[0].parameters) and not _has_positions(lines[0])
     return is_same and ((is_named and count == 1) or len(lines) == count * (step.backward_calls or 0))
+
+
+def _have_equal_settings(a: RecordedCall, b: RecordedCall) -> bool:
+    return a.rule == b.rule and same(a.threshold, b.threshold) and same(a.norm_type, b.norm_type)
 
 
 def _have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:

@@ -142,13 +142,23 @@ def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
         where = f"in {_compared(comparison)}"
-        return f"{name} {_format_same('are', where, most, agreement.greatest_at_step, comparison)}."
+        same = _format_same("are", where, most, agreement.greatest_at_step, comparison)
+        return f"{name} {same}{_apart_from_noise(agreement)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
     beyond = agreement.beyond_rounding_at_step
     is_later = beyond is not None and beyond > agreement.differs_at_step
     later = f"by more than {ROUNDING} ULP from step {beyond} on, and " if is_later else ""
-    return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}."
+    return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}{_apart_from_noise(agreement)}."
+
+
+def _apart_from_noise(agreement: StageAgreement) -> str:
+    """Return the end of a sentence about a stage, with the parameters that differ by rounding noise, or ""."""
+    names = agreement.noise
+    if not names:
+        return ""
+    listed = ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
+    return f", apart from rounding noise of {listed}"
 
 
 def _format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:

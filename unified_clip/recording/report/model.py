@@ -80,6 +80,9 @@ class Agreement(ReportModel):
     beyond_rounding_at_step: int | None
     """The first step at which numbers differ by more than 64 ULP. null if there is none."""
 
+    noise: list[str]
+    """The parameters whose numbers differ by rounding noise. These differences are left out."""
+
 
 class Run(ReportModel):
     """Facts about a recording, and its curves."""
@@ -194,7 +197,7 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
 
 
 def _agreement(stage: StageAgreement) -> Agreement:
-    return Agreement(**asdict(stage))
+    return Agreement(**{**asdict(stage), "noise": list(stage.noise)})
 
 
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:

@@ -1,0 +1,145 @@
+"""`unified-clip verify` of steps that clip twice: two networks with own thresholds, or two clips of one network."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.port.verify_pairs import mistakes, verified
+
+STEP = """
+import numpy as np
+import unified_clip.numpy as uc
+
+def step(weights, batches):
+    net = {name: value.copy() for name, value in weights.items()}
+    for batch in batches:
+        x = batch["x"].mean()
+        critic = {name: value * np.float32(x) + 1 for name, value in net.items() if name.startswith("critic")}
+        maker = {name: value - np.float32(x) for name, value in net.items() if name.startswith("maker")}
+        CLIPS
+        grads = {**critic, **maker}
+        for name, grad in grads.items():
+            net[name] = net[name] - np.float32(0.25) * grad
+        yield net, grads
+"""
+SHAPES = {
+    "critic.kernel": (3, 2), "critic.bias": (2,), "critic.out": (2, 2),
+    "maker.kernel": (4, 2), "maker.bias": (3,), "maker.out": (2, 5),
+}  # fmt: skip
+CRITIC = "critic |= uc.clip_by_global_norm({each}, 0.5)[0]"
+MAKER = "maker |= uc.clip_by_global_norm({each}, 0.75)[0]"
+VALUE = "critic |= {n: uc.clip_by_value(g, -1.0, 1.0) for n, g in critic.items()}"
+
+
+def script(*clips: str) -> str:
+    return STEP.replace("CLIPS", "; ".join(clips))
+
+
+def all_of(net: str) -> str:
+    return (CRITIC if net == "critic" else MAKER).format(each=net)
+
+
+def without(net: str, name: str) -> str:
+    rest = f"{{n: g for n, g in {net}.items() if n != '{net}.{name}'}}"
+    return (CRITIC if net == "critic" else MAKER).format(each=rest)
+
+
+OLD = script(all_of("critic"), all_of("maker"))
+
+
+@pytest.fixture
+def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def compare(old: str, new: str, names: Collection[str] = SHAPES) -> dict[str, Any]:
+        source = np.random.default_rng(0)
+        weights = {name: source.normal(size=SHAPES[name]).astype(np.float32) for name in names}
+        np.savez(tmp_path / "networks.npz", **weights)
+        return verified(tmp_path, capsys, old, new, "--weights", str(tmp_path / "networks.npz"))
+
+    return compare
+
+
+def texts(data: dict[str, Any]) -> str:
+    return " ".join(each["text"] for parting in data["clips"]["partings"] for each in parting["findings"])
+
+
+def test_two_networks_may_be_clipped_in_another_order(compared: Any) -> None:
+    assert compared(OLD, script(all_of("maker"), all_of("critic")))["same"]
+
+
+@pytest.mark.parametrize("net", ["critic", "maker"])
+@pytest.mark.parametrize("name", ["bias", "kernel"])
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_parameter_left_out_of_one_of_two_clips_is_named(
+    compared: Any, net: str, name: str, is_swapped: bool
+) -> None:
+    clips = [without(each, name) if each == net else all_of(each) for each in ("critic", "maker")]
+    data = compared(OLD, script(*(clips[::-1] if is_swapped else clips)))
+    assert mistakes(data) == ["left out"]
+    assert f"'{net}.{name}'" in texts(data)
+
+
+@pytest.mark.parametrize("net", ["critic", "maker"])
+def test_a_parameter_left_out_of_a_network_of_two_is_named(compared: Any, net: str) -> None:
+    """Both clips have a single gradient then, and the same threshold, as a loop has."""
+    other = {"critic": "maker", "maker": "critic"}[net]
+    names = [f"{net}.kernel", f"{net}.bias", f"{other}.kernel"]
+    clips = [without(each, "bias") if each == net else all_of(each) for each in ("critic", "maker")]
+    old, new = (each.replace("0.75", "0.5") for each in (OLD, script(*clips)))
+    data = compared(old, new, names)
+    assert mistakes(data) == ["left out"]
+    assert f"'{net}.bias'" in texts(data)
+
+
+@pytest.mark.parametrize(("net", "threshold"), [("critic", 0.5), ("maker", 0.75)])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_missing_clip_of_a_network_is_named(compared: Any, net: str, threshold: float, is_old: bool) -> None:
+    one = script(*(all_of(each) for each in ("critic", "maker") if each != net))
+    data = compared(*((one, OLD) if is_old else (OLD, one)))
+    assert mistakes(data) == ["left out"]
+    assert f"{'old' if is_old else 'new'}.py:step differs" in texts(data)
+    assert f"it does not clip 3 of 6 gradients ('{net}.kernel', '{net}.bias' and '{net}.out')" in texts(data)
+    assert f"by clip_by_global_norm, by the total norm with the threshold {threshold}" in texts(data)
+
+
+@pytest.mark.parametrize(
+    ("clips", "missing"),
+    [
+        ([all_of("critic")], "clip_by_value, by value with the bounds -1 and 1"),
+        ([VALUE], "clip_by_global_norm, by the total norm with the threshold 0.5"),
+    ],
+)
+def test_one_of_two_clips_of_a_network_is_named_if_it_is_missing(compared: Any, clips: list[str], missing: str) -> None:
+    data = compared(script(VALUE, all_of("critic"), all_of("maker")), script(*clips, all_of("maker")))
+    assert mistakes(data) == ["left-out clip"]
+    assert missing in texts(data)
+
+
+def test_thresholds_of_two_networks_that_are_swapped_are_named(compared: Any) -> None:
+    swapped = [all_of("critic").replace("0.5", "0.75"), all_of("maker").replace("0.75", "0.5")]
+    for new in (script(*swapped), script(*swapped[::-1])):
+        data = compared(OLD, new)
+        assert set(mistakes(data)) == {"another threshold"}
+        assert "0.75 instead of 0.5" in texts(data)
+
+
+@pytest.mark.parametrize(
+    ("clip", "mistake"),
+    [
+        ("uc.clip_grad_norm_(critic, 0.5)", "another eps"),
+        ("critic |= {n: uc.clip_by_norm(g, 0.5) for n, g in critic.items()}", "per tensor for global"),
+        ("critic |= uc.clip_by_global_norm({n: 2 * g for n, g in critic.items()}, 0.5)[0]", "scaled gradients"),
+    ],
+)
+def test_another_mistake_in_one_of_two_clips_is_named(compared: Any, clip: str, mistake: str) -> None:
+    for clips in ([clip, all_of("maker")], [all_of("maker"), clip]):
+        assert mistakes(compared(OLD, script(*clips))) == [mistake]
+
+
+def test_one_clip_of_two_networks_is_named(compared: Any) -> None:
+    new = script("both = uc.clip_by_global_norm({**critic, **maker}, 0.5)[0]", "critic |= {n: both[n] for n in critic}",
+                 "maker |= {n: both[n] for n in maker}")  # fmt: skip
+    assert mistakes(compared(OLD, new)) == ["per group for global"]

@@ -1,0 +1,197 @@
+"""Pair the clip calls of a step by their gradients and settings, and find clips that only one of two runs makes.
+
+Two runs may clip their networks in another order, and one run may lack a clip, so the order of the calls is not enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
+
+from .pairing import Names, sorted_shape
+from .rounding import PRODUCT, same
+from .runs import RecordedCall, RecordedRun
+
+MIN_SHARE = 0.5
+"""Two calls can be the same clip if they share at least this part of their gradients."""
+
+Likeness = Sequence[Sequence[float | None]]
+"""For each call of the run with fewer calls, its likeness to each call of the other run. None: they are no pair."""
+
+
+class MissingCalls(NamedTuple):
+    """The clip calls that only one run makes in a step. All its other calls have a partner in the other run."""
+
+    step: int
+    is_first: bool
+    """Whether the first run lacks the calls. False: the second run lacks them."""
+
+    calls: Sequence[RecordedCall]
+    partners: Sequence[RecordedCall]
+    """The other calls of the run that has the missing ones."""
+
+    later: frozenset[int]
+    """The positions, among the pairs of calls of this step, of the pairs that come after the first missing call."""
+
+
+def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedRun, RecordedRun, MissingCalls | None]:
+    """Sort the calls of each step so that the same clips have the same position. Return (a, b, missing calls).
+
+    The calls of a step keep their order if it is not clear which of them are the same clip, as for a loop in place of
+    one call. Calls that only one run makes come last in their step. Return those of the first such step.
+
+    names: The name of a parameter in `b`, by its name in `a`.
+    """
+    by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
+    missing: MissingCalls | None = None
+    for step in sorted(by_step[0].keys() & by_step[1].keys()):
+        lines = by_step[0][step], by_step[1][step]
+        if max(map(len, lines)) > 1 and (found := _align_step(*lines, names)) is not None:
+            by_step[0][step], by_step[1][step], step_missing = found
+            missing = missing or step_missing
+    lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)
+    return a.model_copy(update={"lines": lines_a}), b.model_copy(update={"lines": lines_b}), missing
+
+
+Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
+
+
+def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
+    """Return the calls of one step, sorted, and those that only one run makes. Return None to keep their order."""
+    is_first = len(a) < len(b)
+    few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
+    shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
+    likeness = [[_likeness(call, other, shared_names) for other in more] for call in few]
+    is_ordered = any(map(_share_gradients, (few, more)))
+    if is_ordered and len(few) == len(more):
+        return None
+    partners = _partners_in_order(likeness) if is_ordered else _partners(likeness)
+    if partners is None:
+        return None
+    rest = [index for index in range(len(more)) if index not in partners]
+    paired = sorted(zip(partners, range(len(few)), strict=True), key=lambda both: both[few is a])
+    calls, others = [more[index] for index in rest], [more[index] for index, _ in paired]
+    if rest and _is_split(few, others, calls, shared_names):
+        return None
+    sorted_few, sorted_more = [few[number] for _, number in paired], [*others, *calls]
+    lines = (sorted_few, sorted_more) if few is a else (sorted_more, sorted_few)
+    later = frozenset(place for place, (index, _) in enumerate(paired) if rest and index > rest[0])
+    return *lines, MissingCalls(few[0].step, is_first, calls, others, later) if rest else None
+
+
+def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
+    """Return how much two calls are alike, or None if they cannot be the same clip.
+
+    names: The name of a parameter in the run of `other`, by its name in the run of `call`.
+    """
+    is_near = have_near_norms(call, other)
+    share = _share(call, other, names)
+    if share is None:  # no gradient was recorded
+        share = float(is_near or (call.count is not None and call.count == other.count))
+    elif not (_named(call, {}) and _named(other, {})):
+        share = max(share, float(is_near))
+    if share < MIN_SHARE:
+        return None
+    is_same = [call.rule == other.rule, same(call.threshold, other.threshold), call.order == other.order]
+    return 4 * share + 2 * is_near + sum(is_same) + (call.call == other.call) / 2
+
+
+def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
+    """Return the part of the gradients that both calls have: by name, or by shape if a call has only positions.
+
+    Return None if no gradients were recorded.
+    """
+    if not call.parameters or not other.parameters:
+        return None
+    sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]
+    if not all(sides):
+        sides = [Counter(sorted_shape(each.shape) for each in line.parameters.values()) for line in (call, other)]
+    return (sides[0] & sides[1]).total() / max(len(call.parameters), len(other.parameters))
+
+
+def _named(call: RecordedCall, names: Names) -> list[str]:
+    """Return the names of a call's gradients in the other run. Positions do not count as names."""
+    return [names.get(name, name) for name in call.parameters if not name.isdecimal()]
+
+
+def have_near_norms(a: RecordedCall, b: RecordedCall) -> bool:
+    """Return whether two calls have the same norms up to rounding, in any order."""
+    norms = [sorted(each.known_norms()) for each in (a, b)]
+    is_near = partial(math.isclose, rel_tol=PRODUCT)
+    return len(norms[0]) == len(norms[1]) > 0 and all(map(is_near, *norms))
+
+
+def _share_gradients(calls: Sequence[RecordedCall]) -> bool:
+    """Return whether two calls of a step may clip the same gradients, so that their order matters."""
+    for call, other in itertools.combinations(calls, 2):
+        share = _share(call, other, {})
+        is_named = bool(_named(call, {}) and _named(other, {}))
+        if share is None or (share > 0 if is_named else share == 1):
+            return True
+    return False
+
+
+def _is_split(
+    few: Sequence[RecordedCall], others: Sequence[RecordedCall], missing: Sequence[RecordedCall], names: Names
+) -> bool:
+    """Return whether a run may clip the gradients of the missing calls in its own calls, as by one total norm.
+
+    few: The calls of the run that lacks calls. others: Their partners.
+    """
+    own, paired, rest = (
+        {name for call in calls for name in _named(call, known)}
+        for calls, known in ((few, names), (others, {}), (missing, {}))
+    )
+    if own and rest:
+        return bool((own & rest) - paired)
+    counts = [[len(call.parameters) or call.count or 0 for call in calls] for calls in (few, others, missing)]
+    if all(itertools.starmap(have_near_norms, zip(few, others, strict=True))):
+        return False
+    return not all(map(all, counts)) or any(n > m for n, m in zip(*counts[:2], strict=True))
+
+
+def _partners(likeness: Likeness) -> list[int] | None:
+    """Return the index of the partner of each call, the most alike first, or None if a call has no partner."""
+    candidates = sorted(
+        (-value, abs(number - index), number, index)
+        for number, values in enumerate(likeness)
+        for index, value in enumerate(values)
+        if value is not None
+    )
+    partners: dict[int, int] = {}
+    for *_, number, index in candidates:
+        if number not in partners and index not in partners.values():
+            partners[number] = index
+    return [partners[number] for number in range(len(likeness))] if len(partners) == len(likeness) else None
+
+
+def _partners_in_order(likeness: Likeness) -> list[int] | None:
+    """Return the partners with the greatest sum of likeness that keep the order of the calls, or None if there are
+    none.
+    """
+    best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
+    for values in likeness:
+        found: dict[int, tuple[float, list[int]]] = {}
+        for index, value in enumerate(values):
+            earlier = [each for last, each in best.items() if last < index]
+            if value is not None and earlier:
+                total, partners = max(earlier, key=lambda each: each[0])
+                found[index] = (total + value, [*partners, index])
+        best = found
+    return max(best.values(), key=lambda each: each[0])[1] if best else None
+
+
+RULES = {"global": "by the total norm", "each": "per tensor", "slices": "per slice", "value": "by value"}
+
+
+def clip_text(call: RecordedCall) -> str:
+    """Return the function, the rule and the threshold of a clip call in words."""
+    text = f"{call.call}, {RULES.get(call.rule or '', 'by an unknown rule')}"
+    if isinstance(call.threshold, tuple):
+        return f"{text} with the bounds {call.threshold[0]:.6g} and {call.threshold[1]:.6g}"
+    return text if call.threshold is None else f"{text} with the threshold {call.threshold:.6g}"

@@ -1,0 +1,100 @@
+"""Find gradients that are only rounding noise, and weights that such gradients have moved.
+
+The true value of such a gradient is 0, as for the bias of attention keys, or for a bias before BatchNorm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from ..causes.scaling import combined_norm
+from .packing import JoinedParameter
+from .pairing import CallPair
+from .rounding import ROUNDING
+from .runs import RecordedCall
+
+Key = tuple[int, str | None]
+
+
+class NoiseTracker:
+    """Decides which numbers of two runs differ by rounding noise only.
+
+    A weight may differ by noise if the gradients of earlier calls were noise. So test the numbers of each pair of calls
+    while `follow` yields this pair.
+    """
+
+    def __init__(self) -> None:
+        self._moved: dict[Key, float] = {}
+        self._step = self._number = 0
+
+    def follow(self, pairs: Iterable[CallPair]) -> Iterator[CallPair]:
+        """Yield the pairs of calls, in order."""
+        for pair in pairs:
+            self._number = self._number + 1 if pair.a.step == self._step else 0
+            self._step = pair.a.step
+            yield pair
+            for name in pair.names if pair.rate or pair.gain else ():
+                elements, norm = _noise_size(pair, name)
+                if elements:
+                    moved = 2 * pair.rate * math.sqrt(elements) + pair.gain * norm
+                    self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
+
+    def key(self, name: str | None) -> Key:
+        """Return the key of a parameter in all calls. Each call of a step has a position "0", so that has a number."""
+        return (self._number if name is not None and name.isdecimal() else 0, name)
+
+    def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
+        """Return whether two numbers of a pair of calls differ by rounding noise only.
+
+        stage, name: The stage of the numbers, such as "weight", and their parameter.
+        """
+        if stage == "weight":
+            return a != b and abs(a - b) <= self._moved.get(self.key(name), 0.0)
+        return is_noise_of(pair, name)
+
+
+def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
+    """Return (number of elements, largest norm of the difference of both gradients) for a parameter whose gradients are
+    only rounding noise, or for its parts that have such gradients. Return (0, 0.0) for any other parameter.
+
+    The recorded norm is at most ROUNDING ULP of the total norm. Adam divides the gradient by its own size, so each
+    element moves by up to the learning rate. SGD multiplies the gradient by the learning rate.
+    """
+    a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
+    for line, parameter in ((pair.a, a), (pair.b, b)):
+        if isinstance(parameter, JoinedParameter):
+            parts = [each for each in parameter.parts if each.norm <= _noise_floor(line)]
+            return sum(each.elements or 0 for each in parts), 2 * _noise_floor(line) * len(parts)
+    return (a.elements or 0, a.norm + b.norm) if is_noise_of(pair, name) else (0, 0.0)
+
+
+def is_noise_of(pair: CallPair, name: str | None) -> bool:
+    """Return whether the gradients of a parameter are at most ROUNDING ULP of the total norm in both runs, and not both
+    0. Return False for a parameter without a pair, and for None.
+    """
+    if name is None or name not in pair.names:
+        return False
+    norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
+    return max(norms) > 0 and all(
+        norm <= _noise_floor(line) for norm, line in zip(norms, (pair.a, pair.b), strict=True)
+    )
+
+
+def _noise_floor(line: RecordedCall) -> float:
+    """Return the greatest norm of rounding noise.
+
+    Return 0 if the total norm is not finite, or is far above all gradients, as for a norm_type below 1.
+    """
+    total = total_norm(line)
+    if not math.isfinite(total) or line.order < 1:
+        return 0.0
+    return ROUNDING * (2.0**-53 if line.dtype == "float64" else 2.0**-24) * total
+
+
+def total_norm(line: RecordedCall) -> float:
+    """Return the total norm of a call. For another rule than "global", combine the norms of the gradients.
+
+    Return 0 if the call has no recorded norm.
+    """
+    return line.norms()[0] if line.rule == "global" else combined_norm(line.known_norms(), line.order)
