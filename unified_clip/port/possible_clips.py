@@ -39,9 +39,9 @@ UNKNOWN_PACKAGE = (
     "This call has the name of a gradient clip, but {} is not a supported package. If the call clips, port it by hand."
 )
 OF_ENGINE = (
-    "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. If you keep "
-    "the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). If the method is "
-    "your own, port its code by hand."
+    "This method may belong to a training engine, such as Accelerator, and clip the engine's own parameters. If you "
+    "keep the engine, keep this call. Otherwise, clip with unified_clip.torch between backward() and step(). If the "
+    "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
 """A method is followed through this many variables, as in `a = engine.clip_grad_norm_; b = a; b(parameters)`."""
