@@ -467,7 +467,7 @@ def test_numpy_arrays_are_no_parameters() -> None:
 
 
 def test_a_module_is_told_from_its_parameters() -> None:
-    with pytest.raises(TypeError, match=r"Pass its parameters\(\)"):
+    with pytest.raises(TypeError, match=r"Pass model\.parameters\(\)"):
         uc.clip_grad_norm_(torch.nn.Linear(1, 1), 1.0)
 
 

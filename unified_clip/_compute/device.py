@@ -1,7 +1,7 @@
 """The device path: compute norms, products and clamped values by a framework's own operations, in float64.
 
-Compiled graphs, GPUs and derivatives use it. A clip copies no value to the host. Only checks and numbers that
-a caller asks for do, such as `error_if_nonfinite`.
+Compiled graphs, GPUs and derivatives use it. Values are copied to the host only for checks and numbers that the caller
+requests, such as `error_if_nonfinite`.
 """
 
 from __future__ import annotations

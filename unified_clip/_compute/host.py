@@ -235,9 +235,12 @@ def _fill_with_zeros(arrays: Sequence[Array]) -> None:
 def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
     """Return whether compiled graphs may call the compiled kernels, if a framework supports that.
 
-    UNIFIED_CLIP_GRAPH=framework disables it, and UNIFIED_CLIP_GRAPH=kernels enables it where `by_default` is False.
+    UNIFIED_CLIP_GRAPH=framework, or any value of UNIFIED_CLIP_PATH, makes the result False. UNIFIED_CLIP_GRAPH=kernels
+    makes it True. Otherwise, the result is `by_default`.
+
     own: The values of UNIFIED_CLIP_PATH that only this framework has.
-    ValueError: UNIFIED_CLIP_GRAPH or UNIFIED_CLIP_PATH has another value.
+
+    ValueError: UNIFIED_CLIP_GRAPH or UNIFIED_CLIP_PATH has an unknown value.
     """
     choice = os.environ.get("UNIFIED_CLIP_GRAPH", "")
     if choice not in ("", "framework", "kernels"):
@@ -248,7 +251,9 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 def forced_path(*own: str) -> str:
     """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; '' if it is unset.
 
-    It is 'framework', or one of `own`, the values that only this framework has. ValueError: it is another value.
+    The values are 'framework' and those in `own`, which only this framework has.
+
+    ValueError: the variable has another value.
     """
     choice = os.environ.get("UNIFIED_CLIP_PATH", "")
     known = ("framework", *own)

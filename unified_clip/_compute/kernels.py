@@ -93,7 +93,9 @@ class ArrayList:
 
 
 def array_list(parts: Sequence[Part]) -> Any:
-    """Return a `TensorList` if the compiled kernels are built and support the arrays, else an `ArrayList`."""
+    """Return a `TensorList` of the compiled kernels, or an `ArrayList` if they are not built or lack a dtype or byte
+    order.
+    """
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
     return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
@@ -312,7 +314,7 @@ def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
 
 
 def bounds(value: float) -> list[float]:
-    """Return a bound rounded to each dtype in FORMAT_NAMES, as the `clamp` of a list takes it."""
+    """Return a bound rounded to each dtype in FORMAT_NAMES, in this order, as an argument of `ArrayList.clamp`."""
     return [nearest(value, dtype) for dtype in FORMAT_NAMES]
 
 

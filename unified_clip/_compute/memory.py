@@ -68,9 +68,10 @@ def _near_each_other(views: Mapping[int, Array]) -> Iterator[list[int]]:
 
 
 def _interleaved(views: Mapping[int, Array]) -> Iterator[list[int]]:
-    """Yield the groups of arrays with bytes at the same places modulo the step between their contiguous parts.
+    """Yield groups of arrays that may overlap, found by the offsets of their bytes modulo the step between contiguous
+    parts.
 
-    The columns of a matrix, for example, have different places in its rows. So they need not be compared in pairs.
+    The columns of a matrix, for example, have different offsets in each row. So no two columns have to be compared.
     """
     layouts = {index: _parts(view) for index, view in views.items()}
     step = math.gcd(*(step for _, step in layouts.values()))
@@ -111,7 +112,7 @@ def _parts(view: Array) -> tuple[int, int]:
 
 def _check_writable(view: Array, what: str) -> None:
     if not view.flags.writeable:
-        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Pass a copy of it")
+        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Pass a writable copy")
     if _overlaps_itself(view):
         raise expanded(what)
 

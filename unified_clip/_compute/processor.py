@@ -52,9 +52,9 @@ def ieee_arithmetic() -> Iterator[None]:
 
 
 def _libm() -> Any:
-    """Return the C library, which sets the floating-point mode of a thread. None if not Linux on x86-64.
+    """Return the C library, whose functions set the floating-point mode of a thread.
 
-    Only there is -1 known to stand for C's default mode (FE_DFL_ENV).
+    Return None except on Linux on x86-64, because only there is C's default mode (FE_DFL_ENV) known to be -1.
     """
     if not (sys.platform == "linux" and platform.machine() == "x86_64"):
         return None

@@ -31,7 +31,7 @@ class Backend(Protocol):
 
     donates: bool = False
     """Whether the framework's users may donate a tensor's memory to a compiled function, as in JAX. Every tensor that
-    shares the memory is then deleted, so functional names return copies of unchanged gradients.
+    shares the memory is then deleted, so functions that return new tensors return copies of unchanged gradients.
     """
 
     takes_capsules: bool = False
@@ -73,10 +73,9 @@ class Backend(Protocol):
         return None
 
     def unsupported(self, gradient: Any) -> str | None:
-        """Return why the framework cannot clip a gradient, and the remedy, to end a message that begins with "position
-        3 is".
+        """Return the reason and the remedy if the framework cannot clip a gradient, otherwise None.
 
-        None if it can be clipped.
+        The text continues a message that begins with "position 3 is".
         """
         return None
 
@@ -102,15 +101,16 @@ class Backend(Protocol):
     def collect_tensors(self, tensors: Sequence[Any], *, differentiable: bool, in_place: bool) -> CollectedPath | None:
         """Collect a list of tensors and None in one pass, and return the path over the tensors.
 
-        None: some tensor is not plain, such as a sparse one. Then the caller checks the tensors one by one.
+        Return None if a tensor is not plain, for example sparse. Then the caller checks the tensors one by one.
+
         in_place: Whether the call writes the tensors, if the framework's tensors can be written.
         """
         return None
 
     def from_state(self, values: Any, like: Tensor | None = None) -> Tensor:
-        """Return the tensor that keeps the bits of a NumPy array of float64, as `pack` of `DevicePrimitives` does.
+        """Convert a NumPy array of float64 to a tensor with the same bits, in the layout of `DevicePrimitives.pack`.
 
-        It is on the device of `like`.
+        like: A tensor on the device that gets the result. None: the framework's default device.
         """
         return self.as_tensor(values)
 
@@ -158,9 +158,11 @@ class Backend(Protocol):
         return []
 
     def products(self, tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-        """Return the product of each tensor with its coefficient, or with the only one, as new tensors.
+        """Return new tensors: the product of each tensor with its coefficient.
 
-        None: the framework makes such tensors no faster than `from_capsules` or `list_from_host`.
+        Return None if this is not faster than `from_capsules` or `list_from_host`.
+
+        coefs: A coefficient for each tensor, or one for all tensors.
         """
         return None
 
@@ -208,20 +210,20 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """The capability of frameworks whose parameters have their gradient in `.grad`. In-place functions take parameters
-    there.
+    """The capability of frameworks whose parameters have a gradient in `.grad`. On these, in-place functions take
+    parameters.
     """
 
     main_gradient_remedy: str
-    """What error messages advise if a parameter has a gradient in `main_grad` only."""
+    """The remedy in the error about a parameter that has a gradient in `main_grad` only."""
 
     @abstractmethod
     def gradient_of(self, parameter: Any) -> Any | None: ...
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return the `main_grad` of a trainable parameter, in which some wrappers accumulate gradients; None if it has
-        none.
+        """Return the `main_grad` of a trainable parameter, in which some wrappers accumulate gradients. Return None
+        without one.
         """
 
     @abstractmethod
@@ -235,15 +237,15 @@ class Parameters(ABC):
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return the path over them, or None if a gradient is not
-        plain.
+        """Collect the gradients of parameters in one pass, and return the path over them. Return None if a gradient is
+        not plain.
         """
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         """Collect the gradients of (parameter, gradient) tuples in one pass, and return the path over them.
 
-        A gradient in a tuple may be None. The result is None if a gradient is not plain.
+        Return None if a gradient is not plain, for example sparse. The gradient in a tuple may be None.
         """
 
     @abstractmethod
@@ -255,7 +257,7 @@ class Parameters(ABC):
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that keeps its values when it is removed from its parameter."""
+        """Return a gradient that keeps its values when its parameter gets no or another gradient."""
         return gradient
 
 
@@ -289,7 +291,7 @@ class Sparse(ABC):
 
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
-        """Sum the repeated rows of a sparse gradient; return None for a dense one."""
+        """Sum the repeated rows of a sparse gradient; return None for a dense gradient."""
 
     @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:
@@ -307,10 +309,12 @@ class Distributed(ABC):
     def shards(
         self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
     ) -> Shards | None:
-        """Return the shards of a call's gradients; None if no gradient is distributed.
+        """Return the shards of a call's gradients. Return None if no gradient is distributed.
 
         parameters: All parameters of the call, also those without a gradient.
         differentiable: Whether a derivative may be recorded, because the function returns new tensors.
+
+        TypeError, ValueError: the placements and the caller's declaration do not fit together.
         """
 
     @abstractmethod

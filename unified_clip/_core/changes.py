@@ -1,4 +1,4 @@
-"""The changes of gradients that clipping makes: as new tensors for functional names, as writes for in-place names."""
+"""The changes that clipping makes to gradients. Each returns new tensors, or prepares writes into the gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .types import Scalar, Tensor, Write
 
 
 class Unchanged(NamedTuple):
-    """The change that keeps all values, such as with a threshold of inf."""
+    """The change that keeps all values, for a threshold of inf."""
 
     def is_identity(self, path: Path) -> bool:
         return True
@@ -37,7 +37,7 @@ class Scaled(NamedTuple):
 
 
 class Clamped(NamedTuple):
-    """The change that replaces elements beyond a bound by the bound."""
+    """The change that replaces elements below `low` by `low`, and elements above `high` by `high`."""
 
     low: Any
     high: Any

@@ -1,4 +1,4 @@
-"""Find the gradients in a caller's argument: in one pass if all are plain, else one by one."""
+"""Find the gradients in a caller's argument: in one pass if all are plain (dense, not distributed), else one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def collect_in_place(
 ) -> tuple[GradientList, Functional | InPlace]:
     """Return (the gradients to clip in place, the writer of their results).
 
-    function: The public name of the call, for errors. instead: The function that errors advise instead.
+    function: The public name of the call, for errors. instead: The function that errors recommend.
     plain: Whether to try to collect all gradients in one pass. options: Arguments of `in_place`.
     """
     path = None
@@ -72,8 +72,11 @@ def in_place(
 ) -> tuple[GradientList, InPlace]:
     """Check gradients one by one. Return (the gradients to clip in place, the writer of their results).
 
+    function: The public name of the call, for errors. instead: The function that errors recommend.
     keep: Returns whether a parameter is clipped. arrange: Selects and orders the gradients.
-    function, instead: As for `collect_in_place`. options: Arguments of `GradientList`.
+    options: Arguments of `GradientList`.
+
+    TypeError, ValueError: an entry is not a gradient, or a gradient cannot be clipped in place.
     """
     expected = prepare_rejection(backend, spec, measures, in_place=True, keep=keep) if measures else None
     tree = containers.flatten(backend, container, expected)
@@ -122,7 +125,7 @@ def collect(
     """Return (the gradients to clip into new tensors, the writer that rebuilds the caller's container from the
     results).
 
-    plain: Whether to try to collect all gradients in one pass. measures: As for `GradientList`.
+    plain: Whether to try to collect all gradients in one pass. measures: The norms that the call measures over ranks.
     """
     container = _listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
@@ -190,7 +193,8 @@ def _gradients_of_parameters(
 ) -> list[Leaf]:
     """Return the gradient of each parameter that has one. A repeated parameter counts once.
 
-    Issue a ClipWarning if none of the tensors has or can have a gradient: they are probably gradients.
+    Issue a ClipWarning if no tensor in `parameters` has or can have a gradient: then the tensors are probably
+    gradients.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -236,9 +240,10 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
-    Return an empty list, to which the caller adds the leaves of the call. The ranks with parts of these leaves get the
-    error.
-    keep: As for `in_place`.
+    Return an empty list, to which the caller adds the leaves of the call. Ranks with shards or copies of these leaves
+    get the error.
+
+    keep: Returns whether a parameter is clipped.
     """
     leaves: list[Leaf] = []
     if backend.distributed is not None and backend.distributed.has_ranks():
@@ -250,9 +255,8 @@ def prepare_rejection(
 def prepare_rejection_for(
     backend: Backend, container: Any, spec: DistributedSpec, measures: Measures, *, in_place: bool
 ) -> None:
-    """Prepare to send the error of another argument, such as a threshold, to the ranks that wait for this rank.
-
-    These are the ranks of the gradients in the container.
+    """Prepare to send an error to the ranks that share the gradients in `container`. The error is about another
+    argument, such as a threshold.
     """
     with suppress(TypeError):  # of an entry that is no tensor
         containers.flatten(backend, container, prepare_rejection(backend, spec, measures, in_place=in_place))
@@ -267,7 +271,9 @@ def _send_rejection(
     measures: Measures,
     error: Exception,
 ) -> None:
-    """Send an error to the ranks that have parts of the gradients in `leaves`. Do nothing if none is distributed."""
+    """Send an error to the ranks that have shards or copies of the gradients in `leaves`. Do nothing if none is
+    distributed.
+    """
     parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None and _may_keep(keep, leaf.parameter)]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]

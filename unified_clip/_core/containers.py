@@ -13,7 +13,9 @@ from .backend import Backend
 from .types import Leaf, Write
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
-"""Return the framework that defines a type, else None. Until `_dispatch` replaces it, this function returns None."""
+"""A function that returns the name of the framework that defines a type, or None. `_dispatch` sets it. Before that, it
+always returns None.
+"""
 
 Rebuild = Callable[[Iterator[Any]], Any]
 
@@ -30,7 +32,9 @@ class Tree(NamedTuple):
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
     """Return the tensors and None in a container as a `Tree`. A flat tuple or an iterator is rebuilt as a list.
 
-    into: An empty list that gets the leaves. After an error about an entry, it has the leaves of the other entries.
+    into: An empty list that gets the leaves. After an error, it has the leaves of the entries that raise no error.
+
+    TypeError: an entry is neither a tensor nor None nor a container.
     """
     used_up = False
     if isinstance(container, Iterator):
@@ -60,6 +64,8 @@ def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) ->
 def _walk(backend: Backend, node: Any, name: str | None, leaves: list[Leaf]) -> Rebuild:
     """Append the leaves below `node` to `leaves`. Return a function that rebuilds `node` from an iterator over the
     results.
+
+    TypeError: an entry is neither a tensor nor None nor a container.
     """
     if node is None or backend.is_tensor(node):
         leaves.append(Leaf(node, len(leaves), name or backend.parameter_name(node), node))
@@ -114,10 +120,10 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
 
 
 def plain_items(node: Any) -> tuple[Sequence[Any], Rebuild] | None:
-    """Return (items, function that rebuilds the container) of a list, tuple or dict of dicts, without checking the
-    items.
+    """Return (items, function that rebuilds the container) of a list, a tuple or nested dicts. The items are not
+    checked.
 
-    None: another type of container, for which `flatten` is needed.
+    Return None for any other container, which needs `flatten`.
     """
     if type(node) in (list, tuple):
         return node, list
@@ -155,7 +161,9 @@ def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int 
 def check_replaceable(backend: Backend, container: Any, function: str, instead: str) -> None:
     """Raise TypeError if an in-place function cannot replace the tensors in this container.
 
-    Called for frameworks whose tensors cannot be written. function, instead: As for `collect_in_place`.
+    Only for frameworks whose tensors cannot be written.
+
+    function: The public name of the call, for errors. instead: The function that errors recommend.
     """
     if backend.is_tensor(container) and not is_variable(backend, container):
         raise TypeError(
@@ -187,10 +195,14 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
         kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
         if inside_mutable and not isinstance(node, Iterator):
-            raise TypeError(f"{function} cannot update {kind} inside a list or a dict. Use {instead} instead")
+            raise TypeError(
+                f"{function} cannot update {kind} inside a list or a dict. Use {instead}, which returns the result"
+            )
+        made = "dict" if isinstance(node, Mapping) else "list"
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place. "
-            f"It received {kind}. Pass list(...), or use {instead}, which returns the result"
+            f"It received {kind}. Call grads = {made}(grads) first and pass grads, or use {instead}, which returns the "
+            "result"
         )
 
 
@@ -250,14 +262,14 @@ def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items in a tuple of the same type as `like`; in a list if `like` is no tuple."""
+    """Return the items in a tuple of the same type as `like`; in a list if `like` is not a tuple."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return the items in a mapping of the same type as `node` if that type can be written, else in a dict.
+    """Return the items in a mapping of the type of `node`. Return a dict if items of that type cannot be assigned.
 
     kept: The keys, values and tensors in `node`. They are not copied.
     """
@@ -285,9 +297,11 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
     remedy = "Pass tensors of one framework, or a list, a dict or an iterator of tensors"
     if is_masked:
-        remedy = "Pass its filled(0)"
+        remedy = "Pass the array that its method filled(0) returns"
     if callable(getattr(value, "parameters", None)):
-        remedy = "Pass its parameters()"
+        remedy = "Pass the gradients"
+        if backend.parameters is not None:
+            remedy = "Pass model.parameters() to a function that clips in place, and the gradients to any other"
     return TypeError(f"{leaf.place} is a {kind}, which unified_clip.{backend.name} cannot clip. {remedy}")
 
 

@@ -20,7 +20,9 @@ Measures = Literal["total", "each"]
 
 @dataclass(frozen=True)
 class DistributedSpec:
-    """The caller's declaration of how gradients are distributed over ranks; see `clip_grad_norm_`."""
+    """The caller's declaration of how gradients are distributed over ranks: arguments of `clip_grad_norm_` and other
+    functions.
+    """
 
     process_group: Any = "auto"
     ownership: Any = None
@@ -51,10 +53,10 @@ class DistributedSpec:
         return list(self.ownership.values()) if isinstance(self.ownership, Mapping) else [self.ownership]
 
     def ownership_of(self, leaf: Leaf) -> Any:
-        """Return the declared ownership of a gradient; None if there is none.
+        """Return the declared ownership of a gradient, or None.
 
-        If `ownership` has patterns, that is the value of the first pattern that matches the gradient's name.
-        ValueError: `ownership` has patterns, and the gradient has no name.
+        If `ownership` has patterns, return the value of the first pattern that matches the gradient's name. Return None
+        if no pattern matches. ValueError: `ownership` has patterns, and the gradient has no name.
         """
         if not isinstance(self.ownership, Mapping):
             return self.ownership
@@ -112,7 +114,9 @@ class DistributedSpec:
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters, for the comparison between ranks; None if it may differ between ranks."""
+        """Return the number of parameters, which ranks compare. Return None if `ownership` allows this number to differ
+        between ranks.
+        """
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
@@ -157,7 +161,9 @@ class Shards(Protocol):
     """The gradients of one call, of which this rank has shards. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
-    """The local tensor of each gradient, in the gradient's own memory; sparse ones are coalesced afterwards."""
+    """The local tensor of each gradient, in the gradient's own memory; for a sparse gradient, later the sums of its
+    repeated rows.
+    """
 
     stored_rows: Mapping[int, Callable[[], Any]]
     """By the position of each sparse gradient, a function that returns the indices of its stored rows as an array."""
@@ -175,21 +181,29 @@ class Shards(Protocol):
     ) -> Scalar:
         """Return the p-norm over the complete gradients with these indices, and set `path.norm_dtype`.
 
+        This is a collective: all ranks have to call it.
+
         path: The path over the local tensors. measure: Returns the sums over local tensors.
         must_match: Values by name that must be equal on all ranks. They are compared in the same all-reduce.
         function: The public name of the call, for errors. is_first: Whether this is the first norm of the call.
+
+        ValueError: another rank sent an error or other values, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:
         """Return ("rank 3", number of NaN, number of inf) for each other rank that has any.
 
-        path: The path of an earlier call of `norm`.
+        This is a collective: all ranks have to call it.
+
+        path: The path object that was passed to an earlier call of `norm`.
         """
 
     def tensor_norms(
         self, p: int, must_match: Mapping[str, Any], measure: Measure, *, known_only: bool, function: str
     ) -> dict[int, float]:
         """Return the norm of each gradient over all its shards, by index of the gradient.
+
+        This is a collective: all ranks have to call it.
 
         known_only: Leave out norms that cannot be computed, instead of raising ValueError.
         """
@@ -214,9 +228,10 @@ class Shards(Protocol):
 
 
 class Awaited(threading.local):
-    """The function that sends an error of this thread's current call to the ranks that wait; None if no rank waits."""
+    """The state of this thread's current call."""
 
     send_rejection: Callable[[Exception], None] | None = None
+    """Sends an error of the call to the ranks that wait for this rank. None if no rank waits."""
 
 
 AWAITED = Awaited()

@@ -17,8 +17,10 @@ class Run(Protocol):
 
 
 def run_eagerly(body: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run the body of a public function. Pass the call to the observer, and an error to the ranks that wait for this
-    rank.
+    """Run the body of a public function, and return its result.
+
+    The observer, such as a recording, gets the call. If the body raises an error, the ranks that wait for this rank get
+    the error, too.
     """
     active = observer.active
     try:

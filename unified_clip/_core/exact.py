@@ -53,7 +53,9 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum of |g|**p in units of 2**-UNIT, within `slack` of the exact one, with flags for NaN and inf."""
+    """A sum of |g|**p in units of 2**-UNIT, with flags for NaN and inf. It differs from the exact sum by at most
+    `slack` units.
+    """
 
     total: int = 0
     blocks: int = 0
@@ -103,7 +105,9 @@ class Accumulator:
 
     @classmethod
     def from_words(cls, words: Sequence[int]) -> Accumulator:
-        """Return the accumulator with these words. If words of several accumulators were added up, it is their sum."""
+        """Return the accumulator with these words. If the words are sums of the words of several accumulators, return
+        the sum of these accumulators.
+        """
         total = sum(word << (32 * place) for place, word in enumerate(words[:LIMBS]) if word)
         blocks, compensated, roots, nan, infinite = words[LIMBS:]
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)

@@ -34,12 +34,15 @@ class GradientList:
         measures: Measures | None = None,
         function: str = "",
     ) -> None:
-        """Check the gradients. TypeError or ValueError: one of them cannot be clipped.
+        """Check the gradients.
 
         differentiable: Whether a derivative may be recorded. extra_dtypes: Other supported dtypes, such as int32.
-        parameters: The parameters of the call, with or without a gradient. None: the gradients.
-        measures: The norms that the call measures over ranks. After an error, other ranks would wait for them.
+        parameters: The parameters of the call, with or without a gradient. None: the call has gradients only.
+        measures: The norms that the call measures over ranks. The ranks that wait for these norms get an error of this
+        rank.
         function: The public name of the call, for error messages.
+
+        TypeError, ValueError: a gradient cannot be clipped.
         """
         self._writer, self.function, self._differentiable = writer, function, differentiable
         self._spec = spec = spec or INFERRED  # torch.compile does not support it as a default
@@ -119,16 +122,17 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return a path over the parameter of a gradient.
-
-        It is a host path if `path` returns a host path for the gradient with the parameter as an extra input, else a
-        device path.
+        """Return a path over the parameter of a gradient. It is a host path if the parameter and the gradient both
+        support one.
         """
         inputs = [*extra_inputs, self.values[index]]
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
     def norm(self, path: Path, group: range, p: float) -> Scalar:
-        """Return the p-norm over a group of gradients, on all ranks. `path`: the path over the group."""
+        """Return the p-norm over a group of gradients, on all ranks. With distributed gradients, this is a collective.
+
+        path: The path over the group.
+        """
         if self.shards is None:
             return path.norm(p)
         is_first, self._is_measured = not self._is_measured, True
@@ -144,9 +148,13 @@ class GradientList:
         return [] if self.shards is None else self.shards.nonfinite_elsewhere(path)
 
     def tensor_norms(self, p: float, known_only: bool = False) -> dict[int, float] | None:
-        """Return the norm of each gradient over all its shards, by index. None if no gradient is distributed.
+        """Return the norm of each gradient over all its shards, by index. Return None if no gradient is distributed.
+
+        This is a collective: all ranks have to call it.
 
         known_only: Leave out norms that cannot be computed, instead of raising ValueError.
+
+        ValueError: p is not 1 or 2.
         """
         if self.shards is None:
             return None
@@ -155,8 +163,8 @@ class GradientList:
             return norms
         if p not in (1, 2):
             raise ValueError(
-                f"norms of order {p:g} per tensor are not supported for distributed gradients. Use order 2 or 1, or "
-                "one norm over all gradients"
+                f"norms of order {p:g} per tensor are not supported for distributed gradients. Set norm_type to 1 or "
+                "2, or measure only the total norm: rule = 'global_norm' without details"
             )
         self._tensor_norms[p] = self.shards.tensor_norms(
             int(p), self._must_match, self._measure, known_only=known_only, function=self.function
@@ -164,7 +172,9 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm for each gradient of a group; None if each gradient needs a path of its own."""
+        """Return a path with one norm for each gradient of a group. Return None if each gradient needs a
+        separate path.
+        """
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:

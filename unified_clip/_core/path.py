@@ -10,7 +10,9 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """The functions for a path's scalars, which also have the operators `+`, `-`, `*`, `/`, `<`, `<=`, `>` and `>=`."""
+    """The functions for a path's scalars. Scalars also have the operators `+`, `-`, `*`, `/`, `<`, `<=`, `>`
+    and `>=`.
+    """
 
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
@@ -54,7 +56,10 @@ class Scalars(Protocol):
         """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
-        """Return the scalars in the result of `pack`. lengths: The length of each vector; None for a number."""
+        """Return the scalars in the result of `pack`.
+
+        lengths: The length of each vector; None for a number.
+        """
 
 
 class Change(Protocol):
@@ -89,14 +94,17 @@ class Path(Protocol):
         """Return the p-norm over all tensors, rounded to `norm_dtype`, as float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor, from one pass over all, or None if each tensor needs a path of its own."""
+        """Return the p-norm of each tensor, from one pass over all tensors. Return None if each tensor needs a separate
+        path.
+        """
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's tensor. The path must have exactly one tensor.
 
         A slice extends along `axes`, which have the length 1 in the result.
 
-        groups: As in `Slices`. If passed, each row gets the norm of the slice that its group forms.
+        groups: For each row, the number of its slice. If passed, the result has a norm for each row: the norm of the
+        row's slice.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -121,10 +129,12 @@ class Path(Protocol):
         """Prepare the writes of a change if the condition `keep` is true, else of zeros."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors, or copies of them, in the way in which functional names return unchanged gradients."""
+        """Return the tensors as the results of a clip that changes nothing. They are copies if their memory can be
+        written.
+        """
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm as the tensor that the caller gets: 0-d, in `norm_dtype`."""
+        """Return the norm as a 0-d tensor in `norm_dtype`, which public functions return."""
 
     def is_one(self, coef: Scalar) -> bool:
         """Return whether the coefficient is 1. False if only waiting for a device could show it."""
@@ -152,7 +162,7 @@ class Path(Protocol):
     def per_tensor(self) -> Path | None:
         """Return this path with one 2-norm and one coefficient for each tensor: its scalars are vectors.
 
-        None: each tensor needs a path of its own.
+        Return None if each tensor needs a separate path.
         """
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -199,7 +209,7 @@ class DevicePrimitives(Protocol):
     def slice_max_abs(self, tensor: Tensor, axes: Sequence[int]) -> Scalar: ...
 
     def group_sum(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return, for each row, the sum over all rows of its group. `groups`: the result of `Sparse.row_groups`.
+        """Return, for each row, the sum over all rows of the same group. `groups`: the result of `Sparse.row_groups`.
 
         Without an override, raise TypeError.
         """
@@ -311,7 +321,7 @@ class DevicePrimitives(Protocol):
         raise not_adaptive(self.name)
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return an unchanged gradient as a functional name returns it: a copy if tensors can be written."""
+        """Return an unchanged gradient as a result: a copy if tensors can be written, otherwise the gradient itself."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
         """Return whether a scalar is finite, which waits for its device; None inside a compiled graph."""

@@ -4,7 +4,7 @@ n    = (sum of |g|**p)**(1/p)         rounded once
 coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
 
-`measure` takes the first two steps for a group of gradients, `apply` the last. All groups of a call are measured before
+`measure` computes n and coef for a group of gradients, `apply` computes g'. All groups of a call are measured before
 the first is changed.
 """
 
@@ -100,8 +100,8 @@ class ClipRule(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The threshold, norm and bounds that are tensors, on a device or in a graph. They take part in the choice of a
-        path.
+        """The threshold, norm and bounds that are tensors, on a device or in a graph. If one of them is on a device,
+        the device path is used.
         """
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
@@ -128,9 +128,11 @@ class Norm(NamedTuple):
 
 
 def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = False) -> Tensor | None:
-    """Clip all gradients by one rule. Return the total norm; None if the rule clips per tensor or by value.
+    """Clip all gradients by one rule. Return the total norm, or None if the rule clips per tensor or by value.
 
-    The caller then calls `result` or `finish` of the gradients' writer.
+    The caller then calls `result` or `finish` of the gradients' writer, which writes the results.
+
+    NonFiniteNormError: the total norm is not finite, and `error_if_nonfinite` is True.
     """
     everything = range(len(gradients.values))
     if gradients.shards is not None:
@@ -143,7 +145,10 @@ def clip(gradients: GradientList, rule: ClipRule, error_if_nonfinite: bool = Fal
 
 
 def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = False) -> Tensor:
-    """Return the p-norm over all gradients."""
+    """Return the p-norm over all gradients.
+
+    NonFiniteNormError: the norm is not finite, and `error_if_nonfinite` is True.
+    """
     if gradients.shards is not None:
         gradients.set_consensus_fields({"error_if_nonfinite": error_if_nonfinite})
     norm = measure_one(gradients, range(len(gradients.values)), ClipRule("global_norm", p=p), ())
@@ -153,7 +158,7 @@ def total_norm(gradients: GradientList, p: float, error_if_nonfinite: bool = Fal
 
 
 def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
-    """Return the values by name that must be equal on all ranks. A threshold that is a tensor is not compared."""
+    """Return, by name, the values that must be equal on all ranks. The threshold is None if it is a tensor."""
     fields = {"threshold": None if _tensors(rule.threshold) else rule.threshold, **rule.convention.arguments}
     return {**fields, "error_if_nonfinite": error_if_nonfinite} if rule.kind == "global_norm" else fields
 
@@ -161,7 +166,9 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
     """Raise NonFiniteNormError if a norm is NaN or infinite.
 
-    setting: The setting that makes it an error, for the message.
+    setting: The argument that makes a norm that is not finite an error, for the message.
+
+    TypeError: the norm is in a compiled graph.
     """
     path, leaves = norm.path, gradients.leaves[norm.group.start : norm.group.stop]
     with path.scope():
@@ -231,7 +238,7 @@ def _decided(group: range, path: Path, n: Scalar, rule: ClipRule) -> Norm:
 
 
 def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
-    """Return (the threshold for a norm, the state after it; None without a state)."""
+    """Return (the threshold for a norm, the state after this norm or None)."""
     if isinstance(threshold, StepThreshold):
         return threshold.compute(xp), None
     if not isinstance(threshold, AdaptiveThreshold):
@@ -241,7 +248,7 @@ def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
 
 
 def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Scalar:
-    """Return an adaptive threshold, or the fixed limit where that is smaller."""
+    """Return the smaller one of an adaptive threshold and the fixed limit."""
     if isinstance(limit, StepThreshold):
         limit = limit.compute(xp)
     if isinstance(limit, float) and limit == math.inf:
@@ -253,8 +260,8 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
     """Return min(1, threshold / (n + eps)) in float64; NaN for a NaN norm.
 
-    It never divides by zero, nor does its derivative. `n` and `threshold` may be arrays with a number for each slice.
-    The coefficient is then an array, too, or the number 1 if no norm exceeds its threshold.
+    Neither the result nor its derivative divides by zero. `n` and `threshold` may be arrays with a number for each
+    slice. The coefficient is then an array, too, or the number 1 if no norm exceeds its threshold.
     """
     one, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold

@@ -18,8 +18,8 @@ Receive = Callable[[Sequence[Any]], None]
 """A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""A function of scalars and a `Receive` function. It adds to the traced graph a call that passes the scalars' values to
-that function. It returns a function that waits for the calls of all runs so far.
+"""A function of scalars and a `Receive` function. It adds a call to the traced graph: the call passes the scalars'
+values to the `Receive` function. It returns a function that waits for all such calls of the runs so far.
 """
 
 

@@ -31,11 +31,10 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float. A tensor is returned itself if its value is unknown, or if its derivative is
-    recorded.
+    """Return a threshold as a float, or a tensor whose value is unknown or whose derivative is recorded.
 
     what: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
-    ValueError: it is negative or NaN, or has several elements. TypeError: it is not a number.
+    ValueError: the threshold is negative or NaN, or has several elements. TypeError: it is not a number.
     """
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
@@ -55,9 +54,10 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a norm that the caller passes, as a float or a tensor: see `threshold`. NaN and inf are valid.
+    """Return a norm that the caller passes as a float, or a tensor whose value is unknown or whose derivative is
+    recorded.
 
-    ValueError: the norm is negative.
+    ValueError: the norm is negative (NaN and inf are valid), or has several elements. TypeError: it is not a number.
     """
     number, scalar = _number(backend, value, what, differentiable)
     if number is not None and number < 0:
@@ -101,7 +101,7 @@ def not_distributed(backend: Backend) -> TypeError:
 
 
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
-    """Return (the number, None if its value is unknown; the number or tensor to compute with).
+    """Return (the number, or None if it is unknown; the number or tensor to compute with).
 
     TypeError: the value is not a number. ValueError: it has several elements, or is too large for float64.
     """
@@ -182,8 +182,10 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
-    """Return (low, high), the bounds of `clip_by_value` for a tensor. For integers, they are clamped to the dtype's
+    """Return (low, high), the bounds of `clip_by_value` for a tensor. For integers, clamp the bounds to the dtype's
     range.
+
+    ValueError, TypeError: the bounds do not fit the tensor's shape or dtype, or the lower bound is above the upper one.
     """
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
     for value, what in ((low, "clip_value_min"), (high, "clip_value_max")):
@@ -226,11 +228,11 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
     """Raise ValueError if bounds would change the rows of 0 that a sparse gradient does not store."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
-        raise ValueError(f"{leaf.place} is sparse, so its bounds cannot be tensors. Pass numbers, or a dense tensor")
+        raise ValueError(f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers, or a dense tensor")
     if not low <= 0 <= high:
         raise ValueError(
             f"{leaf.place} is sparse, and the bounds {low} and {high} exclude 0, the value of rows that are not "
-            "stored. Pass a dense tensor"
+            "stored. Pass bounds that include 0, or pass a dense tensor"
         )
 
 
@@ -248,7 +250,7 @@ def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | No
     lengths = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in lengths):
         problem = f"{what} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}"
-        raise ValueError(f"{problem}. Pass a number, or a tensor that does")
+        raise ValueError(f"{problem}. Pass a number, or a tensor that broadcasts to t")
 
 
 def one_tensor(backend: Backend, value: Any, function: str) -> None:
@@ -267,7 +269,8 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return the axes as sorted ints. If the number of axes of the tensor is known, negative ones are converted.
+    """Return the axes as sorted ints. Negative axes count from the end. They are converted if the tensor's number of
+    axes is known.
 
     TypeError: an axis is not an int. ValueError: an axis is out of range, or named twice.
     """
@@ -306,16 +309,18 @@ def finite(
     setting: str,
     elsewhere: Callable[[], Sequence[tuple[str, int, int]]],
 ) -> None:
-    """Raise NonFiniteNormError if the norm is NaN or inf, with the counts of each tensor and rank that has any.
+    """Raise NonFiniteNormError if the norm is NaN or inf. The message has the numbers of NaN and inf by tensor and
+    rank.
 
-    setting: The setting that makes it an error. elsewhere: Returns (rank, NaN, inf) for other ranks.
+    setting: The setting that makes this an error. elsewhere: Returns (rank, number of NaN, number of inf) for other
+    ranks.
     TypeError: the norm is in a compiled graph, which cannot raise.
     """
     is_finite = path.is_finite(n)
     if is_finite is None:
         raise TypeError(
-            "error_if_nonfinite=True cannot raise from inside a graph. Leave it out, return the norm from the graph, "
-            "and check it outside"
+            "error_if_nonfinite=True cannot raise from inside a graph. Leave out error_if_nonfinite, return the norm "
+            "from the graph, and check the norm outside"
         )
     if is_finite:
         return

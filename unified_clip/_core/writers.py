@@ -33,7 +33,9 @@ class Writer(Protocol):
 
 
 class Functional:
-    """The writer of functional names: it stores new tensors, and `result` rebuilds the container from them."""
+    """The writer of functions that return new tensors. `change` stores the tensors, and `result` rebuilds the container
+    from them.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Functional:
 
 
 class Writes:
-    """The prepared writes of a call. `make` makes all of them, in the scopes of their paths."""
+    """The prepared writes of a call. `make` makes all writes, while the `scope` of each path is entered."""
 
     def __init__(self) -> None:
         self._writes: list[Write] = []
@@ -98,7 +100,9 @@ class Writes:
 
 
 class InPlace:
-    """The writer of in-place names: into the gradients' memory, or into the container if tensors cannot be written."""
+    """The writer of in-place functions. It writes into the gradients' memory, or into the container if tensors cannot
+    be written.
+    """
 
     def __init__(
         self, backend: Backend, container: Any, leaves: Sequence[Leaf], aliases: Mapping[int, Sequence[Leaf]]
@@ -175,7 +179,7 @@ class InPlace:
 
 
 def nothing() -> None:
-    """Do nothing. This undoes a change that has no visible effect."""
+    """Do nothing: the undo function of a change that has no visible effect."""
 
 
 def make_all(writes: Sequence[Write]) -> None:

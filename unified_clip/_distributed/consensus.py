@@ -1,4 +1,4 @@
-"""Compare a call across ranks, in the same all-reduce that adds up its norm.
+"""Compare a call across ranks, in the same all-reduce that adds up the norm.
 
 Ranks send only integers. Their sum does not depend on the order, so the norm has the same bits for every layout.
 Values that must match are sent as digests. If digests differ, the ranks exchange readable texts, and all of them raise.
@@ -27,8 +27,8 @@ from .integers import Sum
 from .replicas import ReplicaSet, contents
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
-"""The tags of the kinds of collectives. Each rank sends the tag of its collective. The reduced tag, a sum or a maximum,
-equals `tag * size` only if every rank has sent the same one.
+"""Each rank sends one of these tags, which identifies its collective. The reduced tag, a sum or a maximum, equals `tag
+* size` only if every rank has sent the same tag.
 """
 
 CHECKED = 5 + 2 * PIECES
@@ -77,7 +77,9 @@ class Call:
     """The gradients of which other ranks have copies, to be compared."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients whose terms are summed after this collective, which compares their layouts."""
+    """The `Partial` gradients, which are summed over ranks after this collective. The collective compares their
+    layouts.
+    """
 
     remarks: Callable[[], Mapping[str, str]] = dict
     """A function that returns further texts for error messages. They are not compared."""
@@ -100,7 +102,7 @@ class Call:
 
 
 _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many calls this rank has begun, by the `key` of their process group."""
+"""The number of calls that this rank has begun, by the `key` of the process group."""
 
 
 class Consensus:
@@ -127,7 +129,7 @@ class Consensus:
         norm on the host.
 
         tensors: The local tensors that this rank counts. own: The sums over these tensors.
-        find_terms: Returns the `Partial` gradients. None: they do not have a term on each rank.
+        find_terms: Returns the `Partial` gradients, or None if some rank has no partial sum of them.
         before: The `Consensus` of the call's first norm. None: this norm is the first.
         """
         group, arguments = self.group, self._call.arguments
@@ -159,7 +161,8 @@ class Consensus:
         return result.norm, dtype
 
     def power_sum(self, own: Accumulator, dtype: str) -> Sum:
-        """Return (the sum of |g|**p over all ranks, the dtype of the norm). `own`: the sum of this rank.
+        """Return (the sum of |g|**p over all ranks, the dtype of the norm). `own`: the sum of this rank. All ranks have
+        to call this.
 
         The dtype is float64 if it is float64 on any rank, else float32.
         """
@@ -245,8 +248,8 @@ class Consensus:
         return self._all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Prepare a collective of the call, and return the digests to compare in it. Before the first one, count the
-        call.
+        """Prepare a collective of the call, and return the digests to compare in it. Before the first collective, count
+        the call.
         """
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
@@ -272,8 +275,8 @@ class Consensus:
     def _waiting(self, waits: str) -> str:
         return (
             f"Rank {self.group.rank} of {self.group.size} {waits} for the other ranks in call "
-            f"{self._call.arguments.get(CALL)} of this process group. Make the same calls on every rank, also where a "
-            "rank has no gradient, and look for a rank that has ended."
+            f"{self._call.arguments.get(CALL)} of this process group. Make the same calls on every rank, also on "
+            "ranks without a gradient, and look for a rank that has ended."
         )
 
     def _checked_sum(self, words: Sequence[int], tag: int) -> list[int]:
@@ -339,7 +342,7 @@ class Consensus:
         return [([self.ranks[at] for at in members], text) for members, text in zip(order, texts, strict=True)]
 
     def exchange(self, texts: Sequence[dict[str, Any] | None]) -> list[dict[str, Any]]:
-        """Return all texts on all ranks. For each text, one rank passes the text, and the others pass None."""
+        """Return all texts on all ranks. For each text, one rank passes the text, and the other ranks pass None."""
         own = [b"" if text is None else json.dumps(text).encode() for text in texts]
         own = [content + b" " * (-len(content) % 4) for content in own]
         lengths = self._all_reduce_sum([len(content) // 4 for content in own])
@@ -361,8 +364,9 @@ class Consensus:
         expected = self._call.arguments.get(ELEMENTS)
         if expected is not None and counted != expected:
             raise ValueError(
-                f"{counted} gradient elements were counted, and {expected} expected. Some are counted more than once, "
-                "or not at all. Declare with `ownership` which rank counts which parameter"
+                f"{counted} gradient elements were counted, and {expected} expected. Some elements are counted "
+                "more than once, or not at all. Declare with `ownership` which rank counts which parameter, or correct "
+                "check_numel"
             )
 
 

@@ -43,8 +43,8 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     if len(calls) > 1:
         sentences.append(
             "A rank skipped a call, or went on after an error, so ranks are not at the same step. Every later call of "
-            "this process group raises too. Restart all ranks from the same checkpoint; in a running job, also pass a "
-            "new process group as process_group, whose calls are counted from 1"
+            "this process group raises too. Restart all ranks from the same checkpoint. Without a "
+            "restart, load the checkpoint and pass a new process group, whose calls are counted from 1"
         )
     else:
         sentences.append("Make the same call on every rank, and list every parameter, with or without a gradient")

@@ -42,7 +42,7 @@ class Group(Protocol):
         """Return the norm over all ranks, without waiting for the device."""
 
     def join_terms(self, length: int) -> None:
-        """Take part in the all-reduce of the terms of `Partial` gradients, with zeros. `length`: their number."""
+        """Take part in the all-reduce that sums `Partial` gradients, with zeros. `length`: the number of elements."""
 
 
 class ProcessGroup(ABC):
@@ -56,7 +56,7 @@ class ProcessGroup(ABC):
         if here not in ranks:
             raise ValueError(
                 f"rank {here} is not in process_group, which has the ranks {ranks}. Pass a group with this rank, or "
-                "call on the other ranks only"
+                "clip on the ranks of the group only"
             )
         self.key, self.ranks, self.rank, self.size = key, ranks, int(ranks.places(here)), len(ranks)
 

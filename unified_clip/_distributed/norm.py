@@ -98,8 +98,8 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor of a gradient, which this rank counts in the gradient's own norm. `Partial` is
-        reduced.
+        """Return the local tensor that this rank counts in a gradient's own norm. `Partial` gradients are
+        summed first.
         """
 
     @abstractmethod
@@ -111,7 +111,7 @@ class LocalShards(ABC):
         """Return the group of all ranks."""
 
     def terms(self) -> list[ReplicaSet]:
-        """Return the sets of `Partial` gradients that the last `counted` left out until the ranks agree on them."""
+        """Return the sets of `Partial` gradients that the last call of `counted` left out until ranks agree on them."""
         return []
 
     def owned_terms(self) -> list[int]:
@@ -123,7 +123,7 @@ class LocalShards(ABC):
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `terms` as a norm on the device needs them. None: they have to be summed otherwise."""
+        """Return the `Partial` gradients for a norm on the device. None: they have to be summed on the host."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
@@ -196,7 +196,7 @@ class LocalShards(ABC):
 
     @property
     def declares_owners(self) -> bool:
-        """Return whether `ownership` decides which rank counts gradients, so that ranks may pass different ones."""
+        """Return whether `ownership` has "distinct" or a function, so that ranks may have different parameters."""
         return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     @property
@@ -206,7 +206,9 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients. Return (the sums over all that this rank counts, those over all `Partial` ones)."""
+        """Sum `Partial` gradients over ranks. Return the sums over (all that this rank counts, all `Partial`
+        gradients).
+        """
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
@@ -351,7 +353,7 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""Sums `Partial` gradients. Returns (the sums over all that this rank counts, those over all `Partial` ones)."""
+"""Sums `Partial` gradients over ranks. Returns the sums over (all that this rank counts, all `Partial` gradients)."""
 
 
 def _norm(
@@ -380,7 +382,7 @@ def _power_norm(
     if is_only_declared and 0 < here.total * consensus.group.size == total.total and consensus.group.size > 1:
         validation.warn_at_call(
             f"the {consensus.group.size} ranks counted gradients with exactly the same sum, although ownership "
-            "declares that each rank counts its own. If these gradients are copies, as with DistributedDataParallel, "
+            "declares that ranks count different ones. If these gradients are copies, as with DistributedDataParallel, "
             "the norm is too large: leave process_group and ownership out. To check the declaration, pass check_numel"
         )
     if consensus.has_terms:

@@ -1,8 +1,9 @@
 """Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
 
 The first call with a list of parameters reads its norm on the host. In its all-reduce, the ranks agree whether the
-norms of later calls stay on the GPU. Such a norm is NaN if the ranks do not make the same call. The next call raises
-the error: then the host reads what they compared, without waiting for the work that it has just queued.
+norms of later calls stay on the GPU. Such a norm is NaN if the ranks do not make the same call, and the next call
+raises the error. Only then does the host read the result of the comparison, so it does not wait for work that it has
+just queued.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TAG = 1
 """The tag of a sum, `consensus.ADDS`."""
 
 WINDOWS = 178
-"""How many integers the second all-reduce adds up: flags of a float64 norm, and 177 windows of an exact sum."""
+"""The number of integers in the second all-reduce: flags of a float64 norm, and 177 windows of an exact sum."""
 
 REMEDY = (
     "Restart all ranks from the same checkpoint, with UNIFIED_CLIP_TRITON=0. Then the call that differs raises on all "
@@ -49,23 +50,25 @@ class NormOnDevice(NamedTuple):
 
     norm: Scalar
     added: Deferred | None
-    """The integers of the first all-reduce, from FLAGS on. None inside a CUDA graph, where nothing reads them."""
+    """The reduced integers of the first all-reduce, from index FLAGS on. None inside a CUDA graph, where no code reads
+    them.
+    """
 
 
 class Terms(NamedTuple):
-    """`Partial` gradients of a call that have a term on each rank of the process group."""
+    """`Partial` gradients of a call, of which each rank of the process group has a partial sum."""
 
     values: Sequence[Tensor]
-    """The terms of this rank."""
+    """The partial sums of this rank."""
 
     length: int
     """The number of elements."""
 
     flatten: Callable[[], Tensor]
-    """Returns the terms of this rank as one float64 tensor."""
+    """Returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """Returns the gradients, given the sum over all ranks of what `flatten` returns."""
+    """Returns the gradients. The argument is the sum over all ranks of the tensors that `flatten` returns."""
 
     owned: Sequence[int]
     """The indices of the gradients that this rank counts."""
@@ -112,7 +115,7 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
     """Return the dtype of the norm of a list of parameters; None if the ranks of the process group did not agree that
-    it stays on the device.
+    the norm stays on the device.
 
     group: The `key` of the process group. parameters: A digest of the list.
     """
@@ -123,14 +126,17 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 def most_terms(group: Any) -> int:
     """Return the largest number of elements of `Partial` gradients in the lists that the ranks have agreed about.
 
-    All ranks of a process group return the same number. They add up so many numbers in each call, because a rank does
-    not know for which list the other ranks call. `group`: The `key` of the process group.
+    All ranks of a process group return the same number. Each call sums this number of elements, because a rank does not
+    know for which list the other ranks call. `group`: The `key` of the process group.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 
 
 def agree(group: Any, parameters: int, agreement: Agreement | None) -> None:
-    """Store that norms stay on the device. None: the ranks did not agree. Other arguments: as for `agreed_dtype`."""
+    """Store the agreement that norms stay on the device. None: the ranks did not agree.
+
+    group: The `key` of the process group. parameters: A digest of the list of parameters.
+    """
     kept = _AGREED.setdefault(group, {})
     if agreement is None:
         kept.pop(parameters, None)
@@ -159,12 +165,14 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     length = 1 + 2 * PIECES
     digests = [compared[start : start + length] for start in range(0, len(compared), length)]
     if rejected:
-        raise ValueError(f"a rank rejected call {number} of this process group, so its norm is NaN. {REMEDY}")
+        raise ValueError(
+            f"a rank rejected call {number} of this process group, so the norm of the call is NaN. {REMEDY}"
+        )
     if stays == size and can < size:
         raise ValueError(
             f"a gradient of call {number} of this process group is complex, but none was at the first call with "
-            "these parameters. So its norm is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients the dtypes of "
-            "the first call"
+            "these parameters. So the norm of the call is NaN. Set UNIFIED_CLIP_TRITON=0, or give these gradients "
+            "the dtypes of the first call"
         )
     if stays != size or tags != TAG * size or not all(map(equal_summands, digests)):
         raise ValueError(f"the ranks made different calls at call {number} of this process group. {REMEDY}")

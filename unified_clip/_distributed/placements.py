@@ -96,15 +96,17 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether this rank is the first of the tensor's mesh that has its elements, with `Partial` reduced."""
+        """Return whether this rank is the first one on the tensor's mesh with its local elements. `Partial` counts as
+        `Replicate`.
+        """
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether this rank is the first of a process group that has its elements of the tensor, with `Partial`
-        reduced.
+        """Return whether this rank is the first one in a process group with its local elements. `Partial` counts as
+        `Replicate`.
 
-        The group is a part of the tensor's mesh. None: the group lacks some elements, or whether it lacks any is
-        unknown.
+        The group is a part of the tensor's mesh. Return None if the group lacks elements of the tensor, or may lack
+        some.
         """
 
     @abstractmethod
@@ -115,7 +117,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_replicated(self, tensor: Any) -> bool:
-        """Return whether this rank has all elements of a tensor with a mesh. `Partial` elements do not count."""
+        """Return whether this rank has all elements of a tensor with a mesh. With `Partial`, return False."""
 
     @abstractmethod
     def is_partial(self, tensor: Any) -> bool:
@@ -143,7 +145,7 @@ class DistributedGradients(LocalShards):
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
         """A key for each gradient. Gradients with equal keys have the same mesh and placements. None: the gradient is
-        plain, or a key takes too long.
+        plain, or a key would take too long.
         """
         return [None] * len(self._gradients)
 
@@ -321,8 +323,8 @@ class DistributedGradients(LocalShards):
             return inferred
         if not sizes:
             raise ValueError(
-                "Cannot infer which ranks have the gradients: no tensor has a mesh. Pass process_group as well as "
-                "ownership, check_numel or check_replicas"
+                "Cannot infer which ranks have the gradients: no tensor has a mesh. Pass process_group as well, "
+                f"such as {self.terminology.world_group}"
             )
         raise ValueError(
             f"the gradients are on {self.terminology.mesh}es of {', '.join(map(str, sorted(sizes)))} of the "
@@ -369,9 +371,9 @@ class DistributedGradients(LocalShards):
         return self.is_first(tensor)
 
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
-        """Return whether this rank counts a gradient that perhaps only some ranks of the group have a part of.
+        """Return whether this rank counts a gradient of which only some ranks of the group may have shards or copies.
 
-        ranks: The ranks that are known to have a part; for a plain tensor, this rank alone.
+        ranks: The ranks that are known to have the gradient; for a plain tensor, this rank alone.
         ValueError: neither the declaration nor the tensor determines which rank counts the gradient.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])

@@ -1,4 +1,4 @@
-"""Store the ranks of process groups and meshes in arrays, so that a clip does not take longer with more ranks."""
+"""Store the ranks of process groups and meshes in NumPy arrays, so that comparing them is fast with many ranks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Ranks(Sequence[int]):
         return bool(other.has(self._array).all())
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
-        """Return, for each rank in an array, whether this sequence has it."""
+        """Return, for each rank in an array, whether this sequence contains the rank."""
         ordered = self._sorted
         present: npt.NDArray[np.bool_] = ordered[np.searchsorted(ordered, ranks)] == ranks
         return present
@@ -86,10 +86,13 @@ class Ranks(Sequence[int]):
 
 
 def is_first_in_part(mesh: npt.NDArray[Any], is_copied: Sequence[bool], part: Ranks, rank: int) -> bool | None:
-    """Return whether a rank is the first in a part of a mesh that has its elements of a tensor.
+    """Return whether a rank is the first one, in a part of a mesh, that has the same elements of a tensor as the rank
+    itself.
+
+    Return None if the part has ranks that are not on the mesh, or lacks some elements of the tensor.
 
     mesh: The ranks of the tensor's mesh. is_copied: For each dimension of the mesh, whether ranks along it have the
-    same elements. None: the part has ranks that are not on the mesh, or lacks some elements of the tensor.
+    same elements.
     """
     present, copied = part.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
     if np.count_nonzero(present) < len(part) or not present.any(axis=copied).all():

@@ -55,7 +55,7 @@ class Copies(NamedTuple):
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
     """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
 
-    mesh: The ranks of the gradient's mesh, only some of the group. ranks: Those with copies, by the placements.
+    mesh: The ranks of the gradient's mesh, which lacks ranks of the group. ranks: The ranks of the mesh with copies.
     ValueError: `ownership` is a function that does not determine these ranks.
     """
     ownership, here = spec.ownership_of(leaf), group.ranks[group.rank]
@@ -163,8 +163,9 @@ Position = tuple[int, int]
 
 
 def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the message of the error that all ranks raise if copies differ. `sets`: those of this rank. All ranks must
-    call this.
+    """Return the error message about copies that differ. All ranks have to call this.
+
+    sets: The sets of replicas of this rank.
     """
     return _describe(
         sets,
@@ -173,17 +174,16 @@ def describe(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
         "Copies have drifted apart. Restore all ranks from one checkpoint, or broadcast the parameters from one copy. "
         "Look for a rank that skips a reduction of gradients",
         "a copy of the gradient",
-        "Pass the ownership with which ranks have these copies, and set the gradient on each of them",
+        "Pass an ownership that matches these copies, or set the gradient on exactly the ranks that should have it",
     )
 
 
 def describe_terms(sets: Sequence[ReplicaSet], exchange: Exchange) -> str:
-    """Return the message of the error that all ranks raise if layouts of `Partial` gradients differ. Call it as
-    `describe`.
+    """Return the error message about `Partial` gradients whose layouts differ. All ranks have to call this.
+
+    sets: The sets of `Partial` gradients of this rank.
     """
-    remedy = (
-        "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has no term"
-    )
+    remedy = "Set the same Partial gradients on each of these ranks, in the same order. Set zeros where a rank has none"
     noun = "a Partial gradient"
     return _describe(sets, exchange, "in shape, dtype or placements from those", remedy, noun, remedy)
 

@@ -224,7 +224,7 @@ def test_a_replica_without_a_gradient_is_named() -> None:
     errors, _ = replicas_of([[ONES, ONES], [ONES, ONES], [ONES], [ONES, ONES]], HSDP)
     assert "position 1 on rank 2 differ from their copies on rank 0 (position 1 is missing on rank 2)" in errors[0]
     errors, _ = replicas_of([[ONES], [ONES], [], [ONES]], HSDP)
-    message = "1 rank has a copy of the gradient at position 0, and 2 should. Pass the ownership"
+    message = "1 rank has a copy of the gradient at position 0, and 2 should. Pass an ownership"
     assert [error[: len(message)] for error in errors] == [message] * 4
 
 
@@ -303,7 +303,7 @@ def test_only_gradients_that_drifted_are_named_if_positions_differ() -> None:
 @pytest.mark.parametrize(
     ("firsts", "message"),
     [
-        ([True, False, False], "3 ranks have a copy of the gradient at position 0, and 2 should. Pass the ownership"),
+        ([True, False, False], "3 ranks have a copy of the gradient at position 0, and 2 should. Pass an ownership"),
         ([True, True], "the ranks disagree about which of them is the first with a copy of the gradient. Make meshes"),
     ],
 )
@@ -899,7 +899,7 @@ def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any
     call(group)
     assert caplog.messages == [
         "Rank 0 of 2 waits for the other ranks in call 2 of this process group. Make the same calls on every rank, "
-        "also where a rank has no gradient, and look for a rank that has ended."
+        "also on ranks without a gradient, and look for a rank that has ended."
     ]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
