@@ -18,13 +18,14 @@ def add_parser(commands: Any) -> None:
     compare = commands.add_parser(
         "compare",
         help="find the first difference of two recorded runs, and explain it",
-        description="Pair the clip calls of two files that unified_clip.record wrote, by step and order. Report the "
-        "first step and parameter at which they differ, and why.",
+        description="Pair the clip calls of two recordings by step and order, and compare the steps of their "
+        "optimizers. Report the first step and parameter at which they differ, and why. `unified-clip record` and "
+        "unified_clip.record write recordings.",
     )
     for name in ("a", "b"):
-        compare.add_argument(name, metavar=name.upper(), type=Path, help="a recorded run")
+        compare.add_argument(name, metavar=name.upper(), type=Path, help="a recording, such as run.jsonl")
     compare.add_argument(
-        "--map", type=Path, metavar="FILE", help='TOML file of "name in one run" = "name in the other"'
+        "--map", type=Path, metavar="FILE", help='TOML file of parameters: "name in one run" = "name in the other"'
     )
     add_format(compare, "text", "json", old=["json"])
     compare.add_argument(

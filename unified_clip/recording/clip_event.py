@@ -41,7 +41,7 @@ def make_namer(names: Any) -> Namer:
     names: As for `record`, or a function from a `Leaf` to its name, which is returned unchanged.
 
     TypeError: `names` has another type, or a name is not a string.
-    ValueError: a name is repeated.
+    ValueError: a list of names has a name twice.
     """
     names = as_mapping(names)
     if names is None:

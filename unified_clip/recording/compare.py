@@ -99,8 +99,8 @@ def compare(
         The differences to report with their causes, and the agreement of the runs in each number.
 
     Raises:
-        RunError: A file is no recording, no call of a run has a result, the runs have no numbers to compare, or
-            `names` has a name that is in neither run, or mixes both directions.
+        RunError: A file cannot be read or is no recording, no call of a run has a result, or the runs have no numbers
+            to compare. Or `names` has a name that is in neither run, or mixes both directions.
 
     Example:
         >>> import tempfile

@@ -194,7 +194,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) for each coefficient that only one call has.
 
-    Leave out a coefficient if the call without it may not have changed its gradients, since its threshold is unknown.
+    Leave out a coefficient if the call without it is not known to have changed its gradients.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b

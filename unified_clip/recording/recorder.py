@@ -29,11 +29,12 @@ def record(
 ) -> Recording:
     """Record every clip call of this process, on any framework, inside a `with` block.
 
-    It records unified_clip's functions and the frameworks' own, such as `torch.nn.utils.clip_grad_norm_`.
+    It records unified_clip's functions and the frameworks' own, such as `torch.nn.utils.clip_grad_norm_`. Calls inside
+    `torch.compile` or `jit_compile=True` are not recorded.
 
-    The file has a line of JSON for each call; `docs/recording.md` lists its fields. A line is written at once when the
+    The file has a line of JSON for each call. `docs/recording.md` lists its fields. A line is written at once when the
     call returns. On a GPU it is written after a later call, when the norm has arrived. After a crash every line but the
-    last is readable. Recording changes no gradient and no result.
+    last is readable. Recording changes no gradient and no result. On a full disk, it ends with a ClipWarning.
 
     Args:
         path: The file, which must not exist.
@@ -41,7 +42,7 @@ def record(
             gradients are read once more.
         gradients_every: Store the gradients before clipping every N steps, as safetensors files beside `path`.
         names: Names of the parameters: a list by position, a dict of name to parameter, or a model with
-            `named_parameters()`. A list of gradients, one for each parameter in order, takes their names. None: the
+            `named_parameters()`. They also name a plain list with one gradient for each parameter, in order. None: the
             keys of dicts, names in (name, gradient) tuples, Paddle's and TensorFlow's parameter names, else positions.
         natives: Record the frameworks' own functions too.
 
@@ -50,7 +51,7 @@ def record(
 
     Raises:
         TypeError: An argument has the wrong type.
-        ValueError: gradients_every is below 1, or a name is repeated.
+        ValueError: gradients_every is below 1, or a list of names has a name twice.
         FileExistsError: The file exists, on entering the `with` block. OSError: it cannot be created.
 
     Source: none, it is our own.
@@ -91,8 +92,7 @@ class Recording:
         self._file: FileIO | None = None
         self._step, self._by_calls = 0, True
         self._is_empty, self._has_ended = True, False
-        self._pending: deque[CallRecorder] = deque()
-        self._stored: dict[int, int] = {}
+        self._pending, self._stored = deque[CallRecorder](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
         self._warned: set[str] = set()
         self.loss_scale: Callable[[], float | None] | None = None
@@ -107,7 +107,7 @@ class Recording:
 
     @property
     def step(self) -> int:
-        """The step of the last call, or the step that you set. It is 0 before the first call."""
+        """The step of the last call, or the step that you set: 0 before the first call. It cannot be set lower."""
         return self._step
 
     @step.setter
@@ -116,7 +116,10 @@ class Recording:
         self._begin_step(step)
 
     def next_step(self) -> None:
-        """Begin the next step, after running graphs have reported their calls. Without this, each call is a step."""
+        """Begin the next step, after running graphs have reported their calls. Without this, each call is a step.
+
+        ValueError: several calls have been counted as steps, because this was not called before the first one.
+        """
         self._begin_step(None)
 
     def _begin_step(self, step: int | None) -> None:
@@ -155,7 +158,6 @@ class Recording:
         return file
 
     def _opened(self) -> FileIO | None:
-        """Return the open file, or None if the recording has ended."""
         return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
@@ -188,7 +190,7 @@ class Recording:
     # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
-        """Return the name that the user's dict or model has for each parameter, or None if it has none."""
+        """Return the name of each parameter in `names`. None if `names` is a list or does not have the parameter."""
         return [self._namer.name_of(each) if isinstance(self._namer, ByParameter) else None for each in parameters]
 
     def begin(self, call: str) -> CallRecorder:
@@ -217,8 +219,7 @@ class Recording:
         """
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
-                kind = type(value).__name__
-                raise TypeError(f"{name} has the type {kind}. Pass a number. For a tensor, pass {name}.item().")
+                raise TypeError(f"{name} has the type {type(value).__name__}. Pass a number, or {name}.item().")
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
@@ -288,8 +289,8 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write the lines of a call (see `merge_groups`), or one line if it has no groups. Each line has the fields
-        `head` and `tail`. If the file cannot be written, close it and warn.
+        """Write lines with the fields `head` and `tail`: those of `merge_groups`, or one line if there are no groups.
+        If the file cannot be written, close it and warn.
         """
         with self._lock:
             self._is_empty = self._is_empty and not is_call
@@ -364,7 +365,6 @@ class CallRecorder:
 
     @property
     def needs_leaves(self) -> bool:
-        """Return whether the recording needs the gradients one by one."""
         return self.recording.needs_leaves
 
     def end_with(self, event: Any) -> None:

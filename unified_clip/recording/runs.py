@@ -1,4 +1,4 @@
-"""Read recordings of `unified_clip.record`."""
+"""Read the recordings that `unified-clip record` and `unified_clip.record` write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '
 
 Number = TypeVar("Number", float, float | None)
 
-PASS = "Pass a file that unified_clip.record wrote."
+PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
 

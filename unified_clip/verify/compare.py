@@ -22,7 +22,7 @@ from .step_comparison import StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
-"""An error lists at most this many names."""
+"""An error lists at most this many names, and counts the others."""
 
 
 @dataclass(frozen=True)

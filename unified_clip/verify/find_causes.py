@@ -29,9 +29,9 @@ def find_cause(
 ) -> Cause | None:
     """Return a cause outside of the clips, such as another dtype or another learning rate, or None if there is none.
 
-    The causes of `clips` come first: another cause is looked for only if they are rounding or found by elimination, or
-    if updates differ before any clip call does. With --resync, updates are no consequence of the clips, so their cause
-    is always looked for.
+    Causes of different gradients before the clip are looked for only if `clips` has no other causes than rounding and
+    those in OUTSIDE_THE_CLIP. Causes of different clipped gradients or updates are always looked for, at the first step
+    with a difference. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     limit = max(max_ulp, ROUNDING)
@@ -50,7 +50,10 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison) -> RecordingComparison:
-    """Return the comparison without the causes that `by_elimination` gives: they do not hold beside another cause."""
+    """Return the comparison without the causes that `by_elimination` finds: they do not hold beside another cause.
+
+    Causes of different optimizer steps have the same kinds, and remain.
+    """
     kept = {
         divergence: [cause for cause in causes if divergence.stage in STAGES or cause.kind not in BY_ELIMINATION]
         for divergence, causes in clips.divergences.items()
@@ -189,14 +192,15 @@ def _cause_of_update(
         return Cause(
             "another optimizer",
             f"the clipped gradients are the same, but the updates differ. {_settings(recordings, row.step)}. Check "
-            "also whether one of them clips or scales",
+            "also whether an optimizer clips or scales the gradients itself",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
             return Cause(
                 "the clip does not reach the step",
-                f"every update of the {side} step is the one that unclipped gradients give. "
-                "This step clips after optimizer.step(), or its optimizer gets other gradients",
+                f"every update of the {side} step is the one that unclipped gradients give. This step clips after "
+                "optimizer.step(), or its optimizer gets other gradients. Clip before optimizer.step(), and pass the "
+                "clipped gradients to the optimizer",
             )
     sentence = (
         f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
@@ -317,7 +321,8 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
     return Cause(
         "rounding that has grown",
         f"before step {step}, both already differ by {before:.3g} ULP. Each step starts from the previous one, so "
-        "rounding grows. Compare each step by itself with --resync, or fewer steps with --steps. Or raise --max-ulp",
+        "rounding grows. Compare each step by itself with --resync, or fewer steps with --steps, or pass a higher "
+        "--max-ulp",
     )
 
 

@@ -100,8 +100,8 @@ def _without_clip(result: Verification) -> list[str]:
         return []
     listed = ", ".join(map(str, steps[:FIRST_ROWS])) + (", ..." if len(steps) > FIRST_ROWS else "")
     return [
-        f"No side recorded a clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only gradients "
-        "and updates were compared there."
+        f"Neither training step made a recorded clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only "
+        "gradients and updates were compared at these steps."
     ]
 
 
@@ -219,7 +219,7 @@ def _numbers(numbers: Sequence[float | None], which: Any) -> str:
         return "none fits" if numbers else "-"
     if len(numbers) == 1:
         return f"{known[0]:.9g}"
-    unknown = f"; {len(numbers) - len(known)} unknown" if len(known) < len(numbers) else ""
+    unknown = f", {len(numbers) - len(known)} unknown" if len(known) < len(numbers) else ""
     return f"{which(known):.9g} ({which.__name__} of {len(known)}{unknown})"
 
 

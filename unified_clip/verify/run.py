@@ -307,7 +307,7 @@ def run(
             end = worker.wait(max(0.0, until - time.monotonic()), poll)
             if end.code is None:
                 remedy = "Pass a higher --timeout, or correct the step if it hangs."
-                raise WorkerError(f"{script} has not ended after {timeout:g} seconds; {end}. {remedy}")
+                raise WorkerError(f"{script} has not ended after {timeout:g} seconds: {end}. {remedy}")
             if end.code:
                 repeat = f"To repeat the error, call {script.name}(weights, batches) in Python. Then correct it."
                 remedy = _not_installed(script, end) or repeat

@@ -94,7 +94,10 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "has no complete line. If a run still writes it"),
-        ("{}\n", "line 1, unified_clip: Field required. Pass a file that unified_clip.record wrote"),
+        (
+            "{}\n",
+            "line 1, unified_clip: Field required. Pass a file that unified-clip record or unified_clip.record wrote",
+        ),
         (json.dumps({**HEADER, "schema": 3}) + "\n", r"format version \(schema\) 3, .* install that release"),
         (
             json.dumps(HEADER) + "\n{\n",
@@ -350,7 +353,9 @@ def test_missing_eps(compared: Any) -> None:
 def test_coefficients_that_differ_by_the_rounding_of_the_threshold(compared: Any) -> None:
     found = compared(*([line(1, {"a": 0.3, "b": 0.5}, threshold=each)] for each in (0.3, float(np.float32(0.3)))))
     assert mistakes(found) == ["rounding"]
-    assert found.findings[0].sentence.endswith("follow the same formula, except for rounding; allow it with --max-ulp")
+    assert found.findings[0].sentence.endswith(
+        "follow the same formula, except for rounding. To allow it, pass --max-ulp 64"
+    )
 
 
 def each_of(step: int, norms: dict[str, float] | None = None, **changes: Any) -> dict[str, Any]:
@@ -448,7 +453,7 @@ def test_another_threshold(compared: Any) -> None:
             20.0,
             0.5,
             "clipped below the threshold",
-            "b.jsonl differs from a.jsonl: gradients change, although both norms are below 20.0",
+            "b.jsonl differs from a.jsonl: it changes gradients, although both norms are below 20.0",
         ),
     ],
 )

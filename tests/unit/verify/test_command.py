@@ -86,7 +86,7 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
     assert data["without_clip"] == [2, 4]
     assert run(tmp_path, sometimes, sometimes) == 0
     printed = capsys.readouterr().out
-    assert "No side recorded a clip call at 2 of 4 steps (2, 4): only gradients and updates were" in printed
+    assert "Neither training step made a recorded clip call at 2 of 4 steps (2, 4): only gradients and" in printed
     assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
         "same", "no clip call", "same", "no clip call",
     ]  # fmt: skip
@@ -447,7 +447,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", [], "signal 11 (SIGSEGV)"),
         ("1 / 0", [], "ZeroDivisionError"),
         ("import sys; sys.exit(0)", [], "ended its process before its last step"),
-        ("import time; time.sleep(60)", ["--timeout", "8"], "has not ended after 8 seconds; it was in step (new.py"),
+        ("import time; time.sleep(60)", ["--timeout", "8"], "has not ended after 8 seconds: it was in step (new.py"),
     ],
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")

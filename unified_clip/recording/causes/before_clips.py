@@ -52,10 +52,10 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if coefficients differ because a run clips by another norm than the exact one.
+    """Return a cause if coefficients differ because a run clips by another norm than the exact one, else None.
 
-    The caller passed this norm, or a framework's function took it. Return None if the exact norms of the runs do not
-    agree, or if the coefficients are not the first difference.
+    The caller passed this other norm, or a framework's function computed it. Return None, too, if the exact norms of
+    the runs do not agree, or if the coefficients are not the first difference.
     """
     norms = list(numbers(pair, "norm"))
     if point.first.stage != "coefficient" or not norms or not all(_agree(a, b) for _, a, b in norms):
@@ -65,7 +65,8 @@ def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     exact, (kind, _) = reasons[0]
     what = " and ".join(dict.fromkeys(cause.sentence for _, cause in reasons if cause.kind == kind))
-    return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {what}")
+    advice = ". Compare how the training code computes the norm that it passes" if kind == "given norm" else ""
+    return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {what}{advice}")
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
@@ -85,7 +86,7 @@ def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, 
         if rows and _agree(rows[0], used):
             yield exact, Cause("rows", f"{sentence}, in which repeated rows of sparse gradients are not summed first")
         else:
-            yield exact, Cause("given norm", f"{sentence}. Compare how the training code computes this norm")
+            yield exact, Cause("given norm", sentence)
         return
     verb = "returns" if line.returned_norm is not None else "clips by"
     sentence = f"{line.call} of {run.name} {verb} {used:.9g}"
@@ -126,7 +127,8 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     embeddings look alike, but frameworks do not transpose them.
 
     shapes: The shapes of the weights in the first run.
-    orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped" or "permuted".
+    orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
+        for an order of axes that no framework has.
     """
     if reshaped := [name for name, order in orders.items() if order == "reshaped"]:
         sentence = f"the weights of {names_text(reshaped)} have transposed shapes, but the same order of elements"
@@ -222,8 +224,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
         f"at step {pair.a.step}, the weights of the clipped parameters agree, and the gradients differ before the clip"
     )
     if missing:
-        advice = f"The weights of {missing} were not compared, and neither was which gradients are cleared"
-        return Cause("other gradients", f"{place}. {advice}: compare them, and data, forward pass and loss")
+        advice = f"The weights of {missing}, and whether gradients are cleared, were not compared"
+        return Cause("other gradients", f"{place}. {advice}. Compare these, the data, the forward pass and the loss")
     if not is_clearing_known(point.a, point.b, pair.a.step):
         advice = (
             "compare data, forward pass, loss, and the weights that are not clipped. Also compare whether each "
@@ -252,7 +254,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     if later.a.step == pair.a.step:
         place += f"{names_text(different)}, which another call of this step clips, differ before the clip"
     else:
-        place += f"{names_text(different)}, which no step changes before step {later.a.step}, differ there"
+        place += f"{names_text(different)}, which no step changes before step {later.a.step}, differ at that step"
     if not before:
         return Cause("other initial weights", f"{place}, at their first clip. Compare their initial weights")
     step = before[-1].a.step
@@ -309,8 +311,9 @@ def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
     """Return whether the recordings show that gradients are cleared in the same way before a step.
 
-    They show it for the gradients of one optimizer: those of a second one may differ. Gradients of the first step are
-    new, and frameworks without `cleared` return gradients that need no clearing.
+    Return True for the first recorded step, whose gradients are new, and for frameworks that return new gradients at
+    each step. Return False if a run has several clip calls of other parameters at this step: its optimizers may differ
+    in which gradients they clear.
     """
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)
@@ -334,7 +337,7 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         ". If these are equal, compare their precision: Paddle's optimizers may store momentum and weight decay as "
-        "float32. On the other side, pass float(np.float32(0.9)) instead of 0.9"
+        "float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
     )
 
 

@@ -113,10 +113,11 @@ def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     functions = [f"{line.call} of {run.name}" for run, line in lines if not is_by_formula(line, EXACT)]
     rounding = f"the rounding of {' and '.join(functions)}" if functions else "rounding"
+    max_ulp = max(ROUNDING, math.ceil(point.first.ulps or 0.0))
     return Cause(
         "rounding",
         f"the norms are equal ({pair.a.norms()[0]:.9g}), and both coefficients follow the same formula, except for "
-        f"{rounding}; allow it with --max-ulp",
+        f"{rounding}. To allow it, pass --max-ulp {max_ulp}",
     )
 
 

@@ -275,8 +275,8 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     clips, unclipped, line = (point.a, point.b, pair.b) if point.first.a else (point.b, point.a, pair.a)
     if isinstance(line.threshold, float) and max(line.norms()) > line.threshold:
-        return point.cause("not clipped", f"{NOT_CLIPPED}; both norms are above {line.threshold}", unclipped)
-    sentence = f"gradients change, although both norms are below {line.threshold}"
+        return point.cause("not clipped", f"{NOT_CLIPPED}. Both norms are above {line.threshold}", unclipped)
+    sentence = f"it changes gradients, although both norms are below {line.threshold}"
     return point.cause("clipped below the threshold", sentence, clips)
 
 
@@ -309,7 +309,7 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
-    """Convert a recorded call, `line`, to the `Observation` that `find_cause` takes.
+    """Convert a recorded call, `line`, to an `Observation` for `find_cause`.
 
     reference: The call of the other run. Its results count as correct.
     """

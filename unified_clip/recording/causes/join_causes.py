@@ -32,7 +32,7 @@ ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
 
 class Effect(Protocol):
-    """A function that returns whether updates differ at a step, or unless `at_once` also at a later step."""
+    """A function that returns whether updates differ at a step or at a later one. With `at_once`, only at this step."""
 
     def __call__(self, step: int, *, at_once: bool = False) -> bool: ...
 

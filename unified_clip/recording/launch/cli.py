@@ -26,7 +26,9 @@ def add_parser(commands: Any) -> None:
     record.add_argument("file", metavar="FILE", type=Path, help="the recording, which must not exist")
     record.add_argument("--norms", action="store_true", help="record the exact norm of each gradient and weight")
     record.add_argument(
-        "--watch", action="store_true", help="show norm, threshold, clipped share, loss and learning rate on stderr"
+        "--watch",
+        action="store_true",
+        help="show norm, threshold, share of clipped calls, loss and learning rate on stderr while the command runs",
     )
     record.usage = f"{' '.join(record.format_usage().split()[1:])} -- COMMAND ..."
     record.set_defaults(run=run)

@@ -203,7 +203,7 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float 
     Return 1 if all bits are equal, and NaN if every element has become NaN.
 
     Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
-    all intervals that is nearest to `formula`.
+    all intervals that is nearest to `formula`, or the middle of these intervals if `formula` is None.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):
@@ -231,7 +231,10 @@ def _nearest_within(formula: float, low: float, high: float, *, wide: bool) -> f
 
 
 def read(tensor: Any) -> Dense:
-    """Return a copy of a framework's tensor as a dense tensor, also if it is sparse."""
+    """Return a copy of a framework's tensor as a dense tensor, also if it is sparse.
+
+    UnreadableError: the tensor cannot be read.
+    """
     dense = densify(read_tensor("a gradient", tensor))
     assert dense is not None
     return Dense(dense.dtype, np.array(dense.array))

@@ -290,7 +290,10 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
         f"{least} time{'s' * (least != 1)}. "
     )
     if last.backward_calls is not None and last.backward_calls <= 1:
-        advice = "If the old code clips several times on purpose, make all its clip calls in the same order"
+        advice = (
+            f"If this is on purpose, make the same clip calls in {other.name}, in the same order. Otherwise, remove "
+            f"the repeated calls of {run.name}"
+        )
     else:
         advice = (
             "With gradient accumulation, clip once, after the backward pass of the last micro-batch: put the clip call "

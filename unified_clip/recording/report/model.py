@@ -49,11 +49,11 @@ class Parting(ReportModel):
     b: Value
     ulps: Real | None
     relative: Real | None
-    """The distance of two numbers; null if the stage is not a number."""
+    """The distance of two numbers. null if the stage is not a number, or one of two coefficients is unknown."""
 
     ulps_at_its_size: Real | None
-    """The difference in ULP of a larger number. Rounding that number may have caused the difference. null if the stage
-    is not a number.
+    """The difference in ULP of a larger number. Rounding that number may have caused the difference. null where `ulps`
+    is null.
     """
 
     findings: list[Finding]
