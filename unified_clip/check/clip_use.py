@@ -18,8 +18,9 @@ THRESHOLD = "__threshold__"
 """Stands for the threshold in `ClipUse.call`."""
 
 ONE_PER_GROUP = (
-    "Paddle clips each group of parameters of an optimizer by a norm of its own. To clip by one norm, pass one list of "
-    "parameters, as with apply_decay_param_fun= of AdamW. Or ignore the clip with a reason in [[check.ignore]]."
+    "Paddle clips each group of parameters of an optimizer by a norm of its own. To clip by one norm, pass all "
+    "parameters in one list. AdamW then excludes some from weight decay by apply_decay_param_fun=. Or ignore the clip "
+    "with a reason in check.ignore."
 )
 """Why the effect of a clip of Paddle is unknown. Paddle would also call a clip of unified_clip once for each group."""
 
@@ -57,7 +58,7 @@ class ClipUse:
     """For a trainer: whether its file or its arguments have no clip key with a value."""
 
     has_key: bool = False
-    """For a trainer's file: whether the file has a clip key, if only with null."""
+    """For a trainer's file: whether the file has a clip key, even if its value is null."""
 
     needs_key: bool = False
     """Whether `check.explicit` requires the key that the file does not set."""
@@ -72,7 +73,7 @@ class ClipUse:
     """For a trainer's clip in Python source: the clip of unified_clip in the same file, with its line. Both clip."""
 
     is_set_outside: bool = False
-    """For Python source: whether the trainer reads its clip from a file or from the command line, as LightningCLI."""
+    """For Python source: whether the trainer reads its clip from a file or the command line, as LightningCLI does."""
 
     set_elsewhere: str = ""
     """For a file without a clip of its own: a sentence with the place that sets the clip. '' for other files."""

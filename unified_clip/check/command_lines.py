@@ -39,21 +39,20 @@ RUN_TIME = ("$", "{")
 
 REMOVED = "removed"
 UNKNOWN_TRAINER = (
-    "A command line or a script sets this key, and the trainer that reads it is unknown. Move the value to a trainer's "
-    "file, or ignore the script with a reason in [[check.ignore]]."
+    "A command line or a script sets this key, and the trainer that reads the key is unknown. Move the key to the "
+    "trainer's configuration file, or ignore the script with a reason in check.ignore."
 )
 IN_ENVIRONMENT = (
-    "This variable is named like a clip setting, and the code that reads it is unknown. Move the value to a trainer's "
-    "file, or ignore the file with a reason in [[check.ignore]]."
+    "This variable is named like a clip setting, and the code that reads the variable is unknown. Move the value to "
+    "the trainer's configuration file, or ignore this file with a reason in check.ignore."
 )
 EDITED = (
-    "This command edits a setting that is named like a clip. Write the value into the file itself, or ignore the "
-    "script with a reason in [[check.ignore]]."
+    "This command edits a setting that is named like a clip. Write the value into the edited file itself, or ignore "
+    "the script with a reason in check.ignore."
 )
 
 AT_RUN_TIME = (
-    "The value {value} is only known at run time. Write a number, or ignore the script with a reason in "
-    "[[check.ignore]]."
+    "The value {value} is only known at run time. Write a number, or ignore the script with a reason in check.ignore."
 )
 
 

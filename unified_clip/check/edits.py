@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._static_values import is_number
+from ..config import documents
 from ..config.clip_config import ClipConfig
 from ..config.families import family_difference
 from ..config.formats import FORMATS, convert, engines
@@ -64,26 +65,26 @@ REMOVE = (
 )
 
 SWITCH_OFF_OUTSIDE = (
-    "Switch the clip off in the file that sets it, and add that file to check.off, too. If you type the clip on the "
-    "command line, write it to such a file."
+    "Switch the clip off in the file that sets it, and add that file to check.off, too. If you set the clip on the "
+    "command line, move it to such a file."
 )
 
 STILL = "With these keys alone, the check still fails:"
 
 ONLY_OWN = (
-    "{engine} does not expose the gradients of a step, so code cannot clip them. Only the setting of {engine} or of "
-    "the trainer clips: docs/integrations/engines.md."
+    "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
+    "configuration of {engine} or of the trainer: docs/integrations/engines.md."
 )
 
 UNUSED = (
-    "Nothing is clipped by this configuration now. If that is intended, remove it. If not, clip by it, which changes "
-    "the training."
+    "Nothing is clipped by this configuration now. If that is intended, remove the configuration. Otherwise, clip by "
+    "it, as in clip(gradients), which changes the training."
 )
 
 UNSUPPORTED = "which unified_clip does not support"
 """A part of the reason for a clip that no clip configuration can replace with the same effect."""
 
-KEEP = "To keep this clip, ignore it with a reason in [[check.ignore]]."
+KEEP = "To keep this clip, ignore it with a reason in check.ignore."
 
 ACCEPT = "This still differs in family or eps. To accept it, pass --nearest, or add the file to check.nearest."
 
@@ -142,7 +143,7 @@ class Edits:
         return not use.format or any(str(key[-1]) in text for key in keys)
 
     def is_of_trainer(self, use: ClipUse, format_: str) -> bool:
-        """Return whether a trainer in Python source reads files of a format."""
+        """Return whether the trainer whose clip is `use`, in Python source, reads files of a format."""
         return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
     def remedy(self, use: ClipUse) -> str:
@@ -156,25 +157,26 @@ class Edits:
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if use.package not in ATTACH:
-            return f"Change the clip to match {self._file.name}, or ignore it with a reason in [[check.ignore]]."
+            return f"Change the clip to match {self._file.name}, or ignore it with a reason in check.ignore."
         advice = self._by_code(use, ARGUMENT_FORMATS.get(use.package, use.package), ATTACH[use.package])
         return f"{KEEP}\nOr {advice[0].lower()}{advice[1:]}" if UNSUPPORTED in use.why_unknown and advice else advice
 
     def _approval(self, use: ClipUse) -> str:
-        """Return the entry of check.ignore that accepts a clip of unknown effect.
+        """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
 
         For a key that no known trainer reads, the entry approves only the rule and threshold of the configuration.
         """
-        glob = patterns.relative(use.read or use.path, self._file.resolve().parent)
-        entry = ["[[check.ignore]]", f'path = "{glob}"', 'reason = "..."']
+        entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         threshold = self._wanted.threshold
         advice = f"Correct the file. Or, to accept it as it is, add to {self._file.name}:"
         numbers = {value for value in use.values if is_number(value)}
         if numbers and isinstance(threshold, float):
-            entry[2:2] = [f'rule = "{self._wanted.rule}"', f"threshold = {threshold!r}"]
+            entry |= {"rule": self._wanted.rule, "threshold": threshold}
             change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
             advice = f"If your own code reads this key, {change}add to {self._file.name}:"
-        return "\n".join([advice, *entry])
+        kind = documents.kind_of(self._file)
+        text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()
+        return f"{advice}\n{text}"
 
     def _adopt(self, instead: str, under: str = "") -> str:
         """Return the advice to clip by code. `under`: the phrase with the engines to which it does not apply."""
@@ -208,13 +210,15 @@ class Edits:
             more = f"{STILL} {edit.problem}" if edit.problem else ACCEPT
             return "\n".join(filter(None, [edit.text, more, self._or_remedy(use)]))
         command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
-        problem = (
-            f"{FORMATS[use.format].title} does not support a setting of {self._file.name}. {command} prints which."
-        )
+        title = FORMATS[use.format].title
+        problem = f"{title} does not support a setting of {self._file.name}. To see which, type: {command}."
         return f"{problem} {self._or_remedy(use) or f'Remove that setting: {self.remedy(use)}'}"
 
     def _keys(self, use: ClipUse) -> str:
-        """Return the keys to set in a trainer's file and what is wrong with them, or '' as for `_file_edit`."""
+        """Return the keys to set in a trainer's file and what is wrong with them.
+
+        Return '' if the trainer does not support a setting.
+        """
         edit = self._file_edit(use)
         if edit is None:
             return ""

@@ -25,6 +25,8 @@ from .trainer_files import PYTHON
 MAX_BYTES = 1 << 20
 """Larger files count as data: they are only searched for names of clips."""
 
+TOO_LARGE = f"It is larger than {MAX_BYTES >> 20} MiB."
+
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
 
@@ -136,8 +138,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         if problem := _unreadable(path):
             found.unread += 1
             if trainer_files.names_clip(path):
-                advice = "Make it readable and smaller than the limit, or compare its clips by hand."
-                why = f"The file is not read. {problem} {advice}"
+                change = "Split the file" if problem == TOO_LARGE else "Make the file readable"
+                advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
+                why = f"The file is not read. {problem} {change}, {advice}"
                 found.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
             else:
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
@@ -271,17 +274,20 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """Return a sentence if a file is too large or cannot be opened, else ''."""
+    """Return the reason, as a sentence, if a file is too large or cannot be opened. Else return ''."""
     try:
         size = path.stat().st_size
         with path.open("rb"):
-            return f"It is larger than {MAX_BYTES >> 20} MiB." if size > MAX_BYTES else ""
+            return TOO_LARGE if size > MAX_BYTES else ""
     except OSError as error:
         return f"The reason: {error.strerror}."
 
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:
-    """Return the first pattern in `check.formats` that matches a file, or '' if none does. `root`: as for `_read`."""
+    """Return the first pattern in `check.formats` that matches a file, or '' if none does.
+
+    root: The directory of the clip configuration.
+    """
     return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
 
 
@@ -315,7 +321,7 @@ def _unused(
     for glob in rules.formats.keys() - applied if is_whole else ():
         is_late = any(patterns.matches(glob, file, root) for file in files)
         why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
-        edit = "Move the pattern before that one, or remove it." if is_late else patterns.advice(glob, root)
+        edit = "Move this pattern before the earlier one, or remove it." if is_late else patterns.advice(glob, root)
         yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
 
 

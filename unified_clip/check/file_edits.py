@@ -25,7 +25,7 @@ class FileEdit(NamedTuple):
 
     text: str
     same: bool | None = None
-    """Whether the file then has the effect of the configuration, also in family and eps. None: it was not read."""
+    """Whether the edited file has the effect of the configuration, also in family and eps. None: this was not tried."""
 
     problem: str = ""
     """The reason why the file does not have the effect of the configuration with these keys alone, or ''."""
@@ -40,7 +40,7 @@ def file_edit(use: ClipUse, wanted: ClipConfig) -> FileEdit:
     NotRepresentableError: the trainer does not support a setting.
     """
     trainer, document = FORMATS[use.format], use.document
-    kind = KINDS.get(use.path.suffix.lower())
+    kind = None if isinstance(trainer, OwnFormat) else KINDS.get(use.path.suffix.lower())
     text = convert.write(wanted, use.format, nearest=True, kind=kind)[0].rstrip()
     if document is None or document.kind not in KINDS.values():
         return FileEdit(text)

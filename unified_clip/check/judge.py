@@ -18,7 +18,7 @@ from .edits import Edits
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
-"""Matches what the second of two effects on the same example repeats."""
+"""Matches the words about the norm that an effect on the same example has before. "it" replaces them."""
 
 
 NO_DEFAULT = (
@@ -210,7 +210,7 @@ def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
         return compare.OUTCOMES[result.outcome]
     before, after = f"{result.norm:.4g}", f"{result.norm_clipped:.4g}"
     if result.outcome == "unchanged" or (with_before and before == after):
-        return f"leaves the norm at {after}"
+        return f"keeps the norm at {after}"
     return f"changes the norm {f'from {before} ' if with_before else ''}to {after}"
 
 

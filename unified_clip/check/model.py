@@ -1,6 +1,6 @@
 """The report of `unified-clip config check`.
 
-python -m unified_clip.check.model > docs/check.schema.json
+To write its JSON Schema, type `python -m unified_clip.check.model > docs/check.schema.json`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Finding(ReportModel):
     """The text to write instead, advice in sentences, or both."""
 
     ignored: str | None = None
-    """The reason of the ignore rule that applies, or null if none does."""
+    """The reason in the entry of `check.ignore` that covers the finding, or null if none does."""
 
     @property
     def place(self) -> str:
@@ -93,8 +93,8 @@ class Clip(ReportModel):
 
     result: Result
     """"same": the clip has the effect of the configuration. "near": `--nearest` accepts the difference. "off": the
-    trainer's own clip is off, as `check.off` requires. "ignored": an ignore rule covers the finding. "drift", "missing"
-    and "unknown": as for findings."""
+    trainer's own clip is off, as `check.off` requires. "ignored": an entry of `check.ignore` covers the finding.
+    "drift", "missing" and "unknown": the clip has a finding of this kind."""
 
 
 class Counts(ReportModel):
@@ -139,7 +139,7 @@ class CheckReport(ReportModel):
 
     findings: list[Finding]
     ignored: list[Finding]
-    """Findings that an ignore rule of the configuration covers."""
+    """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
     """Sentences about what is no finding, such as differences that `--nearest` accepts, files without a clip of their

@@ -48,15 +48,19 @@ LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
     "This key is named like a clip setting, but no known trainer has such a file. If a known trainer reads this file, "
-    "name its format in the table check.formats."
+    "set the format of the file in check.formats."
+)
+TARGET = (
+    "Hydra calls this function, which clips, and its arguments are only known at run time. Compare the clip with the "
+    "clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""
 
 BY_DEFAULT = (
     "The file has output_dir and num_train_epochs, like TrainingArguments of Hugging Face and PaddleNLP, which clip at "
-    '1.0 by default. Name the format in the table check.formats, such as "**/{name}" = "hf", or ignore the file with a '
-    "reason in [[check.ignore]]."
+    '1.0 by default. Set "**/{name}" in check.formats to the format, "hf" or "paddlenlp". Or ignore the file with a '
+    "reason in check.ignore."
 )
 
 
@@ -68,7 +72,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 
     format_: The format as "name" or "name@version", or '' to infer it.
     """
-    with named_by(f'add "**/{path.name}" = "{{}}" to check.formats'):
+    with named_by(f'set "**/{path.name}" to "{{}}" in check.formats'):
         try:
             name, version = convert.parse_name(format_) if format_ else ("", None)
             candidates = [convert.named(path, name)] if name else _candidates(path)
@@ -92,8 +96,9 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     meanings = [use.config.meaning for use in known if use.config is not None]
     if len(uses) > 1 and (len(known) < len(uses) or any(meaning != meanings[0] for meaning in meanings)):
         names = [use.format for use in uses]
-        example = f'"**/{path.name}" = "{names[0]}"'
-        advice = f"Name the right one in the table check.formats of the clip configuration, such as {example}."
+        advice = (
+            f'In check.formats of the clip configuration, set "**/{path.name}" to the right one, such as "{names[0]}".'
+        )
         return [_unknown(path, "configuration", f"The file may be of the formats {' or '.join(names)}. {advice}")]
     return uses[:1]
 
@@ -196,7 +201,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
         why = (
             f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and ignore the "
-            "file with a reason in [[check.ignore]]."
+            "file with a reason in check.ignore."
         )
         return [_unknown(path, "file", why)] if suffix != PYTHON and names_clip(path) else []
     may_clip = all(key in _text(path) for key in TRAINING_ARGUMENTS)
@@ -237,7 +242,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _targets(path: Path, document: Document) -> list[ClipUse]:
     """Return an unknown clip for each function of a framework that Hydra calls, as `_target_: optax.clip`."""
     return [
-        ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=NO_FORMAT)
+        ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)
         if keys[-1:] == ("_target_",) and clip_function(text) is not None
     ]

@@ -22,7 +22,8 @@ class Ignore(ConfigModel):
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the approved threshold of these clips, so that any other one is a finding; default: any threshold",
+        description="the approved threshold of these clips, so that any other one is a finding; default: any "
+        "threshold, or with rule, the threshold of this file",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,

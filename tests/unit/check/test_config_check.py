@@ -291,8 +291,8 @@ def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
         ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
         ("list.yaml", "train:\n  grad_clip: [0, 5.0]\n", "no known trainer has such a file"),
         ("table.yaml", "train:\n  grad_clip: {by: norm, limit: 5.0}\n", "no known trainer has such a file"),
-        ("args.json", '{"output_dir": "o", "num_train_epochs": 3}', 'as "**/args.json" = "hf"'),
-        ("ds.json", '{"zero_optimization": {"stage": 2}}', ', add "**/ds.json" = "deepspeed@'),
+        ("args.json", '{"output_dir": "o", "num_train_epochs": 3}', 'Set "**/args.json" in check.formats'),
+        ("ds.json", '{"zero_optimization": {"stage": 2}}', ', set "**/ds.json" to "deepspeed@'),
         ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),
         ("misplaced.yaml", "output_dir: o\neval_strategy: no\ntraining:\n  max_grad_norm: 1.0\n", "does not read this"),
     ],
@@ -334,7 +334,7 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
     assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
     finding = one(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
     assert (finding.kind, finding.path) == ("unknown", "run.json")
-    assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Make it readable and smaller")
+    assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Split the file, or compare")
 
 
 @pytest.mark.parametrize("name", ["gradient_clip_val", "CLIP_GRADIENTS", "clipnorm", "max_grad_norm", "ClipGradByNorm"])
@@ -490,7 +490,7 @@ def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
     second = one(check(files, f'{WANTED}{formats}"**/ds.json" = "hf"\n'))
     assert (second.kind, second.clip) == ("unused", 'check.formats."**/ds.json"')
     assert (finding.does, finding.edit[:16]) == ("No checked file matches 'runs/*'.", "Remove the rule,")
-    assert (second.does[:18], second.edit[:16]) == ("An earlier pattern", "Move the pattern")
+    assert (second.does[:18], second.edit[:16]) == ("An earlier pattern", "Move this patter")
     assert check(files, WANTED + formats, "other").findings == [], "configs/ was not part of the check"
 
 

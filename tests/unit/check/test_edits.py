@@ -85,7 +85,7 @@ def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
     problem, _, command = finding.edit.partition(". ")
     assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
     assert command.startswith(
-        "unified-clip config export clip.toml --to hf prints which. Or to clip by clip.toml, except "
+        "To see which, type: unified-clip config export clip.toml --to hf. Or to clip by clip.toml, except "
     )
     source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
     assert one(check({"hf.json": HF, "a.py": source}, WANTED + 'exclude = ["*.bias"]\n', "a.py")).edit.startswith(
@@ -100,6 +100,14 @@ def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
         "Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n"
         'path = "ds.json"\nreason = "..."',
     )  # fmt: skip
+
+
+def test_the_entry_to_add_has_the_syntax_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    clip = tmp_path / "clip.yaml"
+    clip.write_text("rule: global_norm\nthreshold: 1.0\n")
+    edit = one(engine.check(clip, [tmp_path], engine.files([tmp_path], clip))).edit
+    assert edit.endswith("add to clip.yaml:\ncheck:\n  ignore:\n  - path: ds.json\n    reason: '...'")
 
 
 def test_a_yaml_file_gets_yaml_and_a_json_file_json(check: Check) -> None:
@@ -174,7 +182,7 @@ def test_the_edit_of_a_clip_that_unified_clip_does_not_support_begins_with_how_t
     finding = one(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
     assert "which unified_clip does not support" in finding.does
     first, second = finding.edit.split("\n")
-    assert first == "To keep this clip, ignore it with a reason in [[check.ignore]]."
+    assert first == "To keep this clip, ignore it with a reason in check.ignore."
     assert second.startswith("Or to clip by clip.toml: clip = ClipConfig.load")
     ignored = f'{WANTED}\n[[check.ignore]]\npath = "a.py"\nreason = "privacy"\n'
     assert check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}, ignored).findings == []

@@ -22,7 +22,7 @@ ABOVE = "gradients of norm 10 (above the threshold): "
             f"{AT_FIFTY}this clip changes the norm from 50 to 5; clip.toml changes it to 1",
         ),
         (NORM % "5.0", f"{AT_FIFTY}this clip changes the norm from 50 to 5; clip.toml changes it to 1"),
-        (NORM % "float('inf')", f"{ABOVE}this clip leaves the norm at 10; clip.toml changes it to 1"),
+        (NORM % "float('inf')", f"{ABOVE}this clip keeps the norm at 10; clip.toml changes it to 1"),
         (NORM % "1.0, float('inf')", f"{AT_TEN}this clip changes the norm to 1.083; clip.toml changes it to 1"),
         (
             NORM % "1.0, error_if_nonfinite=True",

@@ -37,7 +37,7 @@ LATE = {
 def test_a_clip_after_another_transformation_is_unknown(check: Check, code: str) -> None:
     finding = one(check({"a.py": f"{HEAD}{code}\n"}))
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.as_optax")
-    why = f"This clip comes after {LATE[code]} in optax.chain, so it clips the updates that this returns, not the "
+    why = f"This clip comes after {LATE[code]} in optax.chain, so it clips the updates of that transformation, "
     assert finding.does.startswith(why)
     assert "clip.as_optax() first in optax.chain" in finding.edit
 

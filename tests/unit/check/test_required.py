@@ -46,7 +46,10 @@ def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Chec
     clip = WANTED + REQUIRE.format("recsys/**")
     assert check(FILES, clip).findings == []
     place = 'clip.toml:8:1 check.require "recsys/**"'
-    without = f"{place} No file that matches 'recsys/**' has a clip (files: 1). Restore the clip, or remove the rule."
+    without = (
+        f"{place} No file that matches 'recsys/**' has a clip (files: 1). Restore the clip, or remove the pattern "
+        "from check.require."
+    )
     assert texts(check({"recsys/train.py": BY_HAND}, clip)) == [without]
     Path("recsys/train.py").unlink()
     gone = f"{place} No checked file matches 'recsys/**'. Remove the rule, or correct its path."

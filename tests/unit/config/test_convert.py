@@ -122,7 +122,7 @@ def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
 )
 def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, text: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"^{name}: cannot infer the format\. To name it, pass from_='NAME.*mmengine"
+        ConfigError, match=rf"^{name}: cannot infer the format\. To name the format, pass from_='NAME.*mmengine"
     ):
         ClipConfig.import_from(write(name, text))
 
@@ -358,8 +358,18 @@ def test_agc_is_exported_where_the_trainers_is_the_same(table: dict[str, object]
     ("table", "more", "to", "message"),
     [
         ({}, {}, "timm", "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key"),
-        (OPTAX_EPS, {}, "composer", "its adaptive clipping has other units than those of optax. Set `adaptive.conv"),
-        ({"convention": "composer"}, {}, "optax", "its adaptive clipping has other units than those of composer."),
+        (
+            OPTAX_EPS,
+            {},
+            "composer",
+            "its adaptive clipping has other units than the convention 'optax'. Set `adaptive.conv",
+        ),
+        (
+            {"convention": "composer"},
+            {},
+            "optax",
+            "its adaptive clipping has other units than the convention 'composer'.",
+        ),
         ({}, {}, "composer", "its adaptive clipping has `adaptive.eps = 0`, and this configuration has 0.001. Set `ad"),
         (
             {"convention": "composer", "smallest_norm": 0.5},

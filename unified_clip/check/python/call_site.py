@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ..clip_use import THRESHOLD
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
-"""The names of the arguments by which clip functions take parameters, gradients or a model."""
+"""The names of the arguments of clip functions for parameters, gradients or a model."""
 
 PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
 """Matches an expression that yields the parameters of a model, or their groups."""
@@ -30,10 +30,10 @@ SELECTS = re.compile(r"(?i)(?<!weight_)decay|bias|(^|_)no_|without|excluded|_onl
 MAX_ALIASES = 3
 """A chain of names, such as a = b; b = model.parameters(), is followed up to this length."""
 
-ADVICE = "If all parameters are meant, pass them all. Otherwise, ignore the clip with a reason in [[check.ignore]]."
+ADVICE = "To clip all parameters, pass all of them. Otherwise, ignore the clip with a reason in check.ignore."
 NAMED = (
     "The call clips only {pattern}, so the names of its parameters begin in that part of the model, and the patterns "
-    "of the configuration may not match them. Pass the names of the whole model."
+    "of the configuration may not match them. Clip by clip.clipper(model), which has the names of the whole model."
 )
 
 
@@ -109,7 +109,7 @@ def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:
             if targets & names and (is_one or PARAMETERS.search(over)):
                 raise ConfigError(
                     f"The call is in a loop over {over}: each iteration clips by its own norm. If one norm is meant, "
-                    "make one call for all parameters. Otherwise, ignore the clip with a reason in [[check.ignore]]."
+                    "make one call for all parameters. Otherwise, ignore the clip with a reason in check.ignore."
                 )
 
 
@@ -141,7 +141,9 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
             raise ConfigError(f"The call clips only a part of a list, {ast.unparse(tensors)}. {ADVICE}")
         case ast.Subscript() if GROUP.search(ast.unparse(tensors)):
             group = ast.unparse(tensors)
-            raise ConfigError(f"The call clips one parameter group, {group}. The optimizer may have others. {ADVICE}")
+            raise ConfigError(
+                f"The call clips one parameter group, {group}. The optimizer may have other groups. {ADVICE}"
+            )
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) | ast.Attribute(attr=name):
             return _pattern_of_definition(source, tensors, name, depth)
     if isinstance(tensors, ast.Name) and SELECTS.search(tensors.id):
@@ -154,7 +156,8 @@ def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int
 
     node: The call or the attribute. name: The name of the function or attribute.
 
-    ConfigError: as for `_pattern`, or the file has no definition, and the name suggests a selection.
+    ConfigError: a definition selects parameters in an unknown way. Or the file has no definition, and the name suggests
+    a selection.
     """
     values: list[ast.expr | None] = []
     for other in source.nodes:

@@ -22,8 +22,8 @@ ACCELERATOR = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
 def of_site(source: Source, line: int, column: int) -> str:
     """Return the engine under which the clip at a place runs, or '' if code can clip there as usual.
 
-    It is chosen by an argument of the call around the place, or else by code that wraps all models of the file: a call
-    of `Accelerator` or of `deepspeed.initialize` that is in no `if`.
+    An argument of the call around the place chooses the engine. Without one, code that wraps all models of the file
+    chooses it: a call of `Accelerator` or of `deepspeed.initialize` that is in no `if`.
     """
     calls = [call for call in _calls(source) if _contains(call, line, column)]
     chosen = [_of_arguments(source, call) for call in calls]
@@ -49,7 +49,10 @@ def _wrapping(source: Source, call: ast.Call) -> str:
 
 
 def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = ()) -> str:
-    """Return the engine that the arguments of a call choose, or ''. `functions`: the only functions to read, if any."""
+    """Return the engine that the arguments of a call choose, or ''.
+
+    functions: Only calls of these functions count. (): calls of all functions count.
+    """
     if functions and source.dotted(call.func) not in functions:
         return ""
     for keyword in call.keywords:

@@ -36,34 +36,36 @@ UPDATES = ("setattr", "update", "__setattr__")
 
 BY_TEXT = (
     "This code sets a clip setting by its name, on an object that is only known at run time. Write the value into the "
-    "trainer's file or arguments, or ignore it with a reason in [[check.ignore]]."
+    "trainer's file or arguments, or ignore the setting with a reason in check.ignore."
 )
 IN_ENVIRONMENT = (
     "This code sets a variable of the environment that is named like a clip setting, and the code that reads it is "
-    "unknown. Write the value into the trainer's file or arguments, or ignore it with a reason in [[check.ignore]]."
+    "unknown. Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
+    "check.ignore."
 )
 NEED_CLIP = (
     "need_clip excludes parameters from Paddle's clips, and this file does not show whether {config} excludes the same "
-    "ones. Remove it, or ignore it with a reason in [[check.ignore]]."
+    "ones. Remove need_clip, or ignore this setting with a reason in check.ignore."
 ).format(config="the clip configuration")
 LAYERWISE = (
     "This optimizer updates each parameter during the backward pass, so that no norm of all gradients exists "
-    "and max_grad_norm has no effect. Choose another optim, or ignore it with a reason in [[check.ignore]]."
+    "and max_grad_norm has no effect. Choose another optim, or ignore this setting with a reason in check.ignore."
 )
 NO_CLIPPING = f'{NO_CLIP} To clip at max_grad_norm, add "gradient_clipping": "auto".'
 UNPACKED = (
-    "The arguments in {code} are only known at run time, and may set a clip. Pass the clip's argument by itself and "
-    "the others by name, or ignore the call with a reason in [[check.ignore]]."
+    "The arguments in {code} are only known at run time, and may set a clip. Pass each argument by its name, or ignore "
+    "the call with a reason in check.ignore."
 )
 
 
 class Setting(NamedTuple):
-    """A setting that a file passes indirectly: its place, its name in the report, and its effect or the reason."""
+    """A setting that a file passes indirectly: its place, its name in the report, and its effect."""
 
     node: ast.expr
     name: str
     config: ClipConfig | None = None
     why: str = ""
+    """The reason why the effect is unknown, or '' if `config` is set."""
 
 
 def read(path: Path) -> list[ClipUse]:
@@ -257,7 +259,7 @@ def _read(node: ast.expr, format_: str, data: dict[str, Any], key: str) -> Itera
 
 
 def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
-    """Yield the clips of command lines: lists of strings, and strings that a function of COMMANDS or `split` takes."""
+    """Yield the clips of command lines: lists of strings, and strings that a function in COMMANDS runs or splits."""
     for node in source.nodes:
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts):

@@ -16,7 +16,7 @@ from ..trainer_files import has_number
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
-    "configuration by hand, and ignore the setting with a reason in [[check.ignore]]."
+    "configuration by hand, and ignore the setting with a reason in check.ignore."
 )
 
 

@@ -20,17 +20,17 @@ KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
 WHY = (
-    "This clip comes after {code} in optax.chain, so it clips the updates that this returns, not the gradients. Write "
-    "the clip first in optax.chain. If it is meant to clip updates, ignore it with a reason in [[check.ignore]]."
+    "This clip comes after {code} in optax.chain, so it clips the updates of that transformation, not the gradients. "
+    "Write the clip first in optax.chain. To keep clipping updates, ignore the clip with a reason in check.ignore."
 )
 
 INSIDE = (
     "This clip is inside {name}, so it may not clip all gradients in each step. Write the clip first in optax.chain, "
-    "outside of {name}. If it is meant so, ignore it with a reason in [[check.ignore]]."
+    "outside of {name}. If this is intended, ignore the clip with a reason in check.ignore."
 )
 CONDITIONAL = (
-    "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or ignore it with "
-    "a reason in [[check.ignore]]."
+    "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or ignore the clip "
+    "with a reason in check.ignore."
 )
 
 DEPTH = 4
@@ -44,8 +44,8 @@ such tuples."""
 def misplaced(source: Source) -> dict[ast.Call, str]:
     """Return the reason for each clip of optax or `as_optax` that is not among the first in `optax.chain`.
 
-    Only clips before it, and transformations in KEEPS_GRADIENTS, leave it a clip of gradients. Parts of a chain are
-    also found in variables and in lists, if these are assigned once.
+    After other clips, and after transformations in KEEPS_GRADIENTS, a clip still counts as one of the first. Parts of a
+    chain are also found in variables and in lists, if these are assigned once.
     """
     reasons: dict[ast.Call, str] = {}
     for node in source.nodes:
@@ -59,7 +59,7 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
 def _selected(source: Source) -> Iterator[tuple[ast.Call, str]]:
     """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, excludes from steps.
 
-    As for `unified-clip config import`, only chains and PASSES_ALL pass all gradients to a clip.
+    Only chains and the functions in PASSES_ALL pass all gradients to a clip.
     """
     for node in source.nodes:
         if isinstance(node, ast.Call) and (name := source.dotted(node.func)).startswith("optax."):

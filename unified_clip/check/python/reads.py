@@ -96,7 +96,10 @@ def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
 
 
 def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[ast.expr]:
-    """Yield the expressions whose value is a variable, or all variables of its scope. `name, scope`: for `is_used`."""
+    """Yield the expressions whose value is the variable `name`, or all variables of its scope.
+
+    scope: The function or class that has the variable, or None for a variable of the module.
+    """
     for node in source.nodes if scope is None else ast.walk(scope):
         match node:
             case ast.Name(id=other, ctx=ast.Load()) if other == name and not _is_shadowed(source, node, name, scope):

@@ -61,21 +61,21 @@ ADVICE = re.compile(r"^Port |by hand")
 
 ONE_BOUND = (
     "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
-    "that code with the clip configuration by hand, and ignore the call with a reason in [[check.ignore]]."
+    "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 NOT_CALLED = (
     "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
-    "write its full name, and a number as its threshold. Or ignore this clip with a reason in [[check.ignore]]."
+    "write its full name, and a number as its threshold. Or ignore this clip with a reason in check.ignore."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
-    "ignore the clip with a reason in [[check.ignore]]."
+    "ignore the clip with a reason in check.ignore."
 )
 
 RUN_TIME_PATH = (
     "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
     'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
-    "[[check.ignore]]."
+    "check.ignore."
 )
 
 
@@ -134,8 +134,8 @@ def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_repla
 
     If the file is not valid Python, return one unknown clip.
 
-    configurations: As for `read`. is_replaced: Whether the file clips by unified_clip, so that trainers' own clips
-    should be switched off.
+    configurations: Trainers' configurations, where arguments of trainers are not read. is_replaced: Whether the file
+    clips by unified_clip, so that trainers' own clips should be switched off.
     """
     if not file.sites:
         return []
@@ -174,8 +174,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
     Return None if the code measures a norm only, or clips no gradients. A trainer's clip that is switched off has the
     rule "none".
 
-    site: The clip as `unified-clip port` finds it. is_replaced: As for `_native_uses`. call: The call at `site`, or
-    None if there is none.
+    site: The clip as `unified-clip port` finds it. is_replaced: Whether the file clips by unified_clip. call: The call
+    at `site`, or None if there is none.
     """
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
@@ -362,7 +362,7 @@ def _file(source: Source, path: Path, call: ast.Call) -> Path:
     file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
     if file is None:
         place = "" if name.is_absolute() else " in the directory of this source, or above it"
-        raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct its path.")
+        raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct the path.")
     return file
 
 

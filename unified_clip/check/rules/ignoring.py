@@ -17,8 +17,8 @@ from .. import patterns
 from ..clip_use import ClipUse, shown
 
 NOT_APPROVED = (
-    "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is approved, too, "
-    "change that entry."
+    "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is intended, change "
+    "rule and threshold of that entry."
 )
 
 RULES: dict[str, tuple[str, ...]] = {
@@ -28,9 +28,10 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
-    """Return the index of the first entry with the file and the name of a clip, or None. `root`: as for `patterns`.
+    """Return the index of the first entry that matches the file and the name of a clip, or None if there is none.
 
-    For a clip that a file inherits, the file is the one that inherits it.
+    For a clip that a file inherits, the file is the one that inherits the clip.
+    root: The directory of the clip configuration.
     """
     file = use.read or use.path
     return next((index for index, rule in enumerate(rules) if _applies(rule, use, file, root)), None)
@@ -67,8 +68,8 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
     key if each value of a clip key in the file is the threshold or a name of the rule.
 
-    Otherwise, the clip may differ from the shared configuration in the entry's keys, and in family or eps. `wanted`:
-    the shared configuration.
+    Any other clip needs the rule and threshold of the entry, and the other settings of `wanted`, the shared
+    configuration. A key that the entry lacks is also that of `wanted`. The family and eps may differ.
     """
     if rule.threshold is None and rule.rule is None:
         return True
@@ -85,9 +86,9 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[Any]) -> bool:
-    """Return whether the values of clip keys are an entry's threshold, with names of its rule. `values`: as in ClipUse.
+    """Return whether all `values`, those of the clip keys in a file, are the entry's threshold or a name of its rule.
 
-    A name counts if it is a rule of `RULES`. False without a number, and without a threshold in the entry.
+    RULES has the names of each rule. Return False if no value is a number, or if the entry has no threshold.
     """
     numbers = [value for value in values if is_number(value)]
     names = [value for value in values if not is_number(value)]

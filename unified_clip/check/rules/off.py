@@ -18,8 +18,8 @@ NOT_UNDERSTOOD = (
     "of the trainer is unknown."
 )
 EDIT = (
-    "Set the trainer's clip key to its value for off, or name the trainer's format in check.formats. If the file is "
-    "for no trainer, remove it from check.off, or narrow the pattern that matches it."
+    "Set the trainer's clip key to the value that switches clipping off, or set the format of the file in "
+    "check.formats. If the file is for no trainer, change the pattern in check.off so that it does not match the file."
 )
 
 

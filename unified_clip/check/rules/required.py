@@ -24,8 +24,8 @@ NO_KEY = (
     "is unknown."
 )
 SET_KEY = (
-    "Restore the clip key. If it is there, name the trainer's format in check.formats. If the file is for no trainer, "
-    "remove it from check.explicit."
+    "Restore the clip key. If the file has it, set the format of the file in check.formats. If the file is for no "
+    "trainer, remove it from check.explicit."
 )
 
 SUFFIXES = (*KINDS, PYTHON, *SHELLS)
@@ -70,7 +70,7 @@ def check(
             outside.append(repr(glob))
             continue
         why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{_elsewhere(matching, found)}"
-        edit = "Restore the clip, or remove the rule."
+        edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
         line = trainer_files.line(clip, ("check", "require", index))
@@ -95,7 +95,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
         if (optimizer := optimizers.first(file)) is not None:
             line, code = optimizer
             why = f"The file builds an optimizer, {code}, and has no clip."
-            edit = "Clip in this file. If other code clips these gradients, narrow the pattern."
+            edit = "Clip in this file. If other code clips these gradients, change the pattern to exclude this file."
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
@@ -122,7 +122,7 @@ def _elsewhere(files: Sequence[Path], found: Found) -> str:
     if not names:
         return ""
     verb = "leaves its clip" if len(names) == 1 else "leave their clips"
-    where = "to another file or to the training script. The path or the rule has to include that file, too."
+    where = "to another file or to the training script. Pass that file, too, and include it in the pattern."
     return f" {', '.join(names)} {verb} {where}"
 
 
@@ -132,7 +132,11 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 
 
 def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], found: Found) -> Iterator[Finding]:
-    """Yield a finding for each path that has no file with a clip. `clip, paths, files, found`: as for `check`."""
+    """Yield a finding for each path that has no file with a clip.
+
+    clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
+    found: The clips in these files.
+    """
     clipping = _files([use for use in found.uses if not use.must_be_off]) | found.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)

@@ -16,7 +16,7 @@ def agc_settings(clip_factor: float | None, convention: Convention, **options: f
     """Return the settings of AGC, whose thresholds are shares of parameters' norms.
 
     clip_factor: The share. None and inf give {"rule": "none"}.
-    convention: The trainer whose variant of AGC applies. options: More settings of the rule, such as eps.
+    convention: The package whose variant of AGC applies. options: More settings of the rule, such as eps.
     """
     if clip_factor is None or clip_factor == math.inf:
         return {"rule": "none"}
@@ -46,7 +46,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
     added = family.eps if settings.eps is None else settings.eps
     if added != 0:
         problem = f"its adaptive clipping adds no eps to the norm, and this configuration adds {added:g}. "
-        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set `eps = 0.0` beside `rule`.")), "paddle")
+        raise OtherFamilyError(str(trainer.not_exported(f"{problem}Set the key `eps` beside `rule` to 0.")), "paddle")
     return rule
 
 
@@ -54,7 +54,7 @@ def _problem(rule: AGC, convention: Convention, *, has_eps: bool) -> str:
     """Return an error message if a rule differs from the trainer's AGC in more than `clip_factor`, else ''."""
     same = f'Set `adaptive.convention = "{convention}"`.'
     if (rule.convention == "optax") != (convention == "optax"):
-        return f"its adaptive clipping has other units than those of {rule.convention}. {same}"
+        return f"its adaptive clipping has other units than the convention {rule.convention!r}. {same}"
     floors = list(zip(("eps", "smallest_norm"), rule.floors, AGC(convention=convention).floors, strict=True))
     for name, value, own in floors[1 if has_eps else 0 :]:
         if value != own:

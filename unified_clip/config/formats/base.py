@@ -61,7 +61,7 @@ class Imported:
     """Sentences for the user, such as about a default that applies, or a key with an unexpected meaning."""
 
     not_finite: str = ""
-    """The format's `not_finite` for this file, or '' if the rule applies."""
+    """Sentences about steps whose norm is not finite. '' if the trainer clips them by its rule."""
 
 
 class OtherFamilyError(NotRepresentableError):
@@ -112,7 +112,7 @@ class Format(ABC):
     """The paths of clip keys that only this trainer has, and reads from its command line, too."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """Paths of clip keys that are not supported. `read` has an error or a note for each."""
+    """Paths of clip keys that are not supported. For each, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
     """The last keys of those paths in `clip_keys` whose value chooses a rule. Other paths have thresholds."""
@@ -263,10 +263,9 @@ class Format(ABC):
         rules, zero = rules or self.rules, zero or self.zero
         problem = self.unsupported_keys(settings) or self._unsupported_rule(settings, rules)
         if not problem and zero != "zeros" and settings.threshold == 0:
-            effect = "switches clipping off" if zero == "off" else "fails in training"
-            problem = (
-                f"a threshold of 0 {effect} there. In unified_clip, 0 makes all gradients 0. Set a threshold above 0."
-            )
+            effect = "switches clipping off" if zero == "off" else "makes training fail"
+            problem = f"a threshold of 0 {effect} in {self.title}, and makes all gradients 0 in unified_clip. "
+            problem += "Set a threshold above 0."
         if problem:
             raise self.not_exported(problem)
         if is_off(settings):

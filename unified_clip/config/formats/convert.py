@@ -51,7 +51,10 @@ Candidate = tuple[Format | None, Document]
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
-    """Return the clip settings in a file of any supported format. `ClipConfig.import_from` describes the arguments."""
+    """Return the clip settings in a file of any format. ConfigError: the file or a setting cannot be imported.
+
+    from_: "name" or "name@version" of the format. None: infer the format from the file.
+    """
     path = Path(path)
     name, version = parse_name(from_) if from_ else ("", None)
     if name == UNIFIED_CLIP:
@@ -92,9 +95,9 @@ def _other_files(document: Document) -> list[str]:
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the clip settings in a file of unified_clip's own format. `ClipConfig.load` describes the errors.
+    """Return the clip settings in a file of unified_clip's own format.
 
-    If the file is a trainer's configuration instead, the error has the command that imports it.
+    ConfigError: the file or a key is wrong. For a trainer's file, the error has the command that imports it.
     """
     path = Path(path)
     try:
@@ -128,7 +131,7 @@ def write(
     kinds = trainer.kinds[:1] if isinstance(trainer, OwnFormat) else trainer.kinds  # `dump` writes the first
     if kind and kind not in kinds:
         problem = f"{trainer.title} is exported as {_in_words(kinds)}, not as {kind}."
-        raise NotRepresentableError(f"{problem} Leave out --as, or pass another kind.")
+        raise NotRepresentableError(f"{problem} Leave out --as.")
     exact_version = parse_version(version) or to_version or Version(trainer.newest)
     try:
         return _written(trainer, config, exact_version, kind), []
@@ -249,14 +252,10 @@ def _detect(path: Path) -> Candidate:
     candidates = recognising(path)
     if len(candidates) == 1:
         return candidates[0]
-    if names := _names(candidates):
+    if names := [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]:
         problem = f"{path.name} may be a file of {' or '.join(names)}"
         raise ConfigError(f"{problem}. If it is a file of {names[0]}, {name_format(names[0])}.", "UC103")
     raise ConfigError(f"{path.name}: cannot infer the format. {_advice(path)}", "UC103")
-
-
-def _names(candidates: list[Candidate]) -> list[str]:
-    return [trainer.name if trainer else UNIFIED_CLIP for trainer, _ in candidates]
 
 
 def recognising(path: Path) -> list[Candidate]:
@@ -361,9 +360,9 @@ def _advice(path: Path) -> str:
     elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
         file = shlex.quote(str(path))
         advice = (
-            "It has no configuration of a trainer. To compare the clips in this source with a clip configuration, such "
-            f"as clip.toml: unified-clip config check clip.toml {file}. To list them: unified-clip port {file}. If it "
-            f"is a configuration, {name_format('NAME')}."
+            "The file has no trainer's configuration. To compare the clips in this source with a clip configuration, "
+            f"such as clip.toml: unified-clip config check clip.toml {file}. To list them: unified-clip port {file}. "
+            f"If it is a configuration, {name_format('NAME')}."
         )
     elif with_key:
         titles = " or ".join(trainer.title for trainer in with_key)
@@ -372,7 +371,7 @@ def _advice(path: Path) -> str:
         option = any_of if others else name_format(first)
         advice = f"The file has a clip key of {titles}. If it is a file of that trainer, {option}."
     else:
-        advice = f"To name it, {name_format('NAME[@VERSION]')}, where NAME is one of {', '.join(FORMATS)}."
+        advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {', '.join(FORMATS)}."
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
         advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."

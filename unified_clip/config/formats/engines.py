@@ -58,7 +58,10 @@ def strategy_name(strategy: Any) -> str:
 
 
 def of_strategy(strategy: Any) -> str:
-    """Return the engine of a strategy, or ''. `strategy`: as for `strategy_name`."""
+    """Return the engine of Lightning's or mmengine's strategy, or ''.
+
+    strategy: A name, or a table that has the class in one of CLASS_KEYS.
+    """
     name = strategy_name(strategy).rpartition(".")[2].lower()
     return next((engine for part, engine in STRATEGIES.items() if part in name), "")
 

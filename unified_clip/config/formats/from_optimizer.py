@@ -18,7 +18,10 @@ KERAS_BASES = ("Optimizer", "OptimizerV2")
 
 
 def data(optimizer: Any) -> dict[str, Any]:
-    """Return the clip settings of an optimizer of Keras or Paddle. `ClipConfig.of` describes the errors."""
+    """Return the clip settings of an optimizer of Keras or Paddle.
+
+    TypeError: the optimizer is of another framework. ConfigError: its clipping is not supported.
+    """
     modules = [base.__module__ for base in type(optimizer).__mro__]
     packages = {module.partition(".")[0] for module in modules}
     for package, read in (("keras", _keras), ("tf_keras", _keras), ("paddle", _paddle)):
@@ -81,7 +84,7 @@ def _paddle(optimizer: Any, _: str) -> Imported:
     groups = [group for group in optimizer._param_groups or [] if isinstance(group, dict)]
     if any(group.get("grad_clip", clip) is not clip for group in groups):
         raise ConfigError(
-            f"{name}: its parameter groups have different grad_clip values. Write a clip configuration with [[groups]]."
+            f"{name}: its parameter groups have different grad_clip values. Write a clip configuration with `groups`."
         )
     if clip is None:
         return Imported({"rule": "none"})

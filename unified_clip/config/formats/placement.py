@@ -41,7 +41,7 @@ BY_CODE = "If your own code reads this key, write a clip configuration with its 
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""The smallest similarity (of difflib) of a misspelt clip key, and the shortest clip key to which it applies."""
+"""A misspelt clip key has at least this similarity to the clip key (by difflib). Both have at least so many letters."""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The ends of the names of keys that switch clipping on or off, in lower case and without punctuation."""
@@ -102,7 +102,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
-            reason = f"{trainer.title} does not read this key, and its own key clips nothing."
+            reason = f"{trainer.title} does not read this key, and clips nothing with this file."
             raise document.wrong(path, f"{reason} Remove this key. {BY_CODE}", "UC105")
     return [f"{document.place(path)} looks like another clip setting. It is not imported." for path in unread]
 

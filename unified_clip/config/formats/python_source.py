@@ -55,8 +55,8 @@ def parse_tree(text: str, name: str) -> ast.Module:
 def shortened(node: ast.AST) -> str:
     """Return the code of a node for a message.
 
-    Of more than 60 characters, the first 60 and "..." are shown. A longer call is shown as `function(...)`, in which
-    the code of the function is shortened, too.
+    Code of more than 60 characters is cut there, and ends in "...". A longer call becomes `function(...)`, where the
+    code of the function may be shortened, too.
     """
     code = ast.unparse(node)
     if len(code) <= MAX_SHOWN:
@@ -119,7 +119,10 @@ class Source:
                         self.imports.setdefault(name, full)
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
-        """Return an error about a node, with the file and the line. `code`: as for `Document.wrong`."""
+        """Return an error about a node, with the file and the line.
+
+        code: The error code, such as "UC106". '': the code of `ConfigError`.
+        """
         return ConfigError(f"{self.name}, line {node.lineno}: {message}", code)  # type: ignore[attr-defined]
 
     def dotted(self, node: ast.AST) -> str:
@@ -175,7 +178,10 @@ class Source:
         """
         if len(clips) > 1:
             lines = ", ".join(str(call.lineno) for _, call in clips)
-            raise self.wrong(clips[1][1], f"the file has several clips (lines {lines}). Import a file with one.")
+            raise self.wrong(
+                clips[1][1],
+                f"the file has several clips (lines {lines}). Import a file with one, or write a clip configuration.",
+            )
         return clips[0] if clips else None
 
     def arguments(self, call: ast.Call, names: Sequence[str]) -> Document:

@@ -13,8 +13,8 @@ from . import order, result
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str) -> ClipConfig:
     """Return the effect of a clip call: `config`, with the parameters that the call selects.
 
-    config: The effect of the call on its own parameters. kind: The kind of the function, as in `port/catalog.toml`, or
-    "attached" for `attach_to`.
+    config: The effect of the call on its own parameters. kind: "in place", "functional" for a function that returns
+    gradients, "class" for a class or transformation, or "attached" for `attach_to`.
 
     ConfigError: the call clips nothing, or its effect is unknown. The message has the reason.
     """

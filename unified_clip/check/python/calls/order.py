@@ -21,7 +21,7 @@ TRAINING = ("fit", "train_on_batch")
 STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
 """Matches the name of an object whose `step` changes parameters."""
 
-ADVICE = "If this is intended, ignore the clip with a reason in [[check.ignore]]."
+ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}, which has used the gradients already. Clip before it. "

@@ -71,7 +71,7 @@ class ConfigBases(BaseFiles):
             if repeated and not imports:
                 raise document.wrong(
                     keys[index],
-                    f"this file and another base file set {repeated[0]}, so that training fails. Set it in one only.",
+                    f"two base files set {repeated[0]}, so that training fails. Keep {repeated[0]} in one file only.",
                 )
             names |= data
             if isinstance(data, PartialTable):

@@ -19,7 +19,7 @@ MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
 FILE = ("deepspeed_config", "deepspeed_config_file")
 NO_CLIP = (
     "this file of DeepSpeed does not set gradient_clipping. DeepSpeed then clips nothing before 0.19.3, and at 1.0 "
-    'since. Set "gradient_clipping" in it.'
+    'since. Set "gradient_clipping" in that file.'
 )
 
 
@@ -83,7 +83,7 @@ class Accelerate(Format):
             threshold = 1.0
             notes.append(
                 "The file does not set gradient_clipping, or sets auto. Accelerate then uses 1.0. Under HF's Trainer, "
-                "max_grad_norm applies: import that instead."
+                "max_grad_norm applies: import the file with the TrainingArguments instead."
             )
         else:
             threshold = self.read_threshold(document, keys)

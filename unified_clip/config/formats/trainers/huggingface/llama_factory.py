@@ -52,7 +52,7 @@ class LlamaFactory(HuggingFace):
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if document.get("export_dir") is not None and not document.has("stage"):
-            problem = "the file exports a model, and trains nothing. Import the file of its training."
+            problem = "the file exports a model, and trains nothing. Import the file that trains the model."
             raise document.wrong(["export_dir"], problem)
         for name in LAYERWISE:
             if document.get(name) is True:

@@ -55,7 +55,7 @@ class HuggingFace(Format):
         accelerator_config dataloader_pin_memory ddp_find_unused_parameters deepspeed
         eval_strategy fsdp_transformer_layer_cls_to_wrap gradient_checkpointing push_to_hub tf32 torch_compile
     """)
-    inheritance = NamedFile(("deepspeed",), "Add the file, or write its content in its place.")
+    inheritance = NamedFile(("deepspeed",), "Add the file, or replace its path by its content.")
     clip_keys = paths("max_grad_norm")
     foreign_keys = paths("deepspeed.gradient_clipping")
     vocabulary = TRAINING_ARGUMENTS

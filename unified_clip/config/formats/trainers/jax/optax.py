@@ -33,7 +33,7 @@ REJECTED = {
 }
 
 WRAPPERS = {
-    "MultiSteps": "The clip is inside optax.MultiSteps. It clips the mean of the accumulated gradients.",
+    "MultiSteps": "The clip is inside optax.MultiSteps, and clips the mean of the accumulated gradients.",
     "apply_if_finite": "The clip is inside optax.apply_if_finite, which skips steps whose updates are not finite.",
 }
 

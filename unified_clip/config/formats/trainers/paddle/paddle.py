@@ -208,7 +208,7 @@ def _check_groups(source: Source) -> None:
             keys = ["params", getattr(node.slice, "value", None)]
         if "params" in keys and "grad_clip" in keys:
             raise source.wrong(
-                node, "grad_clip belongs to one group of parameters here. Write a clip configuration with [[groups]]."
+                node, "grad_clip belongs to one group of parameters here. Write a clip configuration with `groups`."
             )
 
 

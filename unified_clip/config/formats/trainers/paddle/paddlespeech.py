@@ -147,7 +147,9 @@ class PaddleSpeech(Format):
         if len(set(thresholds)) > 1:
             raise document.wrong(places[1], f"this value differs from {places[0][0]}: {SEVERAL_OPTIMIZERS}")
         notes = (
-            ["Each optimizer clips by itself. Attach the configuration to both."] if thresholds[0] is not None else []
+            ["Each optimizer clips by itself. Attach the configuration to both optimizers."]
+            if thresholds[0] is not None
+            else []
         )
         return Imported(self.settings("global_norm", thresholds[0]), notes)
 

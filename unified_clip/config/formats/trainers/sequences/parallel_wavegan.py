@@ -33,15 +33,18 @@ class ParallelWaveGAN(Format):
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in (GENERATOR, DISCRIMINATOR):
             if not document.has(name):
-                raise document.wrong(
-                    [], f"{name} is missing and has no default, so training fails. Set it, or set -1 to clip nothing."
-                )
+                advice = "Set it to the threshold, or to -1 to clip nothing."
+                raise document.wrong([], f"{name} is missing and has no default, so training fails. {advice}")
         generator, discriminator = (
             self.read_threshold(document, [name], null="error") for name in (GENERATOR, DISCRIMINATOR)
         )
         if generator != discriminator:
             raise document.wrong([DISCRIMINATOR], f"this value differs from {GENERATOR}: {SEVERAL_OPTIMIZERS}")
-        notes = [] if generator is None else ["Each optimizer clips by itself. Attach the configuration to both."]
+        notes = (
+            []
+            if generator is None
+            else ["Each optimizer clips by itself. Attach the configuration to both optimizers."]
+        )
         return Imported(self.settings("global_norm", generator), notes)
 
     def write(self, settings: Settings, version: Version) -> Any:

@@ -8,7 +8,7 @@ from ....documents import Document
 from ...base import Format, FormatKey, Imported, default_note, paths, words
 
 KEY = "grad_clip"
-WITH_DEEPSPEED = "With DeepSpeed, its file must set the same threshold."
+WITH_DEEPSPEED = "With DeepSpeed, set the same gradient_clipping in DeepSpeed's file."
 
 
 class WeNet(Format):

@@ -18,8 +18,8 @@ ARGUMENT = ("optimizer", "params", "max_grad_norm")
 DEFAULT = 1.0
 
 NOT_PASSED = (
-    "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. It clips nothing "
-    "in DeeperSpeed and before DeepSpeed 0.19.3."
+    "GPT-NeoX does not pass its own default, 1.0, to DeepSpeed. DeepSpeed's default applies instead. By that default, "
+    "DeeperSpeed and DeepSpeed before 0.19.3 clip nothing."
 )
 
 
@@ -61,7 +61,7 @@ class GPTNeoX(Format):
                     "GPT-NeoX replaces this value by gradient_clipping, which is 1.0 by default. Remove this key, and "
                     "set gradient_clipping to the threshold.",
                 )
-        notes = default_note(document, place, "it is 1.0. GPT-NeoX merges several files: another one may set it")
+        notes = default_note(document, place, "it is 1.0. GPT-NeoX merges several files: another file may set it")
         threshold = self.read_threshold(document, place, DEFAULT, null="error")
         if place == EXTRA and (overridden := [name for name in NAMES if document.has(name)]):
             value = document.get(overridden[0])

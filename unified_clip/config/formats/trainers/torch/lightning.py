@@ -78,7 +78,8 @@ class Lightning(Format):
         if threshold is not None:
             strategy = engines.strategy_name(document.get(*place, "strategy", default="auto"))
             if engines.REJECTED.get(("lightning", engines.of_strategy(strategy))) == rule:
-                message = f"Lightning rejects {ALGORITHM} = {name!r} with {strategy}. Change one of them."
+                other = "norm" if name == "value" else "value"
+                message = f"Lightning rejects {ALGORITHM} {name} with {strategy}. Set {other}, or another strategy."
                 raise document.wrong([*place, "strategy"], message)
             notes.append("Lightning clips per optimizer. With several, attach the configuration to each.")
         return Imported(self.settings(rule, threshold), notes)

@@ -13,7 +13,7 @@ from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
 ALIGNER = ["sft", "rm", "ppo", "dpo", "kto", "rs", "reinforce", "spin", "knowledge_distillation", "draftp_sd"]
-"""The tables of NeMo-Aligner's algorithms. It ignores `trainer.gradient_clip_val`."""
+"""The keys of NeMo-Aligner's algorithms, below `trainer`. NeMo-Aligner ignores `trainer.gradient_clip_val`."""
 
 
 class NeMo(Lightning):
@@ -65,7 +65,7 @@ class NeMo(Lightning):
         if len(tables) > 1:
             raise document.wrong(
                 ["trainer", tables[1]],
-                f"the file sets trainer.{tables[0]} too. Remove the table that your training does not use.",
+                f"the file sets trainer.{tables[0]} too. Remove the section that your training does not use.",
             )
         if document.get("trainer", VALUE) is not None:
             raise document.wrong(
