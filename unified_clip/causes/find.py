@@ -18,6 +18,7 @@ from ..tensors.types import digest
 from . import hypotheses
 from .observation import NEAR, Cause, CauseKind, Observation, instead
 from .scaling import CLOSE, EXACT
+from .sums import steps_in_16_bits
 
 NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 
@@ -31,20 +32,33 @@ def find_cause(call: Observation) -> Cause | None:
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
             return cause
-        forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
-        if forms[0] != forms[1] or (call.norm_is_expected and not call.wrong):
+        if forms_differ(call) or (call.norm_is_expected and not call.wrong):
             return None
-        checks = (beyond_range, nan, zeros, not_clipped, norm_after)
-        cause = next(filter(None, (check(call) for check in checks)), None)
-        return cause or (bounds(call) if call.by == "value" else _by_hypotheses(call))
+        cause = shown_in_tensors(call)
+        return cause or (None if call.by == "value" else _by_hypotheses(call))
+
+
+def forms_differ(call: Observation) -> bool:
+    """Return whether a result has another shape or dtype than the correct one, or the number of results differs."""
+    forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
+    return forms[0] != forms[1]
+
+
+def shown_in_tensors(call: Observation) -> Cause | None:
+    """Return the cause that the tensors of a call show, such as NaN. Else return None.
+
+    The results must differ from the correct ones, but must have their shapes and dtypes.
+    """
+    checks = (beyond_range, nan, zeros, not_clipped, norm_after, *([bounds] if call.by == "value" else []))
+    return next(filter(None, (check(call) for check in checks)), None)
 
 
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
     Test `known_causes` first, and `fitted_causes` if no known cause fits. Return None if known causes of different
-    kinds fit, or if the fitting cause may be rounding. Return the result of `touched` if no cause fits, or if rounding
-    hides whether a known cause or the correct call fits.
+    kinds fit, or if the fitting cause may be rounding. Return the result of `touched` or
+    `steps_in_16_bits` if no known cause fits, or if rounding hides whether a known cause or the correct call fits.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -54,7 +68,10 @@ def _by_hypotheses(call: Observation) -> Cause | None:
             kind, alone = fitting[0].kind, len({each.kind for each in fitting}) == 1
             return Cause(kind, fitting[0].sentence) if alone and kind else None
         if any(call.explains(each, slack) for each in possible if each.tolerance):
-            return touched(call)  # rounding hides whether it is this one, or the correct call
+            # rounding hides whether it is this one, or the correct call
+            return touched(call) or steps_in_16_bits(call)
+    if cause := steps_in_16_bits(call):
+        return cause
     computed = hypotheses.fitted_causes(call) if not call.expected_fits(call.slacks[0]) else ()
     last = next((each for each in computed if call.fits(each, EXACT)), None)
     return Cause(last.kind, last.sentence) if last and last.kind else touched(call)

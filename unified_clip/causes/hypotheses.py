@@ -16,15 +16,10 @@ from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
 from .observation import By, CauseKind, Hypothesis, Observation, apart, instead
+from .sums import IN_FLOAT32, NARROW, coefficient_returned, combined_otherwise, eps_in_root, rounding_noise
 
 EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
-
-NARROW = ("bfloat16", "float16")
-"""The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
-
-IN_FLOAT32 = 2.0**-22
-"""The largest relative error of a coefficient that is computed in float32."""
 
 LARGEST_EPS = 1e-2
 """The largest eps that is named beside another cause that explains the same numbers."""
@@ -66,22 +61,18 @@ def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     yield from _other_norms(call)
     if call.by != "per group" and not call.are_norms:
         yield from _other_orders(call)
+        yield from combined_otherwise(call)
         yield from _unsummed_rows(call)
+        yield from _always_scaled(call)
     yield from _twice(call)
-
-
-def _rounding_noise(elements: int) -> float:
-    """Return the relative error that a norm computed in float32 seldom exceeds.
-
-    elements: The number of elements. The error grows with the square root of this number: roundings partly cancel.
-    """
-    return 2.0**-24 * (1 + math.sqrt(elements))
+    yield from eps_in_root(call, EPS)
+    yield from coefficient_returned(call)
 
 
 def _other_eps(call: Observation) -> Iterator[Hypothesis]:
     sizes = {number: gradient.array.size for number, gradient in call.counted.items()}
     noises = {  # for each norm by which gradients are clipped
-        call.norms[number]: _rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
+        call.norms[number]: rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
         for number, each in call.scalings.items()
         if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
     }
@@ -151,7 +142,8 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
     names = call.names_of(lost)
     what = f"the call returned {names} unchanged" if all(lost.values()) else f"the call returned zeros for {names}"
     coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
-    yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
+    if len(lost) < len(call.counted) or not all(lost.values()):  # otherwise, nothing is clipped
+        yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
     if call.by == "global":
         norms = [call.norm_over(number for number in call.counted if number not in lost)] * len(call.before)
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
@@ -171,13 +163,13 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     def without(left: Sequence[int], who: str) -> Hypothesis:
         n = call.norm_over(number for number in call.counted if number not in left)
         kind: CauseKind | Literal[""] = (
-            "" if abs(n - expected) <= _rounding_noise(call.elements) * expected else "left out"
+            "" if abs(n - expected) <= rounding_noise(call.elements) * expected else "left out"
         )
-        return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before))
+        return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before), about=left)
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
         who = f"{'one of ' * (len(singles) > 1)}{call.names_of(singles)}"
-        yield without(singles[:1], f"{who} is")
+        yield from (without([number], f"{who} is") for number in singles)
     ranks = {number: len(gradient.shape) for number, gradient in call.counted.items()}
     dtypes = {number: gradient.dtype for number, gradient in call.counted.items()}
     properties: tuple[Mapping[int, object], ...] = (ranks, dtypes)
@@ -228,6 +220,15 @@ def _other_orders(call: Observation) -> Iterator[Hypothesis]:
             yield Hypothesis("another norm type", instead("norm_type", p, call.p), norms)
     squares = [nearest_float(n * n, call.norm_dtype) for n in call.norms_by(call.by)]
     yield Hypothesis("another norm type", "as with the square of the norm instead of the norm", squares)
+
+
+def _always_scaled(call: Observation) -> Iterator[Hypothesis]:
+    """Yield the hypothesis that gradients below the threshold are scaled up to it."""
+    threshold, eps = call.threshold, call.eps
+    coefs = [threshold / (n + eps) if i in call.counted and n + eps else 1.0 for i, n in enumerate(call.norms)]
+    if call.scalings and 0 < threshold < math.inf and any(coef > 1 for coef in coefs):
+        sentence = "as when gradients are always scaled to the threshold, even if their norm is below it"
+        yield Hypothesis("scaled gradients", sentence, coefs=coefs)
 
 
 def _unsummed_rows(call: Observation) -> Iterator[Hypothesis]:

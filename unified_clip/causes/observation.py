@@ -104,6 +104,9 @@ class Hypothesis(NamedTuple):
     coefs: Sequence[float] = ()
     """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
 
+    about: Sequence[int] = ()
+    """The indices of the gradients that the norm leaves out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:

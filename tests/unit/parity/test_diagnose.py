@@ -25,8 +25,12 @@ from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework
 from unified_clip.parity.workers.pool import WorkItem
+from unified_clip.tensors.arithmetic import rounded
 from unified_clip.tensors.norms import exact_norm
 from unified_clip.tensors.types import Dense, Sparse, digest
+
+EPS_ROOT = (25e-8 + 1e-6) ** 0.5
+"""The norm of 3e-4 and 4e-4, with eps 1e-6 inside the root."""
 
 NAMES = ["embedding", "encoder.weight", "encoder.bias", "head"]
 
@@ -246,6 +250,24 @@ SHOWN = {
         "overflow",
         "the norm is inf instead of 1e+20",
     ),
+    "eps inside the root": (
+        CallOutcome(dense(EPS_ROOT), [dense([3e-4 * 1.3e-4 / EPS_ROOT]), dense([4e-4 * 1.3e-4 / EPS_ROOT])]),
+        named("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
+        "another eps",
+        "as with eps 1e-06 inside the root of the norm",
+    ),
+    "eps inside the root of a norm that is returned without it": (
+        CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / EPS_ROOT]), dense([4e-4 * 1.3e-4 / EPS_ROOT])]),
+        named("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
+        "another eps",
+        "as with eps 1e-06 inside the root of the norm",
+    ),
+    "the coefficient in place of the norm": (
+        CallOutcome(dense(0.3), [dense([0.9, 1.2])]),
+        named("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.5),
+        "coefficient",
+        "as when the coefficient is returned in place of the norm",
+    ),
     "underflow": (
         CallOutcome(dense(0.0)),
         named("global_norm", [dense([1e-30])]),
@@ -423,6 +445,36 @@ def test_a_norm_that_was_taken_after_the_clip_is_named(dtype: str) -> None:
     twice = dense(2 * float(clipped_norm.values()))
     assert cause(one, dataclasses.replace(result, norm=twice))[0] != "norm after the clip"
     assert cause(one, scaled(1.5))[0] != "norm after the clip"
+
+
+VALUES = [1.0, 0.3, -0.7, 0.11, 0.57]
+
+
+def in_bfloat16(values: Any) -> Any:
+    return rounded(np.asarray(values, np.float64), "bfloat16")
+
+
+@pytest.mark.parametrize("how", ["divided", "multiplied"])
+def test_a_clip_in_bfloat16_is_named_with_a_norm_that_is_added_up_in_it(how: str) -> None:
+    """As optax does: the sums of many tensors are added up in bfloat16, which stops at 256."""
+    one = named("clip_grad_norm_", [dense(VALUES, "bfloat16")] * 400, max_norm=1.3)
+    total = 0.0
+    for _ in one.gradients:
+        total = float(in_bfloat16(total + in_bfloat16(in_bfloat16(VALUES) ** 2).sum()))
+    norm, threshold = float(in_bfloat16(math.sqrt(total))), float(in_bfloat16(1.3))
+    assert norm < 0.95 * oracle.counted_norm(one)
+    values = in_bfloat16(VALUES)
+    if how == "divided":
+        clipped, words = (
+            in_bfloat16(values / norm) * threshold,
+            "are divided by the norm and multiplied by the threshold",
+        )
+    else:
+        clipped, words = values * in_bfloat16(threshold / norm), "are multiplied by the coefficient"
+    kind, sentence = cause(one, CallOutcome(None, [dense(clipped, "bfloat16")] * 400))
+    assert (kind, words in sentence, "squares are added up in bfloat16" in sentence) == ("16 bits", True, True)
+    half = [dense(values / 2, "bfloat16")] * 400
+    assert cause(one, CallOutcome(None, half))[0] != "16 bits"
 
 
 def test_no_cause_is_named_where_two_fit() -> None:

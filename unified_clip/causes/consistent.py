@@ -1,0 +1,230 @@
+"""Choose the causes of one function's differences over all its cases.
+
+In a degenerate case, such as one tensor or one element, several causes predict the same numbers. So a cause that fits
+one case is tested on the other cases of the function. A cause counts as contradicted if it predicts clearly other
+numbers than the correct call in another case, and the function did not return them. Of the causes that no case
+contradicts, the one that explains the most differences is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ..tensors.arithmetic import FORMATS
+from . import find, hypotheses
+from .families import fitting_families
+from .observation import Cause, Hypothesis, Observation
+from .sums import NARROW
+
+SLACK = 1e-5
+"""The relative difference of two numbers that counts as rounding, as in a suite without the key `tolerance`."""
+
+BY_KIND = ("clipped twice", "need_clip", "rows")
+"""Kinds of causes whose sentences have numbers or names of one case."""
+
+LEFT_OUT = ("left out", "not scaled")
+"""Kinds of causes that are about some gradients, by name."""
+
+ALSO_HYPOTHESES = ("not clipped", "another eps")
+"""Kinds of causes that show in the tensors of one call, but that other calls can contradict."""
+
+OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
+"""Kinds of causes that are named although no hypothesis about settings fits."""
+
+ROUNDING = ("float32", "")
+"""Kinds of causes that depend on the order of a sum, so that no other case can contradict them."""
+
+
+class Diagnosis(NamedTuple):
+    """The cause of one difference, or the reason why none is named."""
+
+    cause: Cause | None = None
+    contradiction: str = ""
+    """A sentence about a cause that fits the case, but that another case contradicts. '' if there is none."""
+
+
+class _Call:
+    """A call with the hypotheses about it, and with which it can be compared."""
+
+    def __init__(self, name: str, call: Observation) -> None:
+        self.name, self.call = name, call
+
+    @cached_property
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(gradient.dtype for gradient in self.call.counted.values())
+
+    @cached_property
+    def slack(self) -> float:
+        """The relative error of several roundings in the narrowest dtype of the gradients."""
+        narrow = [4 * 2.0 ** (1 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW]
+        return max([SLACK, *narrow])
+
+    @cached_property
+    def possible(self) -> Sequence[Hypothesis]:
+        clipped = Hypothesis("not clipped", find.NOT_CLIPPED, coefs=[1.0] * len(self.call.before))
+        return [*hypotheses.known_causes(self.call, self.slack), *([clipped] if self.call.scalings else [])]
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Return whether all numbers are finite, with the expected forms, so that hypotheses predict them."""
+        call = self.call
+        if find.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
+            return False
+        numbers = [n for n in (call.norm, call.expected_norm) if n is not None]
+        tensors = [tensor for _, *tensors in call.sides() for tensor in tensors]
+        are_finite = all(np.isfinite(tensor.values()).all() for tensor in tensors)
+        return are_finite and all(map(math.isfinite, [*numbers, call.threshold])) and bool(call.counted)
+
+    @cached_property
+    def is_correct(self) -> bool:
+        return self.call.explains(Hypothesis(), self.slack)
+
+    def can_judge(self, other: _Call) -> bool:
+        """Return whether a cause of another call should show in this call, too: the calls are of the same kind."""
+        here, there = self.call, other.call
+        settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
+        return self.is_regular and settings[0] == settings[1] and self.dtypes == other.dtypes
+
+    def is_predicted(self, hypothesis: Hypothesis) -> bool:
+        """Return whether a hypothesis predicts what this call returned, within rounding."""
+        return self.call.explains(hypothesis, self.slack)
+
+    def is_visible(self, hypothesis: Hypothesis) -> bool:
+        """Return whether a hypothesis predicts clearly other numbers than the correct call."""
+        call = self.call
+        pairs = zip(call.coefficients(hypothesis), call.expected_coefs, strict=False)
+        if call.scalings and any(abs(coef - right) > 4 * self.slack * right for coef, right in pairs):
+            return True
+        returned = hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
+        expected = call.expected_norm
+        if not returned or expected is None or call.norm is None:
+            return False
+        return all(abs(n - expected) > 4 * self.slack * expected for n in returned)
+
+
+def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
+    """Return the causes of the differences of one function, by the name of the case.
+
+    calls: All calls of the function, by the name of the case.
+    differing: The names of the cases whose results differ.
+    """
+    with np.errstate(all="ignore"):
+        everything = {name: _Call(name, call) for name, call in calls.items()}
+        failing = [everything[name] for name in differing]
+        return {each.name: _diagnose(each, list(everything.values()), failing) for each in failing}
+
+
+def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
+    cause = find.find_cause(this.call)
+    others = [each for each in everything if each is not this and each.can_judge(this)]
+    if not this.is_regular or not others:
+        return Diagnosis(cause)
+    shown = find.swapped(this.call) or find.shown_in_tensors(this.call)
+    if shown and shown.kind not in ALSO_HYPOTHESES:
+        return Diagnosis(cause)
+    contradictions: list[str] = []
+    for fitting in _fitting(this):
+        remaining = []
+        for each in fitting:
+            if opposing := next((other for other in others if _contradicts(other, this, each)), None):
+                contradictions.append(f"{each.sentence}, but the case {opposing.name!r} contradicts this")
+            else:
+                explained = sum(_is_explained(other, this, each) for other in failing if other.can_judge(this))
+                remaining.append((explained, each))
+        if remaining:
+            return Diagnosis(_best(remaining))
+    if cause and cause.kind in OF_ROUNDING and not contradictions:
+        return Diagnosis(cause)
+    if family := next(fitting_families(this.call, [each.call for each in (this, *others)]), None):
+        return Diagnosis(family)
+    if cause and not contradictions:
+        contradictions = [f"{cause.sentence}, but the other cases contradict this"]
+    return Diagnosis(None, next(iter(contradictions), ""))
+
+
+def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
+    """Return the hypothesis that explains the most differences as a cause. Return None if several kinds do."""
+    most = max(explained for explained, _ in fitting)
+    best = [each for explained, each in fitting if explained == most]
+    kinds = {each.kind for each in best}
+    return Cause(best[0].kind, best[0].sentence) if len(kinds) == 1 and best[0].kind else None
+
+
+def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
+    """Yield the hypotheses that explain the numbers of a call, where the correct call does not: those that explain
+    them most exactly first.
+    """
+    call = this.call
+    for slack in (*call.slacks, this.slack):
+        if call.expected_fits(slack):
+            return
+        if fitting := [each for each in this.possible if call.fits(each, slack)]:
+            yield fitting
+    yield [each for each in hypotheses.scaled_gradients(call) if call.fits(each, this.slack)]
+
+
+def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
+    """Return what a hypothesis about one call predicts for another call. Return [] if it predicts nothing there."""
+    if hypothesis.kind in ROUNDING:
+        return []
+    if hypothesis.kind in LEFT_OUT:
+        return _without_the_same(hypothesis, source, target)
+    if hypothesis.kind == "scaled gradients" and not any(
+        each.sentence == hypothesis.sentence for each in source.possible
+    ):
+        return _scaled_as_much(hypothesis, source, target)
+    by_kind = hypothesis.kind in BY_KIND
+    key = (hypothesis.kind, "" if by_kind else hypothesis.sentence)
+    return [each for each in target.possible if (each.kind, "" if by_kind else each.sentence) == key]
+
+
+def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
+    """Return the hypotheses that the same gradients are left out of another call's norm.
+
+    The same are those with the same names and shapes, or those with the same positions from the end. Return [] if the
+    hypothesis does not name gradients that the norm leaves out, or if the other call lacks one of them.
+    """
+    here, there = source.call, target.call
+    left, size = hypothesis.about, len(here.before)
+    by_name = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
+    from_end = [len(there.before) - size + each for each in left]
+    return [
+        hypothesis._replace(norms=[there.norm_over(set(there.counted) - set(numbers))] * len(there.before))
+        for numbers in (by_name, from_end)
+        if left and len(numbers) == len(left) and set(numbers) <= set(there.counted)
+    ]
+
+
+def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:
+    """Return whether two gradients of two calls have the same index, name and shape."""
+    names = here.names[number : number + 1] == there.names[other : other + 1]
+    return number == other and names and here.counted[number].shape == there.counted[other].shape
+
+
+def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
+    """Return the hypothesis that the gradients of another call are multiplied by the same factor."""
+    factor, there = hypothesis.coefs[0] / source.call.expected_coefs[0], target.call
+    if not all(each.unchanged_is_expected for each in there.scalings.values()):
+        return []
+    norms = [there.total_norm, there.total_norm * factor]
+    return [hypothesis._replace(returned=norms, coefs=[factor * coef for coef in there.expected_coefs])]
+
+
+def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
+    """Return whether another call shows that a hypothesis about this call is wrong."""
+    predictions = _transferred(hypothesis, this, other)
+    if not predictions or any(map(other.is_predicted, predictions)):
+        return False
+    return all(map(other.is_visible, predictions))
+
+
+def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
+    """Return whether a hypothesis about this call explains the difference of another call."""
+    if other is this:
+        return True
+    return not other.is_correct and any(map(other.is_predicted, _transferred(hypothesis, this, other)))

@@ -1,0 +1,161 @@
+"""Hypotheses about how a norm was added up: with eps inside the root, from the norms of tensors, or in 16 bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from ..tensors.arithmetic import FORMATS, Float64s, nearest_float, rounded
+from .observation import Cause, Hypothesis, Observation
+
+IN_FLOAT32 = 2.0**-22
+"""The largest relative error of a coefficient that is computed in float32."""
+
+NARROW = ("bfloat16", "float16")
+"""The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
+
+NEAR_STEPS = 8
+"""A norm in a 16-bit dtype may be this many half ULPs off: several roundings, and squares that are added in any order.
+"""
+
+
+FEWEST = 4
+"""With fewer elements, many norms give the same bits."""
+
+
+def rounding_noise(elements: int) -> float:
+    """Return the relative error that a norm computed in float32 seldom exceeds.
+
+    elements: The number of elements. The error grows with the square root of this number: roundings partly cancel.
+    """
+    return 2.0**-24 * (1 + math.sqrt(elements))
+
+
+def eps_in_root(call: Observation, values: Sequence[float]) -> Iterator[Hypothesis]:
+    """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
+
+    The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
+    norm, or if eps changes every norm by no more than rounding.
+
+    values: The values of eps.
+    """
+    if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
+        return
+    norms = call.norms_by(call.by)
+    narrow = [4 * _ulp(gradient.dtype) for gradient in call.counted.values() if gradient.dtype in NARROW]
+    noise = max([rounding_noise(call.elements), *narrow])
+    for eps in filter(None, values):
+        with_eps = [math.sqrt(norm * norm + eps) for norm in norms]
+        if all(math.isclose(*pair, rel_tol=noise) for pair in zip(norms, with_eps, strict=True)):
+            continue
+        sentence = f"as with eps {eps:g} inside the root of the norm"
+        for returned in (None, ()):
+            yield Hypothesis("another eps", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
+
+
+COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
+    "the sum of the norms of the tensors": math.fsum,
+    "the largest norm of the tensors": max,
+    "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
+}
+"""Other ways to compute one number from the norms of all tensors, in words."""
+
+
+def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that a total norm is another number: a combination of the norms of the tensors, or the root of
+    the mean of the squares.
+    """
+    if call.by not in ("global", "per group") or call.passed_norm is not None:
+        return
+
+    def combined(combine: Callable[[Sequence[float]], float], numbers: Sequence[int]) -> float:
+        return nearest_float(combine([call.own[number] for number in numbers]), call.norm_dtype)
+
+    def mean(numbers: Sequence[int]) -> float:
+        elements = sum(call.counted[number].array.size for number in numbers) or 1
+        return nearest_float(call.norm_over(numbers) / math.sqrt(elements), call.norm_dtype)
+
+    measures: dict[str, Callable[[Sequence[int]], float]]
+    measures = {what: partial(combined, combine) for what, combine in COMBINED.items()}
+    measures |= {"the root of the mean of the squares": mean} if call.p == 2 else {}
+    for what, measure in measures.items():
+        sentence = f"as with {what} instead of the norm"
+        yield Hypothesis("another norm type", sentence, call.norms_by(call.by, measure))
+
+
+def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
+    """Yield the hypothesis that a call returned the coefficient in place of the norm, and clipped correctly."""
+    if call.by == "global" and call.expected_coefs:
+        sentence = "as when the coefficient is returned in place of the norm"
+        coef = next((call.expected_coefs[number] for number in call.counted), math.nan)
+        yield Hypothesis("coefficient", sentence, returned=[coef])
+
+
+# -- 16 bits
+
+
+def steps_in_16_bits(call: Observation) -> Cause | None:
+    """Return a cause if all steps of a clip by the total norm were computed in one 16-bit dtype. Else return None.
+
+    Every element has to be the product that these steps give, bit for bit. The norm may be any number of this dtype
+    near the correct norm, or the norm of squares that were added up in this dtype.
+    """
+    dtypes = {gradient.dtype for gradient in call.counted.values()}
+    dtype = next(iter(dtypes), "")
+    if call.by != "global" or len(dtypes) != 1 or dtype not in NARROW or call.passed_norm is not None or not call.wrong:
+        return None
+    if call.elements < FEWEST:
+        return None
+    added_up = _added_up(call, dtype)
+    near = {nearest_float(call.total_norm * (1 + step * _ulp(dtype) / 2), dtype) for step in _by_distance()}
+    for norm in [*added_up, *near]:
+        if norm > 0 and call.norm in (None, norm) and (how := _explaining_step(call, norm, dtype)):
+            sums = f"the squares are added up in {dtype}, and " if norm in added_up and norm not in near else ""
+            return Cause("16 bits", f"as when {sums}{how} in {dtype}")
+    return None
+
+
+def _ulp(dtype: str) -> float:
+    return 2.0 ** (1 - FORMATS[dtype].precision)
+
+
+def _by_distance() -> list[int]:
+    return sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
+
+
+def _added_up(call: Observation, dtype: str) -> list[float]:
+    """Return norms of which the sums of all tensors are added up in a 16-bit dtype, one after the other."""
+    norms = []
+    for squares_are_rounded in (True, False):
+        total = 0.0
+        for gradient in call.counted.values():
+            squares = gradient.values() ** 2
+            squares = rounded(squares, dtype) if squares_are_rounded else squares
+            total = nearest_float(total + nearest_float(float(np.sum(squares)), dtype), dtype)
+        norms.append(nearest_float(math.sqrt(total), dtype))
+    return list(dict.fromkeys(norms))
+
+
+def _explaining_step(call: Observation, norm: float, dtype: str) -> str:
+    """Return how a norm gives the results of a call, in words, if one way gives every element. Else return ''."""
+    threshold = nearest_float(call.threshold, dtype)
+    if threshold == math.inf:
+        return ""
+    once = partial(rounded, dtype=dtype)
+    ways: dict[str, Callable[[Float64s], Float64s]] = {
+        "the gradients are divided by the norm and multiplied by the threshold": lambda g: once(
+            once(g / norm) * threshold
+        ),
+        "the gradients are multiplied by the threshold and divided by the norm": lambda g: once(
+            once(g * threshold) / norm
+        ),
+        "the gradients are multiplied by the coefficient": lambda g: once(g * nearest_float(threshold / norm, dtype)),
+    }
+    tensors = [(before.values(), result.values()) for i, before, _, result in call.sides() if i in call.counted]
+    for how, way in ways.items():
+        if norm > threshold and all(np.array_equal(way(before), result) for before, result in tensors):
+            return how
+    return ""
