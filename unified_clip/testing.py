@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -195,7 +196,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     _need_extra()
     _need_list(frameworks)
     from .parity import engine
-    from .parity.report import compared, markdown
+    from .parity.report import build, compared, markdown
     from .parity.suite import load
 
     chosen = load.read(Path(suite))
@@ -205,6 +206,8 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     if report.exit_code:
         lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared.line(report)]
         raise AssertionError(safe("\n".join(lines), keep="\n"))
+    for note in build.incomplete(report.known):
+        warnings.warn(safe(note), UserWarning, stacklevel=2)
 
 
 def _need_elements(gradients: Sequence[Any], subject: str) -> None:

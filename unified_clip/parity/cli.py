@@ -67,7 +67,8 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "with --baseline: cases, frameworks and results that the baseline has and this run lacks fail the run",
+        "help": "fail the run for entries of the list of known differences without a cause. With --baseline, also for "
+        "cases, frameworks and results that the baseline has and this run lacks",
     },
     "--format": {
         "choices": ("text", "github"),
@@ -157,8 +158,6 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
-    if options.strict and not options.baseline:
-        raise UsageError("--strict needs --baseline. Pass the parity.json of an earlier run, or remove --strict.")
     out = OUT if options.out is None else options.out
     try:
         if not options.case:
@@ -193,6 +192,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     Read the files of --baseline, --recorded and --ported before the run, so that a wrong file costs no time. With
     --baseline, compare with the earlier report. With --accept, update the list of known differences at the end.
     """
+    from . import second_call
     from .report import baseline, build, github, terminal, write
 
     earlier = None
@@ -202,7 +202,10 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     ported = read_ported(options.ported) if options.ported else None
     check_writable(out, "parity.json")
     report = _run(suite)
+    if options.strict:
+        report = build.strict(report)
     if earlier is not None:
+        second_call.repeat(suite, report, baseline.changed_bits(earlier, report))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report)]})
         report = build.against(report, baseline.changes(earlier, report, strict=options.strict))
     try:
@@ -269,6 +272,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     UsageError: the file cannot be written.
     """
     from .known import update
+    from .report import baseline
 
     if report.ours_differ or report.is_incomplete:
         problem = f"{path} was not changed: unified_clip's results differ, or results are missing"
@@ -283,6 +287,9 @@ def _accept(report: ParityReport, path: Path) -> int:
         raise UsageError(message, "UC205") from None
     counts = ", ".join(f"{count} {what}" for what, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read it before you commit it."))
+    if losses := baseline.losses(report):
+        print(safe(f"The next run with this baseline fails again: {losses[0].why}."))
+        return report.exit_code
     if report.exit_code:
         print("ACCEPTED: the list now matches this run. The next run passes if its results are the same.")
     return 0

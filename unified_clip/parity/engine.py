@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from ..tensors.types import Gradient, densify
-from .judge import oracle, own_pairs
+from . import second_call
+from .judge import function_causes, oracle, own_pairs
 from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
 from .judge.oracle import Expected
 from .judge.verdict import NativeVerdict
@@ -57,9 +58,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         listed = [] if suite.chosen_cases else suite.known or []
         # nor does an entry with `versions`, which may not apply, stop the search for a cause
         known = [entry for entry in listed if entry.framework == name and not entry.versions]
-        own = (framework.functions, suite.root, framework.returns) if framework.functions else ()
         return pool.run(
-            pool.command(name, framework.python, *own),
+            pool.command(name, *suite.worker_arguments(name)),
             items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),
@@ -93,13 +93,16 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         lines = dict.fromkeys(each.printed)
         notes += [f"The worker of {name} printed {line}. This output was ignored." for line in lines]
     notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
+    function_causes.choose(suite.cases, expected, {name: each.results for name, each in results.items()})
     judgements, known = _judge_natives(suite, results)
+    notes += build.incomplete(known)
     cases = [_case_result(suite, case, expected(case), results, judgements) for case in suite.cases]
     notes += own_pairs.uncompared(cases, suite.frameworks)
     return build.report(
         list(suite.frameworks),
         cases,
         known,
+        processor=second_call.processor(),
         versions=dict(sorted(versions.items())),
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},

@@ -85,6 +85,9 @@ class NativeResult(Result):
     cause: str
     """The cause of the difference. Empty if no cause was found, or if a known difference of any cause covers it."""
 
+    contradiction: str = ""
+    """Why no cause is named, although one fits this case: another case contradicts it. Empty otherwise."""
+
     lacks_norm: bool = False
     """Whether the function returned no norm, although the public name returns one."""
 
@@ -93,6 +96,10 @@ class NativeResult(Result):
 
     sha256: dict[Stage, str] | None = None
     """The SHA-256 of the tensors at each stage. null if there is no result."""
+
+    second_call: Literal["", "equal", "different", "failed"] = ""
+    """The result of a second call of a function whose bits are not those of the baseline, compared with the first call.
+    Empty without a second call."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -208,7 +215,11 @@ class KnownDifferenceResult(ReportModel):
     """Where results have inf or NaN and the exact results do not, or the other way round."""
 
     cause: str = ""
-    """The only cause that the entry covers. Empty for any cause."""
+    """The cause that the entry covers, or several, separated by commas. Empty if the entry has no cause."""
+
+    incomplete: str = ""
+    """The line with the key `cause` that the entry lacks, as `--accept` writes it. Empty if the entry is complete. An
+    entry without a cause accepts every mistake of its size."""
 
     reason: str
     versions: str
@@ -296,6 +307,9 @@ class ParityReport(ReportModel):
 
     baseline: list[Change] | None
     """The changes since the baseline. null without a baseline."""
+
+    processor: str = ""
+    """The processor of the run, and the number of its cores. Empty in reports of earlier versions."""
 
     versions: dict[str, str]
     frameworks: list[str]

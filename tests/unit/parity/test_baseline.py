@@ -16,7 +16,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
 from unified_clip.parity.known.entries import KnownDifference
-from unified_clip.parity.report import baseline, build, junit, write
+from unified_clip.parity.report import baseline, build, change_rows, junit, write
 from unified_clip.parity.results import (
     SCHEMA,
     Change,
@@ -286,7 +286,7 @@ def test_the_exit_status_is_for_what_is_worse_and_for_frameworks_without_results
 
 
 def rows(*found: Change) -> list[list[str]]:
-    return baseline.rows(found)
+    return change_rows.rows(found)
 
 
 def test_what_is_worse_comes_first_and_what_is_alike_is_one_line() -> None:
@@ -384,13 +384,13 @@ def test_a_stale_entry_of_a_removed_case_fails_the_run_and_the_removed_case_does
     cases = [one_case(name, torch=FrameworkResult(native=native())) for name in ("one", "two")]
     old, new = report(*cases, known=[known()]), report(cases[0], known=[known()])
     kept = build.against(new, baseline.changes(old, new))
-    assert (kept.exit_code, baseline.headline(kept.baseline or [])) == (
+    assert (kept.exit_code, change_rows.headline(kept.baseline or [])) == (
         0,
         "Against the baseline: changes: 1, of which 0 fail the run.",
     )
     new = report(cases[0], known=[known("no case shows this difference", None)])
     stale = build.against(new, baseline.changes(old, new))
-    assert (stale.exit_code, baseline.headline(stale.baseline or [])) == (
+    assert (stale.exit_code, change_rows.headline(stale.baseline or [])) == (
         1,
         "Against the baseline: changes: 2, of which 1 fail the run.",
     )
@@ -453,8 +453,6 @@ def test_the_command_refuses_what_is_no_baseline_before_it_runs(
     run: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(tmp_path, {"schema": 1})
-    assert run("out", "--strict") == 2
-    assert "--strict needs --baseline. Pass the parity.json" in capsys.readouterr().err
     assert run("out", "--baseline", "old.json") == 2
     assert "unified-clip: error UC302: The baseline old.json has schema 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -525,3 +523,102 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
 def test_a_run_of_functions_only_does_not_count_unified_clips_results() -> None:
     verdict = report(one_case(torch=FrameworkResult(native=native("close", 1e-7, "")))).verdict
     assert verdict == "PASS: 1 case on numpy, torch: unified_clip itself did not run."
+
+
+# -- functions whose bits have changed
+
+CLIP = """
+import numpy as np
+
+def clip(grads, max_norm):
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads)) + {eps}
+    return [(g * np.float32(min(1.0, max_norm / norm))).astype(g.dtype) for g in grads], np.float32(norm)
+"""
+
+KNOWN = """
+[[known]]
+framework = "numpy"
+function = "clip.py:clip"
+kind = "value"
+size = 1e-3
+within = 4.0
+cause = "any"
+cases = ["*"]
+reason = "we add to the norm"
+"""
+
+
+@pytest.fixture
+def changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, Change]]:
+    """Run a function, then another one with the first report as the baseline. Return the status and what is printed."""
+    functions = "[frameworks.numpy.functions]\nclip_by_global_norm = 'clip.py:clip'"
+    cases = ONE_CASE.replace('{ call = "global_norm" }', '{ call = "clip_by_global_norm", clip_norm = 0.7 }')
+    where = suite(tmp_path, cases, KNOWN, f"[frameworks.numpy]\n{functions}")
+
+    def run(eps: str, *, processor: str = "", known: str = KNOWN) -> tuple[int, str, Change]:
+        command = ["parity", "--suite", str(where), "--out"]
+        (tmp_path / "clip.py").write_text(CLIP.format(eps="5e-3"), encoding="utf-8")
+        assert cli.main([*command, str(tmp_path / "old")]) == 0
+        old = tmp_path / "old" / "parity.json"
+        data = json.loads(old.read_text(encoding="utf-8"))
+        put(tmp_path, {**data, "processor": processor or data["processor"]})
+        (tmp_path / "clip.py").write_text(CLIP.format(eps=eps), encoding="utf-8")
+        (tmp_path / "known.toml").write_text(known, encoding="utf-8")
+        capsys.readouterr()
+        status = cli.main([*command, str(tmp_path / "new"), "--baseline", str(tmp_path / "old.json")])
+        written = json.loads((tmp_path / "new" / "parity.json").read_text(encoding="utf-8"))
+        (found,) = (each for each in written["baseline"] if each["what"] == "your function")
+        return status, capsys.readouterr().out, Change.model_validate(found)
+
+    return run
+
+
+def test_a_function_that_has_changed_within_a_known_difference_fails_the_run(changed: Callable[..., Any]) -> None:
+    status, printed, found = changed("5.1e-3")
+    assert (status, found.worse) == (1, True)
+    assert found.after == "clip.py:clip known, 0.001, with the same bits in a second call"
+    assert found.why.startswith("the bits of this known difference are not those of the baseline, and a second call")
+    assert "FAIL: 1 case on numpy: 1 known difference with other bits than in the baseline (numpy, your " in printed
+
+
+def test_a_changed_function_is_accepted_by_another_reason_in_the_list(changed: Callable[..., Any]) -> None:
+    status, _, found = changed("5.1e-3", known=KNOWN.replace("we add to", "we now add 5.1e-3 to"))
+    assert (status, found.worse, found.why) == (0, False, "")
+
+
+def test_a_function_that_is_not_deterministic_is_reported_and_fails_nothing(changed: Callable[..., Any]) -> None:
+    status, printed, found = changed("5e-3 + 1e-4 * np.random.default_rng().random()")
+    assert (status, found.worse) == (0, False)
+    assert found.after.endswith("not deterministic: with other bits in a second call")
+    assert "not deterministic" in printed
+
+
+def test_another_processor_may_round_otherwise(changed: Callable[..., Any]) -> None:
+    status, printed, found = changed("5.1e-3", processor="VAX, 1 cores")
+    assert (status, found.worse) == (0, False)
+    why = "because the baseline is from another processor (VAX, 1 cores)."
+    assert f"Other bits of your functions than in the baseline do not fail this run, {why}" in printed
+
+
+def test_only_changed_cases_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (of(native=native(sha256={"norm": digest})) for digest in "ab")
+    old.processor = new.processor = "one"
+    assert baseline.changed_bits(old, new) == [("torch", "one")]
+    assert baseline.changed_bits(old, old) == []
+    new.versions["torch"] = "2.14"
+    assert baseline.changed_bits(old, new) == []
+
+
+def test_a_result_within_the_tolerance_may_change_its_bits() -> None:
+    """The suite's tolerance counts such a difference as rounding."""
+
+    def run(digest: str, verdict: Any) -> ParityReport:
+        found = of(native=native(verdict, 1e-7, "", sha256={"norm": digest}, second_call="equal"))
+        found.processor = "one"
+        return found
+
+    assert not any(each.worse for each in baseline.changes(run("a", "close"), run("b", "close")))
+    listed_in_both = [run(digest, "known") for digest in "ab"]
+    for each in listed_in_both:
+        each.known = [known()]
+    assert [each.worse for each in baseline.changes(*listed_in_both)] == [True]

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from support.parity.cases import case, dense
+from support.parity.reports import native, one_case
 
 from unified_clip.parity.judge import judged_result, oracle, worst_element
 from unified_clip.parity.judge.verdict import coefficients, compare_with_exact
 from unified_clip.parity.known import match, measure
-from unified_clip.parity.known.entries import KnownDifference, NativeDeviation, size_in_words
+from unified_clip.parity.known.entries import KnownDifference, NativeDeviation, recorded_cause, size_in_words
 from unified_clip.parity.modes import COMPILED, DEVICE, HOST
 from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.report import baseline, build
+from unified_clip.parity.results import FrameworkResult, KnownDifferenceResult
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import CaseOptions, Framework
 from unified_clip.parity.workers.pool import WorkItem
@@ -297,7 +300,7 @@ KNOWN = KnownDifference(
     within=2.0,
 )
 SHOWING = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.09)}
-UNLISTED = "numbers differ, by 9 %; not listed as a known difference. Run --accept to list it"
+UNLISTED = "numbers differ, by 9 %; not listed as a known difference; the cause is unknown. Run --accept to list it"
 STALE = "no case shows this difference. Run --accept to remove the entry"
 
 
@@ -355,7 +358,7 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (
         {"long tensor": "different"},
-        ["numbers differ, by 50 %: more than the listed 10 %. Run --accept to list the new size"],
+        ["numbers differ, by 50 %: more than the listed 10 %; the cause is unknown. Run --accept to list the new size"],
     )
     smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
     assert judged_as([KNOWN], smaller)[1] == [
@@ -373,8 +376,8 @@ def test_an_entry_about_the_installed_versions_counts(versions: str) -> None:
 @pytest.mark.parametrize("versions", ["torch<2.13", "torch>2.13", "torch>=2.8,<2.10"])
 def test_an_entry_about_other_versions_covers_nothing_and_need_not_show(versions: str) -> None:
     entry = KNOWN.model_copy(update={"versions": versions})
-    limited = f"difference of these versions: the entry 'a short accumulator' is limited to {versions}."
-    assert judged_as([entry], SHOWING)[1] == [UNLISTED.replace("difference.", limited)]
+    limited = f"difference of these versions: the entry 'a short accumulator' is limited to {versions};"
+    assert judged_as([entry], SHOWING)[1] == [UNLISTED.replace("difference;", limited)]
     assert judged_as([entry], {})[1] == []
 
 
@@ -422,7 +425,7 @@ def test_an_entry_for_inf_and_nan_covers_no_finite_difference_and_the_other_way_
     assert stale == STALE
     assert problem == (
         "numbers differ, by 400 %; the known difference 'inf / inf' lists only a difference with inf or NaN in the "
-        "gradients. Run --accept to list this one"
+        "gradients; the cause is unknown. Run --accept to list this one"
     )
     for where in ("norm", "norm and gradients"):
         assert STALE in judged_as([nan], showing(0.0, where))[1]
@@ -477,8 +480,52 @@ def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
     assert "the known difference 'inf / inf' has the cause 'not clipped'; coefficient. Run --accept" in other
     assert stale == STALE
     unknown = judged_as([entry], with_cause(""))[1][0]
-    assert "has the cause 'not clipped', but the cause of this one is unknown. Run --accept to list this one" in unknown
-    assert judged_as([listed(size=1.0)], with_cause("coefficient")) == ({"long tensor": "known"}, [])
+    assert "has the cause 'not clipped'; the cause is unknown. Run --accept to list this one" in unknown
+    for cause in ("any", ["not clipped", "coefficient"]):
+        assert judged_as([listed(size=1.0, cause=cause)], with_cause("coefficient")) == ({"long tensor": "known"}, [])
+    several, _ = judged_as([listed(size=1.0, cause=["a", "b"])], with_cause("coefficient"))[1]
+    assert "has the cause 'a' or 'b'; coefficient." in several
+    assert judged_as([listed(size=1.0, cause="unknown")], with_cause("")) == ({"long tensor": "known"}, [])
+    other = judged_as([listed(size=1.0, cause="unknown")], with_cause("coefficient"))[1][0]
+    assert "has the cause 'unknown'; coefficient. Run --accept" in other
+
+
+def test_an_entry_without_a_cause_is_reported_with_the_line_that_it_lacks() -> None:
+    def result(entry: KnownDifference, **causes: str) -> KnownDifferenceResult:
+        found = {("torch", name): with_cause(cause)["torch", "long tensor"] for name, cause in causes.items()}
+        (only,) = match.match_deviations([entry], found, {"torch": {}})[1]
+        assert only.problem == ""
+        return only
+
+    entry = listed(size=1.0, cases=["*"])
+    assert result(entry, one="16 bits").incomplete == 'cause = "16 bits"'
+    assert result(entry, one="").incomplete == 'cause = "unknown"'
+    assert result(entry, one="16 bits", two="", three="16 bits").incomplete == 'cause = ["16 bits", "unknown"]'
+    for cause in ("any", "16 bits"):
+        assert result(listed(size=1.0, cases=["*"], cause=cause), one="16 bits").incomplete == ""
+    lacking = build.report(
+        ["torch"], [one_case(torch=FrameworkResult(native=native()))], [result(entry, one="16 bits")]
+    )
+    assert lacking.verdict.endswith("1 difference of the frameworks' functions, all known, 1 entry has no `cause`.")
+    (note,) = build.incomplete(lacking.known)
+    assert note.startswith(
+        "1 entry has no `cause` in the list of known differences: it accepts every mistake of its size"
+    )
+    assert f'add the lines: cause = "16 bits" (torch, torch.norm, {entry.reason!r}).' in note
+    strict = build.strict(lacking)
+    assert (lacking.exit_code, strict.exit_code) == (0, 1)
+    assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
+    assert [each.detail for each in strict.problems] == [
+        'the entry has no `cause`, so it accepts every mistake of its size. Add the line cause = "16 bits", or run '
+        "--accept"
+    ]
+    assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
+
+
+def test_entries_about_calls_without_numbers_need_no_cause() -> None:
+    for kind in ("silent", "returns"):
+        assert not listed(kind=kind).lacks_cause
+        assert recorded_cause(NativeDeviation("torch.norm", kind)) == ""
 
 
 def test_an_entry_of_an_error_covers_no_other_class() -> None:

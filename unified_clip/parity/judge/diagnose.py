@@ -13,8 +13,17 @@ from .oracle import Expected
 def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | None:
     """Return the cause of the difference between a call's result and the exact result, such as another eps or norm.
 
-    Return None if nothing differs, if no known cause explains the numbers, or if the call raises an error or should
-    raise one. Also return None if only one of both results has gradients, or if the call got gradients as parameters.
+    Return None if nothing differs, if no known cause explains the numbers, or if `observe` returns None.
+    """
+    observation = observe(case, expected, outcome)
+    return find_cause(observation) if observation else None
+
+
+def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
+    """Return a call and its results as `find_cause` takes them.
+
+    Return None if the call raises an error or should raise one, if only one of both results has gradients, or if the
+    call got gradients as parameters.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     if call.is_adaptive or outcome.raised or case.options.raises:
@@ -23,24 +32,22 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
         return None
     by: By = "per group" if form.groups else "global" if call.by_total_norm else "per tensor"
     by = "value" if call.by_value else "per slice" if "axes" in arguments else by
-    return find_cause(
-        Observation(
-            before=case.gradients,
-            expected=expected.gradients or (),
-            after=outcome.gradients or (),
-            by=by,
-            threshold=call.threshold(arguments) if call.required and not call.by_value else 0.0,
-            bounds=call.bounds(arguments) if call.by_value else (),
-            eps=call.eps,
-            p=float(arguments.get("norm_type", 2)),
-            expected_norm=_number(expected.norm),
-            norm=_number(outcome.norm) if expected.norm else None,
-            passed_norm=call.passed_norm(arguments),
-            names=case.names,
-            groups=form.groups or (),
-            need_clip=form.need_clip or (),
-            infinite_norm_gives_nan=call.infinite_norm_gives_nan,
-        )
+    return Observation(
+        before=case.gradients,
+        expected=expected.gradients or (),
+        after=outcome.gradients or (),
+        by=by,
+        threshold=call.threshold(arguments) if call.required and not call.by_value else 0.0,
+        bounds=call.bounds(arguments) if call.by_value else (),
+        eps=call.eps,
+        p=float(arguments.get("norm_type", 2)),
+        expected_norm=_number(expected.norm),
+        norm=_number(outcome.norm) if expected.norm else None,
+        passed_norm=call.passed_norm(arguments),
+        names=case.names,
+        groups=form.groups or (),
+        need_clip=form.need_clip or (),
+        infinite_norm_gives_nan=call.infinite_norm_gives_nan,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ...tensors.types import Stage
 from ..elements import WorstElement
 from ..known import measure
-from ..known.entries import KnownDifference, NativeDeviation
+from ..known.entries import ANY, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult
@@ -24,6 +24,9 @@ from . import oracle, worst_element
 from .diagnose import diagnose
 from .oracle import Expected
 from .verdict import NativeVerdict, Verdict, compare_with_exact
+
+CAUSE_KEYS = ("cause", "cause_kind", "contradiction")
+"""The fields of a `NativeDeviation` about its cause, which the report has, too."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class JudgedResult:
     seconds: float = 0.0
     differs: bool = False
     """Whether any bit differs from the exact result."""
+
+    is_for_any_cause: bool = False
+    """Whether a known difference for any cause covers the difference, so that no cause is searched for."""
 
     outcome: CallOutcome | None = None
     """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`)."""
@@ -82,25 +88,21 @@ def judge_result(
 
     item: The mode and the case of the result.
     outcome: The result of the framework, or the failure of its worker.
-    known: The known differences of this framework. If one without a `cause` covers the difference, do not search for a
+    known: The known differences of this framework. If one for any cause covers the difference, do not search for a
         cause.
     """
     mode, case = item
     if isinstance(outcome, Failure):
         return JudgedResult(compare_with_exact(case, expected, outcome, mode))
     verdict = deviation = None
+    is_for_any_cause = False
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
         differs = deviation is not None and (bool(deviation.kind) or deviation.differs)
-        if (
-            deviation
-            and deviation.kind
-            and not any(
-                entry.covers(entry.framework, case.name, deviation) and entry.bounds(deviation.size) for entry in known
-            )
-            and (cause := diagnose(case, expected, outcome))
-        ):
-            deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
+        if deviation and deviation.kind:
+            is_for_any_cause = any(_covers_any_cause(entry, case, deviation) for entry in known)
+            if not is_for_any_cause and (cause := diagnose(case, expected, outcome)):
+                deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
     else:
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
@@ -110,8 +112,22 @@ def judge_result(
     details = (
         worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance) if is_long and differs else {}
     )
-    outcome_or_none = None if is_long else outcome
-    return JudgedResult(verdict, deviation, outcome.digests, outcome.seconds, differs, outcome_or_none, details)
+    return JudgedResult(
+        verdict,
+        deviation,
+        outcome.digests,
+        outcome.seconds,
+        differs,
+        is_for_any_cause,
+        None if is_long else outcome,
+        details,
+    )
+
+
+def _covers_any_cause(entry: KnownDifference, case: Case, deviation: NativeDeviation) -> bool:
+    """Return whether an entry covers a difference, whatever its cause is."""
+    covers = ANY in entry.causes and entry.covers(entry.framework, case.name, deviation)
+    return covers and entry.bounds(deviation.size)
 
 
 def worst_elements(
@@ -168,7 +184,7 @@ def report_result(
         **shared,
         **{
             key: getattr(deviation, key)
-            for key in ("kind", "norm", "gradients", "not_finite", "lacks_norm", "cause", "cause_kind")
+            for key in ("kind", "norm", "gradients", "not_finite", "lacks_norm", *CAUSE_KEYS)
         },
         finite_size=deviation.size,
         function=deviation.function or user_function or None,

@@ -37,6 +37,12 @@ SIZED = ("value", "touched")
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
 
+WITH_CAUSE = (*WITH_NUMBERS, "raises")
+"""The kinds of differences for which a cause is recorded."""
+
+ANY, UNKNOWN = "any", "unknown"
+"""Values of `cause` for any cause, and for a difference without a known cause."""
+
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0
 """The largest factor `within`. A larger factor would accept sizes of another order of magnitude."""
@@ -73,6 +79,9 @@ class NativeDeviation:
 
     cause_kind: str = ""
     """The cause in a word or two, such as "another eps". '' if `cause` is ''."""
+
+    contradiction: str = ""
+    """Why no cause is named, although one fits this case: another case contradicts it. '' otherwise."""
 
     @property
     def differs(self) -> bool:
@@ -116,9 +125,10 @@ class KnownDifference(schema.Table):
     """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
     that differ in this way."""
 
-    cause: str = ""
-    """The `recorded_cause` of the differences. The entry covers no difference with another or an unknown cause. '' for
-    any cause."""
+    cause: str | Annotated[list[Name], Field(min_length=1)] = ""
+    """The `recorded_cause` of the differences, or a list of such causes. The entry covers no difference with another
+    cause. ANY stands for any cause, and UNKNOWN for a difference whose cause is unknown. An entry of an earlier version
+    may have no cause: '' covers any cause, too, and the run reports the entry as incomplete."""
 
     within: Annotated[float, Field(ge=1, allow_inf_nan=False)] = WITHIN
     title: str = ""
@@ -161,6 +171,20 @@ class KnownDifference(schema.Table):
         return self
 
     @property
+    def lacks_cause(self) -> bool:
+        """Return whether the entry has no `cause`, although causes of its kind are recorded."""
+        return not self.cause and self.kind in WITH_CAUSE
+
+    @property
+    def causes(self) -> list[str]:
+        """The causes that the entry covers. Empty if it has no `cause`."""
+        return [self.cause] if isinstance(self.cause, str) and self.cause else list(self.cause)
+
+    def accepts_cause(self, difference: Difference) -> bool:
+        """Return whether the entry covers the cause of a difference."""
+        return not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
+
+    @property
     def is_unbounded(self) -> bool:
         """Return whether the entry is from an earlier version and has `size = inf`, which bounds no number."""
         return self.size == math.inf
@@ -201,13 +225,13 @@ class KnownDifference(schema.Table):
         return named is not None and is_match(case, self.cases)
 
     def covers(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry is for this difference, with inf or NaN in the same places, and with the same cause
-        if the entry has a cause. Sizes are not compared.
+        """Return whether the entry is for this difference, with inf or NaN in the same places, and with one of its
+        causes. Sizes are not compared.
 
         An entry with `size = inf` covers any numbers, so that `--accept` can replace it.
         """
         same = self.is_unbounded or difference.not_finite == self.not_finite
-        return same and self.cause in ("", recorded_cause(difference)) and self.is_for(framework, case, difference)
+        return same and self.accepts_cause(difference) and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
         """Return whether a difference of finite numbers is at most the listed size times `within`."""
@@ -249,8 +273,21 @@ def is_match(case: str, patterns: Iterable[str]) -> bool:
 
 
 def recorded_cause(difference: Difference) -> str:
-    """Return the text for `cause` in an entry: the kind of the cause, or the class of an error. '' if it is unknown."""
-    return difference.detail.partition(":")[0] if difference.kind == "raises" else difference.cause_kind
+    """Return the text for `cause` in an entry: the kind of the cause, or the class of an error.
+
+    Return UNKNOWN if the cause is unknown, and '' if no cause is recorded for this kind of difference.
+    """
+    if difference.kind == "raises":
+        return difference.detail.partition(":")[0]
+    return (difference.cause_kind or UNKNOWN) if difference.kind in WITH_CAUSE else ""
+
+
+def cause_value(differences: Iterable[Difference]) -> str | list[str]:
+    """Return the value of `cause` for an entry that covers some differences: their cause, or a list if they have
+    several.
+    """
+    causes = sorted({recorded_cause(difference) for difference in differences})
+    return causes[0] if len(causes) == 1 else causes
 
 
 def size_in_words(size: float) -> str:

@@ -4,12 +4,23 @@ entries.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
 from ..results import KnownDifferenceResult
-from .entries import KINDS, WITH_NUMBERS, KnownDifference, NativeDeviation, recorded_cause, size_in_words
+from .entries import (
+    KINDS,
+    SIZED,
+    UNKNOWN,
+    WITH_NUMBERS,
+    KnownDifference,
+    NativeDeviation,
+    cause_value,
+    recorded_cause,
+    size_in_words,
+)
 
 Place = tuple[str, str]
 """The key of a result of a framework's function: (framework, case name)."""
@@ -32,16 +43,16 @@ def match_deviations(
         the list names.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
-    sizes_by_entry: list[tuple[KnownDifference, dict[str, float]]] = [
+    covered_by_entry: list[tuple[KnownDifference, dict[str, NativeDeviation]]] = [
         (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
     ]
     for (framework, case), deviation in deviations.items():
         entries = []
-        for entry, sizes in sizes_by_entry:
+        for entry, covered in covered_by_entry:
             if entry.covers(framework, case, deviation):
                 entries.append(entry)
-                sizes[case] = deviation.size
-        others = [entry for entry, _ in sizes_by_entry if entry.is_for(framework, case, deviation)]
+                covered[case] = deviation
+        others = [entry for entry, _ in covered_by_entry if entry.is_for(framework, case, deviation)]
         limited = [
             entry
             for entry in known or []
@@ -58,7 +69,7 @@ def match_deviations(
             else _without_difference(deviation)
         )
         judgements[framework, case] = judgement, "" if known is None else problem
-    return judgements, [_result(entry, sizes, versions[entry.framework]) for entry, sizes in sizes_by_entry]
+    return judgements, [_result(entry, covered, versions[entry.framework]) for entry, covered in covered_by_entry]
 
 
 def _without_difference(deviation: NativeDeviation) -> NativeVerdict:
@@ -86,7 +97,7 @@ def _problem(
         what += f", by {size_in_words(deviation.size)}"
     if deviation.detail:
         what += f" ({deviation.detail})"
-    cause = deviation.cause and f"; {deviation.cause}"
+    cause = _cause(deviation)
     fix = "Correct your function, or run --accept to list" if ".py:" in deviation.function else "Run --accept to list"
     if not entries and others:
         return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
@@ -108,17 +119,30 @@ def _problem(
     return ""
 
 
+def _cause(deviation: NativeDeviation) -> str:
+    """Return the end of a problem: the cause of a difference of numbers, or that it is unknown, and why."""
+    if deviation.cause or deviation.kind not in SIZED:
+        return deviation.cause and f"; {deviation.cause}"
+    return f"; the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
+
+
 def _listed(others: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
     """Return why known differences of the same function, case and kind do not cover a deviation."""
     if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
-        unknown = "" if recorded_cause(deviation) else ", but the cause of this one is unknown"
-        return f"the known difference {same[0].reason!r} has the cause {same[0].cause!r}{unknown}"
+        causes = " or ".join(map(repr, same[0].causes))
+        unknown = recorded_cause(deviation) == UNKNOWN and deviation.kind not in SIZED
+        return f"the known difference {same[0].reason!r} has the cause {causes}" + (
+            ", but the cause of this one is unknown" if unknown else ""
+        )
     places = others[0].not_finite and f"with inf or NaN in the {others[0].not_finite}"
     return f"the known difference {others[0].reason!r} lists only a difference {places or 'of finite numbers'}"
 
 
-def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mapping[str, str]) -> KnownDifferenceResult:
-    size = max(cases.values(), default=0.0)
+def _result(
+    entry: KnownDifference, cases: Mapping[str, NativeDeviation], installed: Mapping[str, str]
+) -> KnownDifferenceResult:
+    """Return the result of an entry. cases: The differences that the entry covers, by the name of the case."""
+    size = max((deviation.size for deviation in cases.values()), default=0.0)
     problem = ""
     if installed and (package := entry.unreported(installed)):
         unreported = f"the worker of {entry.framework} does not report the version of that package"
@@ -134,7 +158,9 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
         problem = f"{smaller}. Run --accept to list the new size"
     return KnownDifferenceResult(
-        **entry.model_dump(exclude={"cases", "size", "within"}),
+        **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
+        cause=", ".join(entry.causes),
+        incomplete=_line(cases.values()) if entry.lacks_cause and cases else "",
         listed_size=(math.inf if entry.not_finite else entry.size) or None if cases else None,
         size=(math.inf if entry.not_finite else size) or None if cases else None,
         finite_size=size,
@@ -142,3 +168,9 @@ def _result(entry: KnownDifference, cases: Mapping[str, float], installed: Mappi
         cases=list(cases),
         entry=entry,
     )
+
+
+def _line(deviations: Iterable[NativeDeviation]) -> str:
+    """Return the line with the key `cause` that `--accept` writes into an entry for these differences."""
+    value = cause_value(deviations)
+    return f"cause = {json.dumps(value, ensure_ascii=False)}"

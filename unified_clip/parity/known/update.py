@@ -11,7 +11,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import NativeResult, ParityReport
-from .entries import KINDS, WITHIN, KnownDifference, NotFinite, is_match, recorded_cause
+from .entries import KINDS, WITHIN, KnownDifference, NotFinite, cause_value, is_match, recorded_cause
 from .match import Place
 
 
@@ -27,8 +27,9 @@ class Changes(NamedTuple):
 def write(path: Path, report: ParityReport) -> Changes:
     """Update the list of known differences in a file: drop stale entries, and add entries for new differences.
 
-    Correct entries and comments stay. A stale entry that still covers a difference also stays. It gets the new size and
-    the cases that still differ. If the file does not exist, create it.
+    Correct entries and comments stay. An entry without `cause` gets the causes of its differences. A stale entry that
+    still covers a difference also stays. It gets the new size and the cases that still differ. If the file does not
+    exist, create it.
 
     report: A report without failed or missing results, and without differences of unified_clip.
 
@@ -54,6 +55,9 @@ def write(path: Path, report: ParityReport) -> Changes:
             else:
                 stale.append(index)
             unlisted = {place: native for place, native in unlisted.items() if place not in covered}
+        elif known := next((known for known in correct if known.lacks_cause and _is_same_entry(table, known)), None):
+            _set_cause(table, [native for place, native in differences.items() if _covers(known, place, native)])
+            renewed += 1
         elif table.get("size") == math.inf:  # an entry of an earlier version, which this run did not measure
             del table["size"]
             table["not_finite"] = "norm and gradients"
@@ -183,6 +187,13 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
     if known.unreported(report.versions):
         del table["versions"]
     _set_numbers(table, covered.values(), known.within)
+    if known.lacks_cause:
+        _set_cause(table, list(covered.values()))
+
+
+def _set_cause(table: Table, natives: Sequence[NativeResult]) -> None:
+    """Set `cause` of an entry that has none to the causes of its differences."""
+    table["cause"] = cause_value(natives)
 
 
 def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
@@ -216,7 +227,7 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]
     same = [entry for entry in same if any(is_match(case, entry["cases"]) for case in natives)]
     cause = recorded_cause(next(iter(natives.values())))
-    same = [entry for entry in same if entry.get("cause", "") in ("", cause)]
+    same = [entry for entry in same if not entry.get("cause") or cause in (entry["cause"], *entry["cause"])]
     words = {name: same[0][name] for name in ("title", "reason") if same and name in same[0]}
     entry = tomlkit.table()
     entry.update(subject)

@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,16 +25,17 @@ from . import compared
 FACTOR = 1.1
 """Two sizes count as equal if neither is larger than the other multiplied by this factor."""
 
-KINDS = {
-    "new": "new",
-    "gone": "gone",
-    "verdict": "another verdict",
-    "size": "another size",
-    "numbers": "other numbers",
-    "version": "another version",
-}
-
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
+
+OTHER_BITS = "the bits of this known difference are not those of the baseline"
+"""The start of `Change.why` if a function has changed within a known difference."""
+
+SECOND_CALLS = {
+    "equal": ", with the same bits in a second call",
+    "different": ", not deterministic: with other bits in a second call",
+    "failed": ", and without a result in a second call",
+}
+"""The result of a second call, in words."""
 
 Key = tuple[str, str, str]
 """(framework, what, case): the first three fields of a `results.Change`, which identify what has changed."""
@@ -68,6 +69,12 @@ class _Entry:
 
     exact: bool = False
     """Whether the entry is the exact result of a case, which depends only on the suite."""
+
+    listing: object = None
+    """For a known difference: what the list has about it. If it has changed, the difference was accepted again."""
+
+    has_changed: bool = False
+    """Whether a function returns other bits than in the baseline, on the same processor, and again in a second call."""
 
 
 def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> ParityReport:
@@ -119,6 +126,8 @@ def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> li
     changed = list(_changed_parts(old, new))
     with_digests = not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
+    if processors_differ(old, new):
+        after = {key: replace(entry, has_changed=False) for key, entry in after.items()}
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
         if (change := _change(key, before.get(key), after.get(key))) and (
@@ -132,14 +141,38 @@ def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> li
 
 
 def notes(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return a line if the bits of the functions' results were not compared with the baseline. Else return []."""
-    why = _without_digests(old, new)
+    """Return a line if the bits of the functions' results were not compared with the baseline, or if other bits fail
+    no run. Else return [].
+    """
     whose = compared.whose(new)
-    return (
-        [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
-        if why
-        else []
-    )
+    if why := _without_digests(old, new):
+        return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
+    if (why := processors_differ(old, new)) and any(native.second_call for _, native in new.natives()):
+        return [f"Other bits of {whose} than in the baseline do not fail this run, because {why}."]
+    return []
+
+
+def changed_bits(old: ParityReport, new: ParityReport) -> list[tuple[str, str]]:
+    """Return (framework, case name) of the functions' results that have other digests than in the baseline.
+
+    Return [] if the digests of both reports cannot be compared.
+    """
+    if _without_digests(old, new):
+        return []
+    before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
+    return [
+        (name, case.name)
+        for case in new.cases
+        for name, native in case.natives.items()
+        if native.sha256 and before.get((name, case.name)) not in (None, native.sha256)
+    ]
+
+
+def processors_differ(old: ParityReport, new: ParityReport) -> str:
+    """Return why both reports may be from different processors, which round differently. Return '' if they are not."""
+    if not old.processor:
+        return "the baseline does not name its processor"
+    return "" if old.processor == new.processor else f"the baseline is from another processor ({old.processor})"
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
@@ -226,6 +259,11 @@ def _lost(old: _Entry, new: _Entry) -> str:
             "the exact result is not that of the baseline, so the gradients or the call of this case have changed. "
             f"{ADVICE}"
         )
+    if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:
+        return (
+            f"{OTHER_BITS}, and a second call returned them again, so the function has changed. If the new result is "
+            f"right, change the reason of its entry in the list of known differences. Or write a new baseline. {ADVICE}"
+        )
     if new.agrees and (lost := [what for what in old.compared if what not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
     return ""
@@ -257,9 +295,8 @@ def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _E
             for mode, result in results.by_mode.items():
                 entries[framework, TITLES[mode], case.name] = _unified_clip(result)
             if results.native:
-                entries[framework, compared.title(NATIVE, results.native), case.name] = _native(
-                    results.native, with_digests
-                )
+                key = (framework, compared.title(NATIVE, results.native), case.name)
+                entries[key] = _native(results.native, with_digests, _listing(report, framework, case.name))
     return entries | _known(report.known)
 
 
@@ -273,22 +310,44 @@ def _unified_clip(result: UnifiedClipResult) -> _Entry:
     return _Entry(f"{kind}{detail}", f"{kind}{size}{detail}", ulps, numbers, wrong, result.cause)
 
 
-def _native(result: NativeResult, with_digests: bool) -> _Entry:
+def _listing(report: ParityReport, framework: str, case: str) -> object:
+    """Return what the list of known differences has about a result: its entry without the measured numbers, or None."""
+    for entry in report.known:
+        if entry.framework == framework and case in entry.cases:
+            return entry.listed_size, entry.not_finite, entry.cause, entry.reason, entry.versions
+    return None
+
+
+def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry:
     kind = f": {result.kind}" if result.kind not in ("", "value", "touched") else ""
     verdict = f"{result.verdict}{kind}"
     text = " ".join(filter(None, (result.function, verdict))) + (f", {result.size:.2g}" if result.size else "")
+    text += SECOND_CALLS.get(result.second_call, "")
     numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None)
     cause = " ".join([result.cause_kind, *re.findall(r"'[^']*'", result.cause)])  # the kind, and names of tensors
     parts = [name for name in ("norm", "gradients") if getattr(result, name) is not None]
     agrees = result.verdict in ("equal", "no norm", "close")
-    return _Entry(verdict, text, result.size, numbers, bool(result.problem), cause, parts, agrees)
+    listing, has_changed = listing if result.verdict == "known" else None, result.second_call == "equal"
+    return _Entry(
+        verdict,
+        text,
+        result.size,
+        numbers,
+        bool(result.problem),
+        cause,
+        parts,
+        agrees,
+        listing=listing,
+        has_changed=has_changed,
+    )
 
 
 def _known(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
     """Return an entry for each known difference of a report, by key."""
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
-        verdict = "stale entry of the list" if entry.problem else "as listed"
+        lacks_cause = entry.problem and entry.incomplete
+        verdict = f"{'incomplete' if lacks_cause else 'stale'} entry of the list" if entry.problem else "as listed"
         size = entry.size or 0.0
         text = f"{verdict}: {entry.problem}" if entry.problem else _measured(entry)
         key = (entry.framework, f"{known_title(entry)}{number}", "")
@@ -308,34 +367,3 @@ def _measured(entry: KnownDifferenceResult) -> str:
     if is_larger:
         return f"listed {f'{listed:.2g}' if listed else 'as rounding'}, but measured {measured:.2g}"
     return f"as listed, {size:.2g}" if size else "as listed"
-
-
-# -- tables
-
-HEADER = ["", "what", "change", "before", "now", "cases"]
-
-
-def rows(changes: Sequence[Change]) -> list[list[str]]:
-    """Return the rows of the table of changes.
-
-    Cases with the same change share a row, which has the number of cases and the name of the first case. If their sizes
-    or numbers differ, the row has those of the first case.
-    """
-    groups: dict[tuple[object, ...], list[Change]] = {}
-    for change in changes:
-        verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
-        alike = () if change.kind in ("size", "numbers") else tuple(verdicts)
-        groups.setdefault((change.worse, change.kind, change.framework, change.what, *alike), []).append(change)
-    lines = []
-    for first, *others in groups.values():
-        what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
-        cases = f"{1 + len(others)} cases, first {first.case}" if others else first.case
-        lines.append(["fails" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
-    return lines
-
-
-def headline(changes: Sequence[Change]) -> str:
-    """Return a line with the number of changes, and the number of those that fail the run."""
-    worse = sum(change.worse for change in changes)
-    counts = f"changes: {len(changes)}, of which {worse} fail the run" if changes else "nothing changed"
-    return f"Against the baseline: {counts}."

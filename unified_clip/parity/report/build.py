@@ -47,6 +47,47 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
     return judged.model_copy(update={"verdict": _verdict(judged), "problems": _problems(judged)})
 
 
+def strict(report: ParityReport) -> ParityReport:
+    """Return a copy of a report in which entries of known differences without `cause` fail the run."""
+    problem = f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run --accept"
+    known = [
+        entry.model_copy(update={"problem": problem.format(entry.incomplete)})
+        if entry.incomplete and not entry.problem
+        else entry
+        for entry in report.known
+    ]
+    return against(report.model_copy(update={"known": known}), report.baseline)
+
+
+def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
+    """Return a note about the entries of known differences without `cause`. Return [] if all have one."""
+    entries = [entry for entry in known if entry.incomplete]
+    if not entries:
+        return []
+    lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
+    more = f"; and {len(lines) - SHOWN} more, in parity.json" if len(lines) > SHOWN else ""
+    return [
+        f"{_entries_without_cause(len(entries))} in the list of known differences: {_each(len(entries))} accepts every "
+        f"mistake of its size. Run --accept, or add the lines: {'; '.join(lines[:SHOWN])}{more}. With --strict, "
+        "such an entry fails the run."
+    ]
+
+
+NO_CAUSE = "the entry has no `cause`"
+"""The start of the problem of an entry without `cause`, with --strict."""
+
+SHOWN = 5
+"""The largest number of incomplete entries that a note lists."""
+
+
+def _entries_without_cause(count: int) -> str:
+    return f"{count} {'entry has' if count == 1 else 'entries have'} no `cause`"
+
+
+def _each(count: int) -> str:
+    return "it" if count == 1 else "each"
+
+
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:
     def counts(mode: str) -> Counts:
         """Return the number of results with each verdict in a mode, by framework and verdict.
@@ -180,6 +221,8 @@ def _verdict(report: ParityReport) -> str:
     if known or unlisted:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
         parts.append(f"{_count(known + unlisted, 'difference')} of {compared.whose(report)}, {listed}")
+    if lacking := sum(bool(entry.incomplete) for entry in report.known):
+        parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
     parts += [f"without {', '.join(absent)}, which may be missing"] if absent else []
     parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
@@ -196,9 +239,16 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{_count(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
         yield f"{_count(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
-    if stale := sum(bool(entry.problem) for entry in report.known):
+    without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
+    if stale := sum(bool(entry.problem) for entry in report.known) - without_cause:
         yield f"{_count(stale, 'stale known difference')}"
-    if losses := baseline.losses(report):
+    if without_cause:
+        yield f"{_count(without_cause, 'known difference')} without `cause`"
+    changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
+    if changed:
+        first = ", ".join([changed[0].framework, changed[0].what, changed[0].case])
+        yield f"{_count(len(changed), 'known difference')} with other bits than in the baseline ({first})"
+    if losses := [each for each in baseline.losses(report) if each not in changed]:
         first = ", ".join(filter(None, (losses[0].framework, losses[0].what, losses[0].case)))
         why = losses[0].why.partition(". ")[0]
         yield f"{_count(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"

@@ -10,7 +10,7 @@ from ... import _markdown
 from ..known.entries import KINDS
 from ..modes import TITLES, UNIFIED_CLIP_MODES
 from ..results import Counts, FrameworkResult, ParityReport, Problem, UnifiedClipResult
-from . import baseline, compared
+from . import change_rows, compared
 
 NOTHING = "-"
 
@@ -58,7 +58,7 @@ def headline(report: ParityReport) -> list[str]:
         which = "all frameworks" if len(on_host) == len(report.frameworks) else ", ".join(on_host)
         lines.append(f"On the host path {which} gave the same bits.")
     if report.baseline is not None:
-        lines.append(baseline.headline(report.baseline))
+        lines.append(change_rows.headline(report.baseline))
     return [*lines, *report.notes]
 
 
@@ -206,7 +206,7 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
     problems = [f"- {_markdown.inline(line)}" for line in problem_lines(report)]
     parts = ["# Parity report", *headline(report)]
     sections = [
-        ("Since the baseline", [], _markdown.rows(baseline.HEADER, baseline.rows(report.baseline or []))),
+        ("Since the baseline", [], _markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
         ("Problems", [], problems),
         ("Your functions with each other", [OWN_PAIRS], _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report))),
         ("Known differences", [known_legend(report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),

@@ -21,7 +21,7 @@ from ..judge.verdict import VERDICTS
 from ..known.entries import KINDS
 from ..modes import NATIVE, TITLES
 from ..results import CaseResult, FrameworkResult, ParityReport, Problem, Result
-from . import baseline, by_rule, compared, plots
+from . import by_rule, change_rows, compared, plots
 from .markdown import size
 
 
@@ -199,7 +199,7 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
     ported: A report of `unified-clip port`, to show on the page.
     """
     report = report.safe()
-    changes = [] if report.baseline is None else [baseline.headline(report.baseline)]
+    changes = [] if report.baseline is None else [change_rows.headline(report.baseline)]
     page: str = _template("page.html").render(
         report=report,
         view=View(report),
@@ -209,8 +209,8 @@ def render(report: ParityReport, recorded: Sequence[RecordedCall] = (), ported: 
         meanings=VERDICTS,
         kinds=KINDS,
         notes=[compared.line(report), *changes, *report.notes],
-        changes=baseline.rows(report.baseline or []),
-        change=baseline.HEADER,
+        changes=change_rows.rows(report.baseline or []),
+        change=change_rows.HEADER,
         native=NATIVE,
         size=size,
         plots=list(_plots(report, recorded)),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..._display import cell
 from ..results import ParityReport
-from . import baseline, markdown
+from . import change_rows, markdown
 
 MOST_CASES = 40
 """The tables of more cases are not printed: they would hide the problems."""
@@ -36,7 +36,7 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
     ]
     where = f"The report: {out / 'index.html'}, and parity.md, parity.json and parity.xml beside it."
     if report.baseline is not None:
-        tables = [("Since the baseline.", baseline.HEADER, baseline.rows(report.baseline))]
+        tables = [("Since the baseline.", change_rows.HEADER, change_rows.rows(report.baseline))]
     elif len(report.cases) > MOST_CASES:
         tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
     for annotation in annotations or ():

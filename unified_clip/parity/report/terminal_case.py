@@ -47,7 +47,8 @@ def _native(report: ParityReport, case: CaseResult, framework: str, native: Nati
     """
     if native.is_failure:
         return _joined(native.verdict, native.detail)
-    cause = native.cause or ("the cause is unknown" if native.kind in SIZED else "")
+    unknown = f"the cause is unknown{native.contradiction and f' ({native.contradiction})'}"
+    cause = native.cause or (unknown if native.kind in SIZED else "")
     details = [native.problem] if native.problem else [KINDS.get(native.kind, ""), native.detail, cause]
     reasons = [
         f"listed as {entry.reason!r}"

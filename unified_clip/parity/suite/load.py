@@ -66,6 +66,11 @@ class Suite:
     case.
     """
 
+    def worker_arguments(self, framework: str) -> tuple[Any, ...]:
+        """Return the arguments of `pool.command` after the name of the framework."""
+        table = self.frameworks[framework]
+        return table.python, *((table.functions, self.root, table.returns) if table.functions else ())
+
 
 def file_of(path: Path) -> Path:
     """Return the file of the suite in a directory. If `path` ends in `.toml`, return `path` itself."""

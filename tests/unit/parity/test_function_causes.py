@@ -1,0 +1,180 @@
+"""The cause of a difference agrees with all cases of the function: what another case contradicts is not named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.parity.cases import case, dense, suite
+
+from unified_clip import cli
+from unified_clip.causes.consistent import Diagnosis, consistent_causes
+from unified_clip.causes.observation import Observation
+from unified_clip.parity.judge import diagnose, oracle
+from unified_clip.parity.known import measure
+from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.suite.cases import Case
+
+Norms = Sequence[float]
+Arrays = list[np.ndarray[Any, Any]]
+
+LISTS = {
+    "two": [[3.0, 4.0], [1.0, 2.0]],
+    "one element each": [[3.0], [4.0]],
+    "one element": [[3.0]],
+    "one tensor": [[3.0, -4.0, 1.5]],
+    "all equal": [[0.5] * 4, [0.5] * 4],
+    "three": [[3.0, -4.0, 1.0], [1.0, 2.0], [0.5, -0.25, 0.125, 1.5]],
+    "tiny": [[3e-4], [4e-4]],
+}
+THRESHOLDS = (0.7, 1.23, 100.0)
+
+
+def norms(gradients: Arrays) -> list[float]:
+    return [float(np.sqrt((each**2).sum())) for each in gradients]
+
+
+def by_norm(norm: float, threshold: float) -> tuple[float, float]:
+    return (min(1.0, threshold / norm) if norm else 1.0), norm
+
+
+Function = Callable[[Arrays, float], tuple[float, float]]
+"""Returns (coefficient, returned norm)."""
+
+FUNCTIONS: dict[str, tuple[Function, str, str]] = {
+    "sum of norms": (
+        lambda g, c: by_norm(sum(norms(g)), c),
+        "another norm type",
+        "as with the sum of the norms of the tensors instead of the norm",
+    ),
+    "norm_type 1": (
+        lambda g, c: by_norm(sum(np.abs(each).sum() for each in g), c),
+        "another norm type",
+        "as with norm_type 1 instead of 2",
+    ),
+    "largest norm": (
+        lambda g, c: by_norm(max(norms(g)), c),
+        "another norm type",
+        "as with the largest norm of the tensors instead of the norm",
+    ),
+    "square": (
+        lambda g, c: by_norm(math.hypot(*norms(g)) ** 2, c),
+        "another norm type",
+        "as with the square of the norm instead of the norm",
+    ),
+    "root of the mean": (
+        lambda g, c: by_norm(math.hypot(*norms(g)) / math.sqrt(sum(each.size for each in g)), c),
+        "another norm type",
+        "as with the root of the mean of the squares instead of the norm",
+    ),
+    "without min": (
+        lambda g, c: (c / math.hypot(*norms(g)), math.hypot(*norms(g))),
+        "scaled gradients",
+        "as when gradients are always scaled to the threshold, even if their norm is below it",
+    ),
+    "eps": (
+        lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + 1e-3)), math.hypot(*norms(g))),
+        "another eps",
+        "as with eps 0.001 instead of 0",
+    ),
+    "the same threshold everywhere": (
+        lambda g, c: by_norm(math.hypot(*norms(g)), 0.3),
+        "another threshold",
+        "as with a threshold of 0.3 in every case",
+    ),
+}
+"""A wrong function, and the cause of all its differences."""
+
+
+def diagnosed(function: Function, lists: dict[str, list[list[float]]] = LISTS) -> dict[str, Diagnosis]:
+    """The causes of a function's differences that are larger than rounding, by the name of the case."""
+    calls, differing = dict[str, Observation](), []
+    for name, values in lists.items():
+        for threshold in THRESHOLDS if name != "tiny" else (1.3e-4,):
+            one = case([dense(each) for each in values], "clip_by_global_norm", clip_norm=threshold)
+            outcome = returned(one, function, threshold)
+            call = diagnose.observe(one, oracle.expect(one), outcome)
+            deviation = measure.measure(one, oracle.expect(one), outcome)
+            assert call
+            assert deviation
+            calls[f"{name} at {threshold}"] = call
+            if deviation.kind:
+                differing.append(f"{name} at {threshold}")
+    return consistent_causes(calls, differing)
+
+
+def returned(one: Case, function: Function, threshold: float) -> CallOutcome:
+    arrays = [each.values() for each in one.gradients if each is not None]  # type: ignore[union-attr]
+    coef, norm = function(arrays, threshold)
+    return CallOutcome(dense(norm), [dense(np.float32(each) * np.float32(coef)) for each in arrays], name="clip.py:f")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_all_differences_of_a_function_have_the_cause_that_agrees_with_all_its_cases(name: str) -> None:
+    function, kind, sentence = FUNCTIONS[name]
+    found = diagnosed(function)
+    assert len(found) > 3
+    assert {each.cause for each in found.values()} == {(kind, sentence)}
+
+
+def test_a_threshold_is_named_that_explains_unchanged_gradients_of_another_case() -> None:
+    found = diagnosed(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c))
+    assert {each.cause.kind for each in found.values() if each.cause} == {"another threshold"}
+    assert found["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
+
+
+def test_the_last_gradient_is_left_out_of_each_list() -> None:
+    found = diagnosed(lambda g, c: by_norm(math.hypot(*norms(g[:-1])), c))
+    assert {each.cause.kind for each in found.values() if each.cause} == {"left out"}
+    assert all(each.cause for each in found.values())
+
+
+def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
+    def sometimes(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        return (1.0 if 2 * threshold < norm < 3 * threshold else min(1.0, threshold / norm)), norm
+
+    found = diagnosed(sometimes)
+    assert [each.cause for each in found.values()] == [None, None]
+    assert found["one element at 1.23"].contradiction == (
+        "as when nothing is clipped: the gradients are returned unchanged, but the case 'two at 0.7' contradicts this"
+    )
+
+
+def test_one_case_alone_has_the_cause_that_fits_it() -> None:
+    found = diagnosed(FUNCTIONS["sum of norms"][0], {"one element each": LISTS["one element each"]})
+    assert {each.cause and each.cause.kind for each in found.values()} == {"another norm type"}
+
+
+CLIP = """
+import numpy as np
+
+def clip(grads, max_norm):
+    norm = sum(np.sqrt((g.astype(np.float64) ** 2).sum()) for g in grads)
+    coef = np.float32(min(1.0, max_norm / norm))
+    return [g * coef for g in grads], np.float32(norm)
+"""
+
+
+def test_the_report_names_the_cause_of_all_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "clip.py").write_text(CLIP, encoding="utf-8")
+    cases = """
+    [[gradients]]
+    name = "one element each"
+    tensors = [{ values = [3.0] }, { values = [4.0] }]
+    [[gradients]]
+    name = "two"
+    tensors = [{ values = [3.0, 4.0] }, { values = [1.0, 2.0] }]
+    [[cases]]
+    gradients = ["one element each", "two"]
+    calls = [{ call = "clip_by_global_norm", clip_norm = 0.7 }]
+    """
+    functions = "[frameworks.numpy.functions]\nclip_by_global_norm = 'clip.py:clip'"
+    where = suite(tmp_path, cases, frameworks=f"[frameworks.numpy]\nmodes = ['native']\n{functions}")
+    assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("; as with the sum of the norms of the tensors instead of the norm. Correct your") == 2

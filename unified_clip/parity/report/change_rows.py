@@ -1,0 +1,44 @@
+"""Rows of a table with the changes since a baseline, and their number in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..results import Change
+
+KINDS = {
+    "new": "new",
+    "gone": "gone",
+    "verdict": "another verdict",
+    "size": "another size",
+    "numbers": "other numbers",
+    "version": "another version",
+}
+
+HEADER = ["", "what", "change", "before", "now", "cases"]
+
+
+def rows(changes: Sequence[Change]) -> list[list[str]]:
+    """Return the rows of the table of changes.
+
+    Cases with the same change share a row, which has the number of cases and the name of the first case. If their sizes
+    or numbers differ, the row has those of the first case.
+    """
+    groups: dict[tuple[object, ...], list[Change]] = {}
+    for change in changes:
+        verdicts = [text.partition(",")[0] for text in (change.before, change.after)]
+        alike = () if change.kind in ("size", "numbers") else tuple(verdicts)
+        groups.setdefault((change.worse, change.kind, change.framework, change.what, *alike), []).append(change)
+    lines = []
+    for first, *others in groups.values():
+        what = ", ".join(filter(None, (first.framework, first.what))) or "the suite"
+        cases = f"{1 + len(others)} cases, first {first.case}" if others else first.case
+        lines.append(["fails" if first.worse else "", what, KINDS[first.kind], first.before, first.after, cases])
+    return lines
+
+
+def headline(changes: Sequence[Change]) -> str:
+    """Return a line with the number of changes, and the number of those that fail the run."""
+    worse = sum(change.worse for change in changes)
+    counts = f"changes: {len(changes)}, of which {worse} fail the run" if changes else "nothing changed"
+    return f"Against the baseline: {counts}."
