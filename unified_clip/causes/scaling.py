@@ -25,8 +25,8 @@ TWICE_ROUNDED = 2.0**-23
 def combined_norm(norms: Sequence[float], p: float) -> float:
     """Return the p-norm over all tensors, computed from the p-norm of each tensor.
 
-    Return 0 for no tensors, and inf if the result is too large for float64. Return NaN if a norm is NaN, or if p is not
-    above 0.
+    Return NaN if a norm is NaN, or if p is not above 0. Otherwise, return 0 for no tensors, and inf if the result is
+    too large for float64.
     """
     greatest = max(norms, default=0.0)
     if any(map(math.isnan, norms)):

@@ -48,7 +48,8 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
 
-    names: The name of a parameter in the other run, by its name in one run. `match_parameters` pairs the rest.
+    names: The name of a parameter in the other run, by its name in one run. Other parameters are paired by equal names
+        or by shape, as by `match_parameters`, or as the parts of a packed parameter.
     rate: The learning rate of all steps. None: the recorded learning rates, or 0.
 
     RunError: `names` has a name that is in neither run, or mixes both directions.
@@ -102,7 +103,10 @@ def _greatest(step: OptimizerStep, name: str) -> float:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair the parameters of two calls as `match_parameters` does, but by shape only if both have it equally often."""
+    """Pair the parameters of two calls as `match_parameters` does.
+
+    However, pair them by shape only if both calls have equally many parameters of this shape.
+    """
     matched = match_parameters(a.parameters, b.parameters, names)
     counts = [Counter(sorted_shape(each.shape) for each in call.parameters.values()) for call in (a, b)]
     return {

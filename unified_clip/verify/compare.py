@@ -70,6 +70,7 @@ def compare_steps(
     max_ulp: The largest distance in ULP at which two numbers count as equal.
 
     VerifyError: a run has no clip call, the outputs cannot be compared, or `names` does not fit the parameters.
+    RunError: no clip call of a run has a result, for example because all of them raised an error.
     """
     for run in (old, new):
         reject_changing_outputs(run)
@@ -210,7 +211,7 @@ def reject_unpaired(
         if unpaired := [name for name in run.shapes if name not in paired]:
             raise VerifyError(
                 f"{other.script} yields no parameter that matches {_listing(unpaired)} of {run.script}. Yield the same "
-                "parameters from both, or pair their names with --map.",
+                'parameters from both functions, or write lines of "old name" = "new name" into the file of --map.',
                 "UC604",
             )
     if unused := [name for name in weights if name not in {*names, *names.values()}]:

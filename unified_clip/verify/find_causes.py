@@ -246,7 +246,7 @@ def _optimizer_steps(recording: NormalizedRecording, step: int) -> list[Optimize
 
 
 def _settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return sentences about settings to compare, when those that are recorded do not differ up to a step."""
+    """Return advice: the settings to compare at a step, if the recorded settings do not differ up to this step."""
     sides = [_optimizer_steps(each, step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]

@@ -149,7 +149,10 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 
 
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
-    """Return whether another statement reads a variable that a statement assigns. Other targets count as read."""
+    """Return whether another statement reads a variable that a statement assigns.
+
+    Targets that are no variables, such as `x.y` or `x[0]`, count as read.
+    """
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}
     names = set()

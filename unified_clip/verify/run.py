@@ -236,7 +236,7 @@ def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
         numbered = next(name for name in arrays if name not in without_step)
         raise VerifyError(
             f"--batches {path} has {numbered}, the array of a single step, but {problem}. Save every array of every "
-            "step under the step and its name.",
+            'step, under the step and the name of the array, as in np.savez("batches.npz", **{"1/x": x1, "2/x": x2}).',
             "UC602",
         )
     return [batches[step] for step in sorted(batches)]

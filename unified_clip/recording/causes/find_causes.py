@@ -125,7 +125,10 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def _excluded(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return a sentence for a run that leaves out gradients, perhaps by need_clip=False, or "" on other frameworks."""
+    """Return advice for a run that leaves out gradients, perhaps by need_clip=False.
+
+    Return "" for frameworks without need_clip, and for PyTorch's own functions, which ignore it.
+    """
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
         return ""
     return (

@@ -105,7 +105,7 @@ Again = tuple[float, float, float]
 
 
 def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again | None]]:
-    """Yield (run, result of `_clips_again`) for each call that may clip the results of an earlier one again."""
+    """Yield (run, result of `_clips_again`) for each run with a call that may clip the results of an earlier call."""
     missing = point.missing
     if missing is None:
         for run in (point.a, point.b):
@@ -168,8 +168,8 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
     pairs = itertools.product(missing.calls, missing.partners)
     if any(itertools.starmap(_have_one_gradient, pairs)):
         sentence = (
-            f"{run.name} lacks a clip call that {other.name} makes at step {missing.step}: {clips}. Another call clips "
-            f"its gradients, too. Make both calls, in the order of {other.name}"
+            f"{run.name} lacks a clip call that {other.name} makes at step {missing.step}: {clips}. Another call of "
+            f"{other.name} clips the same gradients, too. Make both calls, in the order of {other.name}"
         )
         return Cause("left-out clip", sentence)
     gradients = _gradients_of(missing.calls, [*missing.calls, *missing.partners])

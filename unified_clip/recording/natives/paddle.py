@@ -187,7 +187,6 @@ def _record_step(optimizer: Any) -> None:
 
 
 def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
-    """Return the settings with which an optimizer has just updated a parameter group."""
     factors = {(getattr(each, "optimize_attr", None) or {}).get("learning_rate", 1.0) for each in group["params"]}
     rates = [optimizer.get_lr() * factor for factor in sorted(factors or {1.0})]
     return {

@@ -128,7 +128,10 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
 
 
 def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
-    """Yield a difference if the learning rate changes, and enters the momentum of only one run. It is at this step."""
+    """Yield a difference if the learning rate changes, and the momentum of only one run contains the learning rates.
+
+    The difference is at the first step with another learning rate than the step before.
+    """
     pairs = zip(a.optimizer_steps, b.optimizer_steps, strict=False)
     for (before, _), (left, right) in itertools.pairwise(pairs):
         rates = before.settings.get("lr"), left.settings.get("lr")
@@ -243,7 +246,8 @@ def _clips(
 def _left_out(run: RecordedRun, other: RecordedRun, lines: Sequence[RecordedCall], step: int) -> Cause:
     """Return the cause of a run that makes a step of an optimizer without the clip calls `lines` of the other run."""
     clips = " and ".join(dict.fromkeys(map(clip_text, lines)))
-    sentence = f"the optimizer of {run.name} makes step {step} without a clip call. {other.name} clips there by {clips}"
+    sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before it, {other.name} clips by "
+    sentence += clips
     if changed := next((each.changed for each in run.optimizer_steps if each.step == step), None):
         sentence += f". Other code changed {changed} gradients of {run.name} before this step, as a clip by hand does"
     return Cause("left-out clip", sentence)

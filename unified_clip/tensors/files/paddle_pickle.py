@@ -171,7 +171,10 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         try:
             return STAND_INS[OTHER_SPELLINGS.get(module, module), name]
         except KeyError:
-            raise UnreadableError(f"the pickle calls {module}.{name}. Save only tensors, with paddle.save") from None
+            raise UnreadableError(
+                f"the pickle calls {module}.{name}. Save only tensors, as in "
+                'paddle.save({"weight": gradient}, "gradients.pdparams")'
+            ) from None
 
     def load_counted_bytes(self, width: int) -> None:
         """Run an opcode for a bytes object, which is followed by a length and the bytes. Push them on the stack.
