@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""Clip gradients on JAX. Arrays are immutable, so in-place names update the list or dict of gradients.
+"""Clip gradients on JAX. Arrays are immutable, so in-place functions update the list or dict of gradients.
 
 `transforms` has the rules as optax's gradient transformations.
 """
@@ -46,8 +46,8 @@ def clip_grad_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
-            `jax.jit`.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`, it
+            raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
@@ -71,7 +71,8 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
             norm_type is not a number. `parameters` is a tuple, an iterator or one array.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Ranks make different calls, check_numel or
+            check_replicas fails, or it is unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -130,13 +131,23 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: any pytree of arrays and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
-            `jax.jit`.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside `jax.jit`, it
+            raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
+            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
+            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            values.
+        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
+            this many gradient elements. True: the number of elements of this process's gradients, over all their
+            shards.
+        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+            copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -145,7 +156,8 @@ def get_total_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
             not a number.
-        ValueError: norm_type is not above 0.
+        ValueError: norm_type is not above 0. Ranks make different calls, check_numel or check_replicas fails, or it is
+            unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -211,10 +223,20 @@ def clip_by_global_norm(
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
+            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
+            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            values.
+        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
+            this many gradient elements. True: the number of elements of this process's gradients, over all their
+            shards.
+        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+            copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
@@ -224,7 +246,9 @@ def clip_by_global_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
             use_norm is not a number.
-        ValueError: clip_norm is negative or NaN. use_norm is negative.
+        ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
+            Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a
+            gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -251,13 +275,17 @@ def clip_by_norm(
     With n the 2-norm, the array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: An array of any shape, dense or sparse.
+        t: An array of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
-            axes. A sparse array is clipped as its dense form is, and stays sparse.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
+            all axes. A sparse array is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The axes along which devices own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
     Returns:
         A new array of the shape and dtype of `t`.
@@ -265,7 +293,8 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
+            `axes` is passed or the norm over all ranks cannot be computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -282,10 +311,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
-        t: An array of any shape, with a real or integer dtype.
+        t: An array of any shape, with a real or integer dtype. For None, the result is None.
         clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -294,7 +324,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number, or not a whole number
             although `t` has integers.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array, or the bounds exclude 0.
 
     Example:
         >>> import jax.numpy as jnp
@@ -316,16 +347,28 @@ def global_norm(
     Args:
         t_list: The gradients: any pytree of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
+            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
+            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            values.
+        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
+            this many gradient elements. True: the number of elements of this process's gradients, over all their
+            shards.
+        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+            copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
+        ValueError: Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts
+            a gradient.
 
     Example:
         >>> import jax.numpy as jnp
@@ -409,7 +452,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip is
+            not a function.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -436,10 +480,15 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             changes nothing.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: The axes along which devices own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -465,18 +514,29 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
-            there.
+        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
+            norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
+            None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
+            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
+            the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
+        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
+            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
+            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            values.
+        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
+            this many gradient elements. True: the number of elements of this process's gradients, over all their
+            shards.
+        check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
+            copies differ, raise ValueError with the gradients' names and the processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:

@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""Clip gradients in NumPy arrays. In-place names write into the arrays."""
+"""Clip gradients in NumPy arrays. In-place functions write into the arrays."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def clip_grad_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
-            norm_type is not a number.
+            norm_type is not a number. process_group or another argument for distributed gradients is passed.
         ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -119,10 +119,10 @@ def get_total_norm(
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        ownership: Not supported on NumPy. Keep the default.
+        check_numel: Not supported on NumPy. Keep the default.
+        check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -130,7 +130,7 @@ def get_total_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
-            not a number.
+            not a number. process_group or another argument for distributed gradients is passed.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -199,10 +199,10 @@ def clip_by_global_norm(
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        ownership: Not supported on NumPy. Keep the default.
+        check_numel: Not supported on NumPy. Keep the default.
+        check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
@@ -211,7 +211,7 @@ def clip_by_global_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
-            use_norm is not a number.
+            use_norm is not a number. process_group or another argument for distributed gradients is passed.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -239,11 +239,11 @@ def clip_by_norm(
     With n the 2-norm, the array is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: An array of any shape, dense or sparse.
+        t: An array of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
-            axes. A sparse array is clipped as its dense form is, and stays sparse.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
+            all axes. A sparse array is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy. Keep the default.
 
@@ -252,7 +252,7 @@ def clip_by_norm(
 
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
-            int.
+            int. process_group or another argument for distributed gradients is passed.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
 
     Example:
@@ -270,10 +270,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
-        t: An array of any shape, with a real or integer dtype.
+        t: An array of any shape, with a real or integer dtype. For None, the result is None.
         clip_value_min: The lower bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number, or an array that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -282,7 +283,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not an array. A bound is not a number, or not a whole number
             although `t` has integers.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+            the dtype of `t` is within the bounds.
 
     Example:
         >>> import numpy as np
@@ -304,16 +306,17 @@ def global_norm(
     Args:
         t_list: The gradients: one array, or any container of arrays and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        ownership: Not supported on NumPy. Keep the default.
+        check_numel: Not supported on NumPy. Keep the default.
+        check_replicas: Not supported on NumPy. Keep the default.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. process_group
+            or another argument for distributed gradients is passed.
 
     Example:
         >>> import numpy as np
@@ -397,7 +400,7 @@ class GradientClipByValue(classes.GradientClipByValue):
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is not a number.
+        TypeError: A bound is not a number. need_clip is not a function.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -427,7 +430,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         process_group: Not supported on NumPy. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number.
+        TypeError: clip_norm is not a number. need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -453,18 +456,18 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
-            there.
+        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
+            norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on NumPy: each array is complete. Keep the default.
+        ownership: Not supported on NumPy. Keep the default.
+        check_numel: Not supported on NumPy. Keep the default.
+        check_replicas: Not supported on NumPy. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number.
+        TypeError: clip_norm is not a number. need_clip is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:

@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""Clip gradients on Paddle. In-place names take parameters and clip their `.grad`. Optimizers accept the classes."""
+"""Clip gradients on Paddle. In-place functions take parameters and clip `.grad`. Optimizers accept the classes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def clip_grad_norm_(
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. Not supported in static programs.
+            for the norm. In static programs, it raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
             None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
@@ -64,7 +64,8 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             norm_type is not a number.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written. Ranks
+            make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -126,12 +127,18 @@ def get_total_norm(
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
-            for the norm. Not supported in static programs.
+            for the norm. In static programs, it raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -140,7 +147,8 @@ def get_total_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
             not a number.
-        ValueError: norm_type is not above 0.
+        ValueError: norm_type is not above 0. Ranks make different calls, check_numel or check_replicas fails, or it is
+            unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -207,10 +215,16 @@ def clip_by_global_norm(
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
@@ -220,7 +234,9 @@ def clip_by_global_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
             use_norm is not a number.
-        ValueError: clip_norm is negative or NaN. use_norm is negative.
+        ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
+            Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a
+            gradient.
 
     Example:
         >>> import paddle
@@ -247,13 +263,15 @@ def clip_by_norm(
     With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse.
+        t: A tensor of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
-            axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
+            all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The ranks that own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
 
     Returns:
         A new tensor of the shape and dtype of `t`.
@@ -261,7 +279,8 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
+            `axes` is passed or the norm over all ranks cannot be computed.
 
     Example:
         >>> import paddle
@@ -278,10 +297,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
-        t: A tensor of any shape, with a real or integer dtype.
+        t: A tensor of any shape, with a real or integer dtype. For None, the result is None.
         clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -290,7 +310,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number, or not a whole number
             although `t` has integers.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor, or the bounds exclude 0.
 
     Example:
         >>> import paddle
@@ -312,16 +333,24 @@ def global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
+        ValueError: Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts
+            a gradient.
 
     Example:
         >>> import paddle
@@ -412,7 +441,8 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
+            not a function.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -442,10 +472,13 @@ class GradientClipByNorm(classes.GradientClipByNorm, paddle_classes.OptimizerCli
             changes nothing.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: The ranks that own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -474,18 +507,25 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
-            there.
+        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
+            norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a group of `paddle.distributed`, a `ProcessMesh`, or
+            None for this process alone. All of these ranks have to make the call. 'auto' reads the group from `fleet`
+            and from placements.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:

@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""Clip gradients on TensorFlow. Tensors are immutable, so in-place names update the list or dict of gradients."""
+"""Clip gradients on TensorFlow. Tensors are immutable, so in-place functions update the list or dict of gradients."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def clip_grad_norm_(
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
-            `tf.function`.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
+            `tf.function`, it raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
         ownership: Not supported on TensorFlow. Keep the default.
@@ -58,7 +58,7 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             norm_type is not a number. `parameters` is a tuple, an iterator or one tensor, or has a trainable variable
-            in place of a gradient.
+            in place of a gradient. process_group or another argument for distributed gradients is passed.
         ValueError: max_norm is negative or NaN. norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -120,13 +120,13 @@ def get_total_norm(
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
-        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Not supported inside
-            `tf.function`.
+        error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. Inside
+            `tf.function`, it raises TypeError.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
+        ownership: Not supported on TensorFlow. Keep the default.
+        check_numel: Not supported on TensorFlow. Keep the default.
+        check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -134,7 +134,7 @@ def get_total_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
-            not a number.
+            not a number. process_group or another argument for distributed gradients is passed.
         ValueError: norm_type is not above 0.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
@@ -203,10 +203,10 @@ def clip_by_global_norm(
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
         name: The name scope of the operations in a graph.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
+        ownership: Not supported on TensorFlow. Keep the default.
+        check_numel: Not supported on TensorFlow. Keep the default.
+        check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
@@ -215,7 +215,7 @@ def clip_by_global_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
-            use_norm is not a number.
+            use_norm is not a number. process_group or another argument for distributed gradients is passed.
         ValueError: clip_norm is negative or NaN. use_norm is negative.
 
     Example:
@@ -243,11 +243,11 @@ def clip_by_norm(
     With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse.
+        t: A tensor of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
-            axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
+            all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
         name: The name scope of the operations in a graph.
         process_group: Not supported on TensorFlow. Keep the default.
 
@@ -256,7 +256,7 @@ def clip_by_norm(
 
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
-            int.
+            int. process_group or another argument for distributed gradients is passed.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
 
     Example:
@@ -274,10 +274,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
-        t: A tensor of any shape, with a real or integer dtype.
+        t: A tensor of any shape, with a real or integer dtype. For None, the result is None.
         clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
         name: The name scope of the operations in a graph.
 
     Returns:
@@ -286,7 +287,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number, or not a whole number
             although `t` has integers.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor, or the bounds exclude 0.
 
     Example:
         >>> import tensorflow as tf
@@ -308,16 +310,17 @@ def global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         name: The name scope of the operations in a graph.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
+        ownership: Not supported on TensorFlow. Keep the default.
+        check_numel: Not supported on TensorFlow. Keep the default.
+        check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
-        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. process_group
+            or another argument for distributed gradients is passed.
 
     Example:
         >>> import tensorflow as tf
@@ -402,7 +405,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
+            not a function.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -432,7 +436,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
         process_group: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -458,18 +463,19 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
-            there.
+        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
+            norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: Not supported on TensorFlow: sum the gradients of all replicas first. Keep the default.
+        ownership: Not supported on TensorFlow. Keep the default.
+        check_numel: Not supported on TensorFlow. Keep the default.
+        check_replicas: Not supported on TensorFlow. Keep the default.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:

@@ -1,6 +1,6 @@
 # `python tools/namespaces.py` writes this file from tools/namespaces.toml.
 # fmt: off
-"""Clip gradients on PyTorch. In-place names take parameters and clip their `.grad`."""
+"""Clip gradients on PyTorch. In-place functions take parameters and clip their `.grad`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def clip_grad_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
             norm_type is not a number.
-        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written.
+        ValueError: max_norm is negative or NaN. norm_type is not above 0. Memory overlaps, or cannot be written. Ranks
+            make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -127,10 +128,16 @@ def get_total_norm(
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. On a GPU this waits
             for the norm. `torch.compile` breaks its graph here.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
@@ -139,7 +146,8 @@ def get_total_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
             not a number.
-        ValueError: norm_type is not above 0.
+        ValueError: norm_type is not above 0. Ranks make different calls, check_numel or check_replicas fails, or it is
+            unknown which rank counts a gradient.
         NonFiniteNormError: The norm is not finite, and error_if_nonfinite is True.
 
     Example:
@@ -206,10 +214,16 @@ def clip_by_global_norm(
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
@@ -219,7 +233,9 @@ def clip_by_global_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
             use_norm is not a number.
-        ValueError: clip_norm is negative or NaN. use_norm is negative.
+        ValueError: clip_norm is negative or NaN. use_norm is negative. use_norm and check_replicas are both passed.
+            Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts a
+            gradient.
 
     Example:
         >>> import torch
@@ -246,13 +262,15 @@ def clip_by_norm(
     With n the 2-norm, the tensor is multiplied by min(1, clip_norm / n). Source: `tf.clip_by_norm`.
 
     Args:
-        t: A tensor of any shape, dense or sparse.
+        t: A tensor of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of them, negative ones from the end. None: all
-            axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
+            all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: The ranks that own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
 
     Returns:
         A new tensor of the shape and dtype of `t`.
@@ -260,7 +278,8 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
+            `axes` is passed or the norm over all ranks cannot be computed.
 
     Example:
         >>> import torch
@@ -277,10 +296,11 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     NaN stays NaN. An element that equals a bound keeps its bits. Source: `tf.clip_by_value`.
 
     Args:
-        t: A tensor of any shape, with a real or integer dtype.
+        t: A tensor of any shape, with a real or integer dtype. For None, the result is None.
         clip_value_min: The lower bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
             `t`.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number, or a tensor that broadcasts to `t`. It is rounded to the dtype of
+            `t`.
         name: Accepted for compatibility with TensorFlow, and ignored.
 
     Returns:
@@ -289,7 +309,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     Raises:
         TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number, or not a whole number
             although `t` has integers.
-        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one.
+        ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
+            the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor, or the bounds exclude 0.
 
     Example:
         >>> import torch
@@ -311,16 +332,24 @@ def global_norm(
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
         name: Accepted for compatibility with TensorFlow, and ignored.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Returns:
         The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.
+        ValueError: Ranks make different calls, check_numel or check_replicas fails, or it is unknown which rank counts
+            a gradient.
 
     Example:
         >>> import torch
@@ -404,7 +433,8 @@ class GradientClipByValue(classes.GradientClipByValue):
             The same holds for a parameter whose attribute `need_clip` is false.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
+            not a function.
         ValueError: A bound is NaN. min is above max. max is negative and min is None.
 
     Example:
@@ -432,10 +462,13 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             changes nothing.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: The ranks that own shards of each gradient, as in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -462,18 +495,25 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        group_name: Read only by `append_gradient_clip_ops`: clips with the same name and threshold share one norm
-            there.
+        group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
+            norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
         need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
             The same holds for a parameter whose attribute `need_clip` is false.
-        process_group: As in `clip_grad_norm_`.
-        ownership: As in `clip_grad_norm_`.
-        check_numel: As in `clip_grad_norm_`.
-        check_replicas: As in `clip_grad_norm_`.
+        process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
+            or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
+            DTensors.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
+            is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:

@@ -370,7 +370,7 @@ def test_what_has_to_be_known_is_asked_for_where_optax_changes_it() -> None:
             "need_clip",
         ),
     ):
-        with pytest.raises(TypeError, match=f"name it in static_args='{name}'"):
+        with pytest.raises(TypeError, match=f"also pass static_args='{name}'"):
             optax.inject_hyperparams(make)(**arguments).init(jnp.ones(2))
 
 

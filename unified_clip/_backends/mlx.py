@@ -1,5 +1,4 @@
-"""The backend of MLX. In-place names write as `gradient[...] = value` does, which changes this array object and no
-other.
+"""The backend of MLX. In-place functions write as `gradient[...] = value` does, which changes only this array object.
 
 Arrays of MLX often share memory, such as a slice with its array, or the gradients of a and b in f(a + b). So the host
 path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the

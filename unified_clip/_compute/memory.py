@@ -54,7 +54,7 @@ def alias_owners(tensors: Sequence[Any], views: Sequence[Array | None], describe
                     first, second = sorted((index, earlier))
                     raise ValueError(
                         f"{describe(first)} and {describe(second)} overlap in memory, so clipping both in place would "
-                        "scale some elements twice. Pass copies, or one tensor over all the memory"
+                        "scale some elements twice. Replace one by a copy, or pass one tensor over all the memory"
                     )
             different.append(index)
     return owners
@@ -112,7 +112,7 @@ def _parts(view: Array) -> tuple[int, int]:
 
 def _check_writable(view: Array, what: str) -> None:
     if not view.flags.writeable:
-        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Pass a writable copy")
+        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Replace it by a writable copy")
     if _overlaps_itself(view):
         raise expanded(what)
 
@@ -120,8 +120,8 @@ def _check_writable(view: Array, what: str) -> None:
 def expanded(what: str) -> ValueError:
     """Return the error for a tensor whose elements overlap in memory, so that it cannot be written."""
     return ValueError(
-        f"{what} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Pass a "
-        "contiguous copy"
+        f"{what} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Replace "
+        "it by a contiguous copy"
     )
 
 

@@ -289,9 +289,7 @@ def _join(name: str | None, key: Any) -> str:
 def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     if isinstance(value, numbers.Number):
-        return TypeError(
-            f"{leaf.place} is the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
-        )
+        return TypeError(f"{leaf.place} is the plain number {value!r}. Pass {accepted(backend)}")
     is_masked = _is_array_like(value) and callable(getattr(value, "filled", None))  # as NumPy's masked arrays
     if not is_masked and (framework := other_framework(backend, value)):
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
@@ -303,6 +301,11 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         if backend.parameters is not None:
             remedy = "Pass model.parameters() to a function that clips in place, and the gradients to any other"
     return TypeError(f"{leaf.place} is a {kind}, which unified_clip.{backend.name} cannot clip. {remedy}")
+
+
+def accepted(backend: Backend) -> str:
+    """Return the types that a backend accepts as gradients, for error messages."""
+    return "a NumPy array" if backend.name == "numpy" else f"a tensor of {backend.name} or a NumPy array"
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ClipWarning, NonFiniteNormError
 from . import entry
 from .backend import Backend
-from .containers import describe_other, other_framework
+from .containers import accepted, describe_other, other_framework
 from .path import Path
 from .types import Leaf, Scalar, Tensor
 
@@ -257,9 +257,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
     if value is None or backend.is_tensor(value):
         return
     if isinstance(value, numbers.Number):
-        raise TypeError(
-            f"{function} received the plain number {value!r}. Pass a tensor of {backend.name} or a NumPy array"
-        )
+        raise TypeError(f"{function} received the plain number {value!r}. Pass {accepted(backend)}")
     if framework := other_framework(backend, value):
         raise TypeError(f"{function} received {describe_other(backend, framework)}")
     several = isinstance(value, list | tuple | Mapping)

@@ -30,8 +30,9 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
-        ValueError: data is the state of another rule or, for `AdaGC`, of another number of tensors.
-        TypeError: adaptive is no rule with a state. Or its state grows, as for `Percentile` without a window.
+        ValueError: data is not a state, or is the state of another rule or, for `AdaGC`, of another number of tensors.
+        TypeError: adaptive is not a rule with a state. Or the state of the rule grows, as for `Percentile` without a
+            window.
 
     Example:
         >>> import numpy as np
@@ -60,8 +61,9 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state, from `initial_state` or the last call.
 
     Raises:
-        TypeError: state is inside a compiled graph of JAX or TensorFlow, where it has no values. Or it is no state.
-        ValueError: state is that of another rule.
+        TypeError: state is inside a compiled graph of JAX or TensorFlow, where it has no values. Or state is not a
+            state, or adaptive is not a rule with a state.
+        ValueError: state belongs to another rule.
 
     Example:
         >>> import numpy as np
@@ -85,17 +87,20 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
     """Clip all gradients in place, as `unified_clip.clip_grad_norm_` does, by a threshold that a rule computes.
 
     Args:
-        parameters: As for `unified_clip.clip_grad_norm_`.
+        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients:
+            on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients.
         adaptive: The rule, such as `ZClip()`.
         state: The state, from `initial_state` or the last call.
-        max_norm: The largest threshold.
+        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: As for `unified_clip.clip_grad_norm_`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_grad_norm_`. Or state has the wrong length for the rule.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
+            adaptive is not a rule for the total norm. state is not a state.
+        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. state has the wrong length for
+            the rule. Ranks own the gradients together, but the norm over the ranks cannot be computed.
 
     Example:
         >>> import numpy as np
@@ -117,17 +122,19 @@ def clip_by_global_norm(
     """Return gradients clipped as by `unified_clip.clip_by_global_norm`, with a threshold that a rule computes.
 
     Args:
-        t_list: As for `unified_clip.clip_by_global_norm`.
+        t_list: The gradients: one tensor, or any container of tensors and None.
         adaptive: The rule, such as `ZClip()`.
         state: The state, from `initial_state` or the last call.
-        clip_norm: The largest threshold.
+        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: As for `unified_clip.clip_by_global_norm`. Or adaptive is no rule for the total norm.
-        ValueError: As for `unified_clip.clip_by_global_norm`. Or state has the wrong length for the rule.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
+            adaptive is not a rule for the total norm. state is not a state.
+        ValueError: clip_norm is negative or NaN. state has the wrong length for the rule. Ranks own the gradients
+            together, but the norm over the ranks cannot be computed.
 
     Example:
         >>> import numpy as np

@@ -28,7 +28,7 @@ class Rule(Protocol):
         """Return the state before the first norm: numbers by name."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
-        """Return (the threshold for this norm, the state after it). It raises no error.
+        """Return (the threshold for this norm, the state after it). Raise no error.
 
         Args:
             state: Numbers with the names that `init` returned.
@@ -47,7 +47,7 @@ class EmaRatio:
         warmup_steps: The number of first norms that are averaged equally, and not clipped. 1 or more.
 
     Raises:
-        TypeError: A setting is no number, or no whole number where one is needed.
+        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -74,7 +74,7 @@ class EmaRatio:
 
 @dataclass(frozen=True)
 class ZClip:
-    """Clip norms whose z-score is above a limit: `(norm - mean) / (standard deviation + eps)`.
+    """Clip norms whose z-score, `(norm - mean) / (standard deviation + eps)`, is above `z_thresh`.
 
     Args:
         alpha: The weight of the old mean and variance, from 0 to 1.
@@ -88,7 +88,7 @@ class ZClip:
         eps: Added to the standard deviation. Above 0.
 
     Raises:
-        TypeError: A setting is no number, or no whole number where one is needed.
+        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range, or has no effect with the other settings.
 
     Example:
@@ -129,15 +129,15 @@ class Percentile:
     """Limit the norm to a percentile of the norms so far, as AutoClip does.
 
     Args:
-        percent: From 0 to 100. AutoClip's authors use 10.
-        window: How many of the last norms count. None: all norms of the run. The state then grows, which only
+        percent: The percentile, from 0 to 100. AutoClip's authors use 10.
+        window: The number of last norms to use. None: all norms of the run. The state then grows, which only
             `ClipConfig` supports, on CPUs and outside of compiled graphs.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
         warmup_steps: The number of first norms that are not clipped. 0 or more.
 
     Raises:
-        TypeError: A setting is no number, or no whole number where one is needed.
+        TypeError: A setting is not a number, or `window` or `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -177,7 +177,7 @@ class AdaGC:
             paper, or the smallest "unclipped" norm, as in the authors' code.
 
     Raises:
-        TypeError: A setting is no number, or no whole number where one is needed.
+        TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -212,11 +212,11 @@ class AGC:
         convention: The library whose units and defaults apply: "timm" (a unit for each index of the first axis),
             "optax" (a unit for each index of the last axis or axes), or "composer" (timm's units, without eps).
         eps: A parameter's unit with a smaller norm counts as having this norm. None: 1e-3, and 0 for Composer.
-        smallest_norm: The same for a gradient's unit, when the threshold is divided by its norm. None: 1e-6, and 0 for
-            Composer.
+        smallest_norm: A gradient's unit with a smaller norm counts as having this norm, when the threshold is divided
+            by the norm. None: 1e-6, and 0 for Composer.
 
     Raises:
-        TypeError: A setting is no number, or no whole number where one is needed.
+        TypeError: A setting is not a number.
         ValueError: A setting is out of its range.
 
     Example:
@@ -282,7 +282,7 @@ PER_TENSOR = ("adagc", "agc")
 
 
 def _check(rule: Any, **ranges: tuple[float, float]) -> None:
-    """Raise TypeError or ValueError if a field is no number, or not in its range."""
+    """Raise TypeError or ValueError if a field is not a number, or not in its range."""
     kinds = {field.name: str(field.type) for field in fields(rule)}
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)

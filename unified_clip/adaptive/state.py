@@ -57,14 +57,14 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     """Return the state in data that `saved` returned.
 
     Raises:
-        ValueError: It is not the state of this rule, with these settings.
+        ValueError: The data is not a state of this rule with these settings.
     """
     expected = {STEPS: 0.0, **rule.init()}
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
         found = f"is {_kind(data)}, not a dict with {keys}"
         if isinstance(data, Mapping):
-            found = f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but that of {rule} has {keys}"
+            found = f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but the state of {rule} has {keys}"
         raise ValueError(f"the state {found}. Load the state of the same rule.")
     low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # that of a user's rule may be negative
     state: dict[str, Real] = {}
@@ -122,7 +122,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
     """Return (the threshold for a norm, the state after it).
 
     A norm that is NaN or infinite has the threshold 0, and leaves the state unchanged. `coefficient` of `_core/rule.py`
-    then gives what a fixed threshold gives.
+    then returns the same as for a fixed threshold.
     """
     if xp is HOST:
         assert isinstance(state, dict)
@@ -179,7 +179,7 @@ def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
 
 
 def check_fixed_size(rule: Rule | AdaGC) -> None:
-    """Raise TypeError if the state of a rule grows."""
+    """Raise TypeError if the state of a rule grows with the number of norms."""
     if [] in rule.init().values() and not isinstance(rule, AdaGC):
         remedy = "Set window, such as window=1000" if isinstance(rule, Percentile) else "Return no empty list from init"
         raise TypeError(
@@ -212,10 +212,10 @@ def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
 def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
     """Return the backend of a packed state.
 
-    kinds: As for `check_rule`.
+    kinds: The allowed classes of rules. `Rule` stands for every rule of the total norm.
 
     Raises:
-        TypeError: The rule is of none of the kinds, or the value is no packed state.
+        TypeError: The rule is of none of the kinds, or `packed` is not a packed state.
         ValueError: The state has the wrong length for the rule.
     """
     check_rule(rule, *kinds)
@@ -228,7 +228,9 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
         raise TypeError(f"the state has {len(shape)} axes and the dtype {dtype}. {remedy}")
     if not fits(rule, shape[0] if shape else None):
         expected = len(flat(rule, first(rule)))
-        raise ValueError(f"the state has {shape and shape[0]} numbers, but that of {rule} has {expected}. {remedy}")
+        raise ValueError(
+            f"the state has {shape and shape[0]} numbers, but the state of {rule} has {expected}. {remedy}"
+        )
     return backend
 
 
@@ -248,7 +250,7 @@ def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
 
     values: A NumPy array, or lists of numbers.
 
-    ValueError: the values are no state of this rule with its settings.
+    ValueError: the values are not a state of this rule with its settings.
     """
     array = np.asarray(values)
     flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
@@ -259,7 +261,7 @@ def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
         start = end
     if start != len(flat):
         raise ValueError(
-            f"the state has {len(flat)} numbers, but that of {rule} has {start}. Pass the rule that made it."
+            f"the state has {len(flat)} numbers, but the state of {rule} has {start}. Pass the rule of the state."
         )
     return loaded(rule, data)
 

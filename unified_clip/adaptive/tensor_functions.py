@@ -24,14 +24,17 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
     """Return gradients with the norm of each unit limited to `clip_factor` times the norm of the parameter's unit.
 
     Args:
-        t_list: As for `unified_clip.clip_by_global_norm`.
+        t_list: The gradients: one tensor, or any container of tensors and None.
         parameters: The parameters, in a container like `t_list`. No derivative with respect to them is recorded.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
-        clip_norm: The largest threshold.
+        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Raises:
-        TypeError: A parameter is missing, a gradient is sparse, or adaptive is not AGC.
-        ValueError: A parameter has another shape than its gradient.
+        TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
+            clip_norm is not a number. adaptive is not AGC.
+        ValueError: parameters has another number of entries than t_list, or lacks a name. A parameter has another shape
+            than its gradient. clip_norm is negative or NaN. A gradient is distributed, or has too many axes for optax's
+            units.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
@@ -50,12 +53,15 @@ def clip_unit_norm_(parameters: Any, adaptive: AGC = AGC(), max_norm: Any = math
     """Clip the gradients of parameters in place, as `clip_by_unit_norm` does. For PyTorch and Paddle.
 
     Args:
-        parameters: As for `unified_clip.clip_grad_norm_`.
+        parameters: The parameters, whose `.grad` is clipped: one parameter, an iterable of parameters, or a dict.
         adaptive: The settings, such as `AGC(clip_factor=0.02)`.
-        max_norm: The largest threshold.
+        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Raises:
-        TypeError: The framework keeps no gradients on parameters, a gradient is sparse, or adaptive is not AGC.
+        TypeError: The framework keeps no gradients on parameters. A gradient is sparse. max_norm is not a number.
+            adaptive is not AGC.
+        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. A gradient is distributed, or
+            has too many axes for optax's units.
 
     Example:
         >>> import numpy as np
@@ -73,17 +79,19 @@ def clip_by_tensor_norm(
     """Return gradients, each clipped by a threshold that a rule computes from the earlier norms of that gradient.
 
     Args:
-        t_list: As for `unified_clip.clip_by_global_norm`, with the same number of entries in each step.
+        t_list: The gradients: one tensor, or any container of tensors and None, with the same number of entries in each
+            step.
         adaptive: The rule, such as `AdaGC()`.
         state: The state, from `initial_state(adaptive, t_list)` or the last call.
-        clip_norm: The largest threshold.
+        clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Returns:
         (the clipped gradients, the total norm before clipping, the new state).
 
     Raises:
-        TypeError: adaptive is not AdaGC, or state is no state.
-        ValueError: The state has the norms of another number of tensors.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
+            adaptive is not AdaGC, or state is not a state.
+        ValueError: clip_norm is negative or NaN. The state has the norms of another number of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
 
@@ -106,16 +114,21 @@ def clip_tensor_norm_(
     """Clip gradients in place, as `clip_by_tensor_norm` does.
 
     Args:
-        parameters: As for `unified_clip.clip_grad_norm_`, with the same number of entries in each step.
-        adaptive, state: As for `clip_by_tensor_norm`.
-        max_norm: The largest threshold.
+        parameters: On PyTorch and Paddle, the parameters, whose `.grad` is clipped. On other frameworks, the gradients:
+            on TensorFlow and JAX a list or a dict, in which the clipped tensors replace the gradients. Each step needs
+            the same number of entries.
+        adaptive: The rule, such as `AdaGC()`.
+        state: The state, from `initial_state(adaptive, parameters)` or the last call.
+        max_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
     Returns:
         (the total norm before clipping, the new state).
 
     Raises:
-        TypeError: adaptive is not AdaGC, or state is no state.
-        ValueError: The state has the norms of another number of tensors.
+        TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
+            adaptive is not AdaGC, or state is not a state.
+        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. The state has the norms of
+            another number of tensors.
 
     Example:
         >>> import numpy as np

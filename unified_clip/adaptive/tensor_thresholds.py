@@ -21,7 +21,7 @@ from .protocol import AdaGC
 
 
 def sized(state: states.State, count: int) -> states.State:
-    """Return a state with a number for each of `count` tensors. ValueError: it is that of another number of tensors."""
+    """Return a state with a number for each of `count` tensors. ValueError: the state has another number of tensors."""
     known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
     if isinstance(state, dict) and not known:
         return {**state, "norms": np.zeros(count)}
@@ -83,7 +83,9 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a path with one norm for each gradient, on the host. None if each gradient needs a `Norm` of its own."""
+    """Return a path with one norm for each gradient, on the host. Return None if each gradient needs a
+    separate `Norm`.
+    """
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None
     path = gradients.per_tensor_path(group)

@@ -13,8 +13,8 @@ from .._core.types import Leaf, Scalar, Tensor
 from .protocol import AGC
 
 REMEDY = (
-    "Pass them to clip(grads, parameters=parameters) or to adaptive.clip_by_unit_norm(grads, parameters), in a list or "
-    "dict like that of the gradients. Or pass (parameter, gradient) tuples to pairs()"
+    "Pass the parameters, in a list or dict like that of the gradients, to clip(grads, parameters=parameters) or "
+    "adaptive.clip_by_unit_norm(grads, parameters). Or pass (parameter, gradient) tuples to clip.pairs()"
 )
 
 
@@ -82,7 +82,7 @@ def _axes(agc: AGC, gradients: GradientList, index: int) -> list[int] | None:
 
 
 def _parameter(gradients: GradientList, index: int) -> Tensor:
-    """Return the parameter of a gradient. TypeError or ValueError: it is missing, or does not fit."""
+    """Return the parameter of a gradient. TypeError or ValueError: the parameter is missing, or has another shape."""
     leaf, backend = gradients.leaves[index], gradients.backend
     if not has_parameter(gradients, leaf):
         raise TypeError(f"the adaptive rule agc needs the parameters, but {leaf.place} has none. {REMEDY}")

@@ -1,4 +1,6 @@
-"""The backend of JAX. Arrays cannot be written: in-place names update the list or dict. Every pytree is a container."""
+"""The backend of JAX. Arrays cannot be written: in-place functions update the caller's list or dict. Every pytree is a
+container.
+"""
 
 from __future__ import annotations
 

@@ -55,7 +55,8 @@ def _is_supported(tensor: Tensor) -> bool:
 
 
 def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Scalar]:
-    """Define the primitive, and return the function that applies it. Call that function in the scope with float64.
+    """Define the primitive, and return the function that applies it. Call the returned function under
+    `jax.enable_x64(True)`.
 
     by_operations: Computes the same norm by JAX's operations, for other platforms, derivatives and `jax.export`.
     """
@@ -92,8 +93,8 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """Return (norms of a batch, their batch axis), as `vmap` needs it. The batch axis of every array is moved to
-        the front.
+        """Return (norms of a batch, their batch axis), for `jax.vmap`. The batch axis of each array is moved to the
+        front.
         """
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
@@ -150,8 +151,8 @@ def register() -> bool:
     if error:
         warnings.warn(
             f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). Norms in compiled programs "
-            "are computed by JAX's operations, whose last bit may differ. Set UNIFIED_CLIP_GRAPH=framework to use them "
-            "without this warning.",
+            "are computed by JAX's operations, whose last bit may differ. Set UNIFIED_CLIP_GRAPH=framework to use "
+            "JAX's operations without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

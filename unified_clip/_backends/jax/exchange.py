@@ -78,7 +78,9 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a result on the devices of the committed tensors. If no tensor is committed, the result is not either."""
+    """Return a result on the devices of the committed tensors. If no tensor is committed, return the result
+    unchanged.
+    """
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result

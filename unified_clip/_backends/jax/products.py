@@ -13,11 +13,13 @@ from . import custom_call, exchange
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the product of each array with its coefficient, or with the only one. XLA makes the results.
+    """Return the product of each array with its coefficient, as an array that XLA makes.
 
     Return None if an array has more than 64 KiB or is committed to a device. Also return None for the first list of
     these shapes and dtypes: XLA takes seconds to compile the function for a thousand arrays, and many programs clip
     only one such list.
+
+    coefs: A coefficient for each array, or one for all arrays.
     """
     if any(getattr(tensor, "committed", True) for tensor in tensors) or not _on_cpu():
         return None

@@ -18,7 +18,7 @@ __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "clip_grad_no
 
 NeedClip = Callable[[str], bool]
 
-_STATIC = "With optax.inject_hyperparams, which would change it, name it in static_args='{}'"
+_STATIC = "With optax.inject_hyperparams, also pass static_args='{}'"
 
 
 def __dir__() -> list[str]:
@@ -36,7 +36,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
         max_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. It cannot be traced: with
-            `optax.inject_hyperparams`, name it in `static_args`.
+            `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
             devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
@@ -44,7 +44,7 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: max_norm or norm_type is not a number. An update has an integer or boolean dtype.
-        ValueError: max_norm is negative or NaN, unless it is traced. norm_type is not above 0.
+        ValueError: max_norm is negative or NaN, unless it is traced, or has several elements. norm_type is not above 0.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -80,7 +80,7 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced.
+        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -106,7 +106,8 @@ def gradient_clip_by_global_norm(
             nothing.
         need_clip: A function of an update's path, such as "encoder.0.bias": its keys, indices and names of fields,
             joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither counted nor
-            scaled. With `optax.inject_hyperparams`, name it in `static_args`. `optax.masked` does the same by a mask.
+            scaled. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. `optax.masked` excludes
+            updates by a mask.
         process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
             devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
@@ -114,7 +115,7 @@ def gradient_clip_by_global_norm(
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number, or need_clip not a function. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced.
+        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -149,7 +150,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced.
+        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -178,7 +179,8 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     Args:
         clip_value_min: The lower bound: a number or an array of one element, which may be traced. It is rounded to each
             update's dtype.
-        clip_value_max: The upper bound, in the same form.
+        clip_value_max: The upper bound: a number or an array of one element, which may be traced. It is rounded to each
+            update's dtype.
 
     Raises:
         ModuleNotFoundError: optax is not installed.
@@ -227,7 +229,7 @@ def _transformation(
 ) -> Any:
     """Return a `GradientTransformation` that applies `clip` to the updates.
 
-    need_clip: Returns whether to clip the update at a path. None: clip all.
+    need_clip: A function that returns whether to clip the update at a path. None: clip all.
     ModuleNotFoundError: optax is not installed.
     """
     try:

@@ -1,4 +1,4 @@
-"""The backend of Paddle. In-place names take parameters. A clipped gradient keeps its memory unless it is sparse.
+"""The backend of Paddle. In-place functions take parameters. A clipped gradient keeps its memory unless it is sparse.
 
 Three properties of Paddle shape the code. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses
 the sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives:
@@ -112,7 +112,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def main_gradient_of(self, parameter: Any) -> Any | None:
         return None if getattr(parameter, "stop_gradient", True) else getattr(parameter, "main_grad", None)
 
-    main_gradient_remedy = "Paddle's optimizers apply main_grad: pass the clip to the optimizer, grad_clip=..."
+    main_gradient_remedy = "Paddle's optimizers apply main_grad, so pass the clip to the optimizer as grad_clip="
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
         if gradient is None:
@@ -136,7 +136,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         if isinstance(gradient, paddle.pir.Value):
             raise TypeError(
                 "ErrorClipByValue is for register_hook of an eager tensor, and this is a value of a static program. "
-                "Call clip_by_value with the gradient there"
+                "In the program, call clip_by_value with the gradient"
             )
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -213,15 +213,17 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return collector and collected.path_over(self, collector.of_tensors(tensors, records(differentiable), in_place))
 
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect gradients as `Parameters` describes.
+        """Collect the gradients of parameters in one pass, and return the path over them. Return None if a gradient is
+        not plain.
 
-        None also if a parameter is distributed, even without a gradient: the collector does not check this.
+        Return None also if a parameter is distributed, even without a gradient: the collector does not check this.
         """
         return None if sharded.any_dist(parameters) else collected.collect_parameters(self, _collector(), parameters)
 
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
-        """Collect gradients as `Parameters` describes. None also if a parameter is distributed, which the collector
-        does not check.
+        """Collect the gradients of (parameter, gradient) tuples in one pass. Return None if a gradient is not plain.
+
+        Return None also if a parameter is distributed, which the collector does not check.
         """
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None

@@ -52,7 +52,7 @@ def set_gradient_clip(
     program.
     """
     if in_to_static_mode():
-        raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside")
+        raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
     static = program is not None or in_static_mode()
     if static:
         program = _checked(paddle.static.default_main_program() if program is None else program)
@@ -62,7 +62,9 @@ def set_gradient_clip(
         _set(clip, [None] if parameters is None else _names(parameters, program), program)
         return
     if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
-        raise ValueError("param_list has parameters of a static program. Pass program=that program as well")
+        raise ValueError(
+            "param_list has parameters of a static program. Also pass this program as the argument program"
+        )
     settings.set_gradient_clip(backend, clip, parameters)
 
 
@@ -74,8 +76,8 @@ def append_gradient_clip_ops(backend: Backend, params_grads: Iterable[Any]) -> p
 def _clip_of(parameter: Any) -> classes.GradientClip | None:
     if in_to_static_mode():  # a graph would keep the clip of its first call
         raise TypeError(
-            "the clip of a parameter is unknown in a graph of to_static. Call a clip itself there, or "
-            "append_gradient_clip_ops outside"
+            "the clip of a parameter is unknown in a graph of to_static. In the graph, call an instance such as "
+            "GradientClipByNorm(...). Or call append_gradient_clip_ops outside the graph"
         )
     return _clip_in_program(parameter) if _is_static(parameter) else settings.SETTINGS.clip_of(parameter)
 
@@ -109,7 +111,7 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
     if clip is not None and program is not building:
         raise ValueError(
             f"parameter {name!r} does not belong to the program that is built now. Clip its gradient under "
-            "paddle.static.program_guard(its program)"
+            "paddle.static.program_guard(program), with the program of the parameter"
         )
     return clip
 
@@ -149,7 +151,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
                 "program, or their names"
             )
         if not parameter.is_parameter:
-            raise ValueError(f"position {position} of param_list is a value that is no parameter. Pass parameters")
+            raise ValueError(f"position {position} of param_list is a value that is not a parameter. Pass parameters")
         if parameter.block.program is not program:
             raise ValueError(
                 f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program. Pass "

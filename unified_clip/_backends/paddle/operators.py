@@ -86,8 +86,8 @@ class Operators:
 
 
 def _by_paddle(dense: Dense) -> bool:
-    """Return whether Paddle multiplies: short tensors, those that always keep their values, and dtypes that `flatten_`
-    does not support on a CPU.
+    """Return whether Paddle's own operation computes the product: for short tensors, persistable tensors, and dtypes
+    that `flatten_` does not support on a CPU. Short or persistable bfloat16 tensors are an exception.
     """
     value = dense.tensor
     if dense.dtype not in IN_PLACE:

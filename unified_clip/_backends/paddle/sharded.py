@@ -72,7 +72,7 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
     if hcg is not None:
         raise ValueError(
             f"fleet shards the model over the ranks {hcg.get_check_parallel_group().ranks}, and gradients without "
-            "their parameters do not show how. Use an in-place name, or pass (parameter, gradient) tuples to "
+            "their parameters do not show how. Call clip_grad_norm_, or pass (parameter, gradient) tuples to "
             "GradientClipByGlobalNorm. Or pass process_group and ownership. For the norm of the tensors of this "
             "process, pass process_group=None"
         )
@@ -106,7 +106,9 @@ class PaddleGroup(ProcessGroup):
 class PaddleShards(DistributedGradients):
     """The `Shards` of one call on Paddle: distributed tensors, and the plain tensors of `fleet`."""
 
-    terminology = Terminology("process mesh", "Reshard it first", "paddle.distributed.get_group(0)")
+    terminology = Terminology(
+        "process mesh", "Call paddle.distributed.reshard first", "paddle.distributed.get_group(0)"
+    )
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
@@ -204,7 +206,7 @@ class PaddleShards(DistributedGradients):
         if any(placement.reduce_type() != paddle.distributed.ReduceType.kRedSum for placement in partial):
             raise ValueError(
                 f"the gradient at {self._leaves[index].place} has the placements {gradient.placements}, but Partial "
-                "placements are only supported with the reduce type kRedSum. Reshard it first"
+                "placements are only supported with the reduce type kRedSum. Call paddle.distributed.reshard first"
             )
         ranks = self._ranks_along(gradient, lambda placement: placement.is_partial())
         if len(ranks) < 2 or 0 in self.values[index].shape:  # on all these ranks; reshard fails for no elements
@@ -328,7 +330,7 @@ class PaddleShards(DistributedGradients):
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether this rank is the first of a process group that has its elements of a plain parameter."""
+        """Return whether this rank is the first one in a process group with its elements of a plain parameter."""
         is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 

@@ -188,7 +188,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all values are eager tensors on the CPU, and the code runs eagerly. In a graph, they are
+    """Return whether all values are eager tensors on the CPU, and the code runs eagerly. In a graph, eager tensors are
     constants.
     """
     return tf.executing_eagerly() and all(

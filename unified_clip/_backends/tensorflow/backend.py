@@ -1,4 +1,5 @@
-"""The backend of TensorFlow. Tensors cannot be written: in-place names update the container, and assign to Variables.
+"""The backend of TensorFlow. Tensors cannot be written: in-place functions update the caller's list or dict, and assign
+to Variables.
 
 TensorFlow's compilers treat NaN differently: XLA's maximum drops it, and Grappler turns `not (x <= c)` into `x > c`. So
 the arithmetic masks NaN explicitly, and negates no comparison.
@@ -47,7 +48,8 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of eager and symbolic tensors and of every Variable, also of Keras'. IndexedSlices have another one.
+"""The base class of eager and symbolic tensors and of every Variable, also of Keras'. IndexedSlices have another base
+class.
 """
 
 
@@ -105,8 +107,9 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
             variable.assign(value)
 
     def alias_owners(self, tensors: Sequence[Any], describe: Callable[[int], str]) -> list[int]:
-        """Return the owner of each gradient. Only Variables can be aliases: in f(a + b), a and b have the same gradient
-        tensor.
+        """Return, for each gradient, the index of the first gradient that is the same Variable.
+
+        Other tensors are never aliases: in f(a + b), a and b have the same gradient tensor.
         """
         first: dict[int, int] = {}
         return [
@@ -343,8 +346,8 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return (the different rows in the order of their first index, the position of each index's row among them).
 
-    XLA takes the number of rows of `tf.unique` for unknown, even where TensorFlow knows it because the indices are
-    constant. So constants are compared here.
+    In XLA, the number of rows of `tf.unique` is unknown, even if the indices are constants. So constants are compared
+    here.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:

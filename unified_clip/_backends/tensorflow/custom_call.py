@@ -78,7 +78,9 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels. If not, warn once: TensorFlow does not promise it."""
+    """Return whether a compiled program calls the kernels. If not, warn once: TensorFlow does not guarantee
+    such calls.
+    """
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)
@@ -96,7 +98,7 @@ def _is_called() -> bool:
         warnings.warn(
             f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). Norms "
             "in functions with jit_compile=True are computed by TensorFlow's operations, whose last bit may differ. "
-            "Set UNIFIED_CLIP_GRAPH=framework to use them without this warning.",
+            "Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,4 +1,6 @@
-"""The backend of PyTorch. In-place names take parameters. A clipped gradient stays the same object if it is dense."""
+"""The backend of PyTorch. In-place functions take parameters. A clipped gradient stays the same object if it
+is dense.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if gradient.is_nested:
             return "a nested tensor. Pass its components instead: gradient.unbind()"
         if isinstance(gradient, FakeTensor) and not conditions.can_compute(gradient):
-            return "a FakeTensor outside its FakeTensorMode. Call unified_clip inside it: `with gradient.fake_mode:`"
+            return "a FakeTensor outside its FakeTensorMode. Call unified_clip in it: `with gradient.fake_mode:`"
         return None
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -259,7 +261,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
                 return list(range(len(tensors)))
         for index, part in inner:
             if part._is_zerotensor():
-                raise ValueError(f"{describe(index)} has no memory, so it cannot be clipped in place. Pass its clone()")
+                raise ValueError(
+                    f"{describe(index)} has no memory, so it cannot be clipped in place. Replace it by its clone()"
+                )
         forced = host.forced_path("pairs") == "pairs"
         buffers: dict[int, int] = {}
         views = [
@@ -274,7 +278,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             owners.setdefault(index, set()).add(inner[owner][0])
         for index, indices in owners.items():
             if len(indices) > 1:
-                raise ValueError(f"{describe(index)} overlaps in memory with other gradients. Pass copies")
+                raise ValueError(
+                    f"{describe(index)} overlaps in memory with other gradients. Replace each by its clone()"
+                )
         return [owners[index].pop() for index in range(len(tensors))]
 
 
@@ -309,8 +315,8 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients; None while PyTorch traces, which raw reads of memory would
-    escape.
+    """Return the kernels' collector of plain gradients. Return None while PyTorch traces, because traces miss raw reads
+    of memory.
     """
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 

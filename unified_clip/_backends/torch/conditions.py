@@ -129,9 +129,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode. Raw reads of memory would escape
-    that.
-    """
+    """Return whether PyTorch traces, transforms or differentiates in forward mode. These miss raw reads of memory."""
     return is_traced() or forward_ad._current_level >= 0
 
 
@@ -210,7 +208,8 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
     """Return whether these tensors need operations on single tensors, because operations on lists do not support them.
 
-    Derivatives are recorded, PyTorch transforms, or a tensor was made in inference mode.
+    The reason may be that derivatives are recorded, that a transformation runs, or that a tensor was made in inference
+    mode.
     """
     if torch.compiler.is_compiling():
         return differentiable

@@ -1,4 +1,4 @@
-"""PyTorch's operations on lists of tensors: with more tensors, there are no more operations, and hardly more kernels.
+"""PyTorch's operations on lists of tensors: the number of operations does not depend on the number of tensors.
 
 They have no derivative here, and no rule for `vmap`. All tensors are dense, real and not empty. A scalar is one number
 for all tensors, or a vector with a number for each tensor.

@@ -316,7 +316,9 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels take a coefficient: one for all tensors, or one for each, but none per slice."""
+        """Return whether the kernels support a coefficient: one for all tensors, or one for each, but none
+        per slice.
+        """
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:

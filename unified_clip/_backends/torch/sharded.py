@@ -78,7 +78,7 @@ def undeclared_flat() -> RuntimeError:
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
     """Raise ValueError for a DTensor that only some ranks have: PyTorch's operations would return a norm over these
-    only.
+    ranks only.
     """
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
@@ -95,7 +95,7 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 class TorchShards(DistributedGradients):
     """The `Shards` of one call on PyTorch: DTensors, and plain tensors beside them."""
 
-    terminology = Terminology("device mesh", "Redistribute it first", "torch.distributed.group.WORLD")
+    terminology = Terminology("device mesh", "Call gradient.redistribute first", "torch.distributed.group.WORLD")
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
@@ -227,11 +227,11 @@ class TorchShards(DistributedGradients):
             if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
-                    "supported. Redistribute it first"
+                    "supported. Call gradient.redistribute first"
                 )
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients whose terms are all on ranks of the process group."""
+        """Return the `Partial` gradients whose partial sums are all on ranks of the process group."""
         waiting = {}
         for index in sorted(self._partial.intersection(indices)):
             gradient = self._gradients[index]
@@ -252,8 +252,8 @@ class TorchShards(DistributedGradients):
         return [self._sums[index] for index in self._deferred]
 
     def terms_on_device(self, measure: Measure) -> Terms | None:
-        """Return the terms if each rank of the process group has one of each gradient, and all have at most 32 bits.
-        Else return None.
+        """Return the `Partial` gradients if each rank of the process group has a partial sum of each, with at most 32
+        bits. Otherwise, return None.
         """
         bucket, *others = self._buckets
         values = [self.values[index] for index in bucket.members]

@@ -1,4 +1,6 @@
-"""Sum the terms of `Partial` gradients. Those over the same ranks share an all-reduce."""
+"""Sum `Partial` gradients over ranks. A term is the partial sum of one rank. Gradients over the same ranks share an
+all-reduce.
+"""
 
 from __future__ import annotations
 

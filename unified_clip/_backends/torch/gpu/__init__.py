@@ -68,7 +68,8 @@ def new_tensors(
 ) -> list[Tensor]:
     """Run kernels that read `tensors` and write new tensors of the same shapes. Return the new ones.
 
-    launches: Returns the functions that launch the kernels, given the table of both. per_tensor: as in `table_of`.
+    launches: Returns the functions that launch the kernels, given the table of `tensors` and the new tensors.
+    per_tensor: as in `table_of`.
     """
     from . import several
 

@@ -33,7 +33,7 @@ class Counted(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What one rank brings to a norm over all ranks."""
+    """The contribution of one rank to a norm over all ranks."""
 
     numbers: Sequence[int]
     """The integers to be added up over the ranks. The first WORDS are zeros, in place of the sum."""
@@ -41,8 +41,8 @@ class Request(NamedTuple):
     own: Counted
 
     sum_terms: Callable[[], tuple[Counted, Counted]] | None
-    """Sums the terms of `Partial` gradients. Returns (all of them, those that this rank counts). None: no rank has
-    terms.
+    """Sums `Partial` gradients over ranks. Returns (all of these gradients, those that this rank counts). None: no rank
+    has `Partial` gradients.
     """
 
     p: float
@@ -58,9 +58,9 @@ def norm_over_ranks(
     """Return (norm over all ranks, the added words), on the device. `all_reduce`: reduces a tensor over the ranks by
     SUM or MAX.
 
-    Terms of `Partial` gradients are summed after the first all-reduce. Then each rank has their sums, and adds their
-    powers to the words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and
-    zeros otherwise. If p is inf, it takes the maximum of magnitudes.
+    `Partial` gradients are summed after the first all-reduce. Then each rank adds the powers of these sums to the
+    words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros otherwise.
+    If p is inf, it takes the maximum of magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}

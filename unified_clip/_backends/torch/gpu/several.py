@@ -29,8 +29,8 @@ class Tables:
         return torch.stack([norms[index] for index in range(len(norms))])
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They multiply all tensors by `coef`; with `per_tensor`, each by its
-        own.
+        """Return functions that launch kernels. They multiply all tensors by `coef`, or with `per_tensor` each tensor
+        by its number in `coef`.
         """
         launches = []
         coefs = coef.unbind() if per_tensor else ()

@@ -152,8 +152,8 @@ class Table:
                 )  # fmt: skip
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They multiply all tensors by `coef`; with `per_tensor`, each by its
-        own.
+        """Return functions that launch kernels. They multiply all tensors by `coef`, or with `per_tensor` each tensor
+        by its number in `coef`.
         """
         change = functools.partial(self._change, coef, per_tensor=per_tensor, clamps=False)
         return [functools.partial(change, part, (0, 0)) for part in self._parts]
