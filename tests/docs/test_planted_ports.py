@@ -82,6 +82,10 @@ SHUFFLED = script("regression_keras", ("shuffle=False, ", ""))
 SUMMED = script("regression_torch", ("targets[batch])", 'targets[batch], reduction="sum")'))
 DEFAULT_DECAY = script("regression_optax", (", weight_decay=0.01", ""))
 ACCUMULATED = "loss = model(part[:, :-1], part[:, 1:]) / PARTS"
+UNCLIPPED = ("grad_clip: float = 0.5", "grad_clip: float = 500.0")
+KERAS_NADAM = (UNCLIPPED, ("SGD(0.5)", "Nadam(0.01, epsilon=1e-8)"), ("0.5 * DECAY", "0.01 * DECAY"))
+TORCH_NADAM = (UNCLIPPED, ("torch.optim.SGD(model.parameters(), 0.5)", "torch.optim.NAdam(model.parameters(), 0.01)"))
+"""Without a clip, the norm of the rows has no effect, and only the optimizers differ."""
 
 
 def ppo(old: str, new: str) -> Pair:
@@ -158,6 +162,11 @@ WRONG: dict[str, tuple[Pair, str, int]] = {
         1,
     ),
     "rows of an embedding": ((CHAR_RNN, script("charrnn_torch")), "rows", 2),
+    "optimizer that squares the rows of an embedding": (
+        (script(CHAR_RNN.name, *KERAS_NADAM), script("charrnn_torch", *TORCH_NADAM)),
+        "squared rows",
+        1,
+    ),
     "schedule is a step ahead": (
         char_rnn("optimizer.step()\n        scheduler.step()", "scheduler.step()\n        optimizer.step()"),
         "shifted step",

@@ -110,7 +110,9 @@ def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | Non
         return None
     sides: list[Counter[object]] = [Counter(_named(call, names)), Counter(_named(other, {}))]
     if not all(sides):
-        sides = [Counter(sorted_shape(each.shape) for each in line.parameters.values()) for line in (call, other)]
+        start = 1 if call.sparse or other.sparse else 0  # a call may get only the stored rows of a sparse gradient
+        shapes = [[each.shape for each in line.parameters.values()] for line in (call, other)]
+        sides = [Counter(sorted_shape(shape[start:] or shape) for shape in side) for side in shapes]
     return (sides[0] & sides[1]).total() / max(len(call.parameters), len(other.parameters))
 
 

@@ -1,4 +1,7 @@
-"""Compare a parameter that one run stores as a whole with its parts in the other run, such as query, key and value."""
+"""Compare a parameter that one run stores as a whole with its parts in the other run, such as query, key and value.
+
+Also compare a sparse gradient with its stored rows, which the other run passes to its clip as a dense tensor.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..causes.scaling import combined_norm
-from .rounding import single
+from .rounding import is_near, single
 from .runs import Parameter, RecordedCall
 
 
@@ -90,3 +93,80 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
         weight=rounded(combined_norm(weights, call.order)) if len(weights) == len(parts) else None,
         parts=tuple(parts),
     )
+
+
+# -- stored rows of sparse gradients
+
+
+def by_stored_rows(
+    a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
+) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
+    """Compare the norms of stored rows if only one of two calls gets a sparse gradient, and the other its stored rows.
+
+    A function of TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass these rows to its
+    clip, as in clip_by_norm(gradient._values(), c). Return both calls, the first one with norms of stored rows in place
+    of exact norms, and the names of all paired parameters.
+    """
+    names = _with_rows(a, b, names)
+    return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
+
+
+def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
+    """Pair a sparse gradient with stored rows of the other call if it is the only unpaired one with its columns."""
+    if not (a.sparse or b.sparse):
+        return names
+    rest = [name for name in a.parameters if name not in names]
+    others = [name for name in b.parameters if name not in {*names.values()}]
+    pairs = [(name, other) for name in rest for other in others if _have_same_columns(a, name, b, other)]
+    counts = [[pair[side] for pair in pairs] for side in (0, 1)]
+    return {**names, **{n: o for n, o in pairs if counts[0].count(n) == counts[1].count(o) == 1}}
+
+
+def _have_same_columns(a: RecordedCall, name: str, b: RecordedCall, other: str) -> bool:
+    shapes = a.parameters[name].shape, b.parameters[other].shape
+    return len(shapes[0]) == len(shapes[1]) > 1 and shapes[0][1:] == shapes[1][1:]
+
+
+def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
+    """Return `call` with norms of stored rows in place of exact norms, where `other` clips the stored rows.
+
+    names: The name of each paired parameter in `other`, by its name in `call`.
+    """
+    if call.stored_norm is None or other.stored_norm is not None or other.sparse or call.passed_norm is not None:
+        return call
+    if isinstance(call.stored_norm, float):
+        return _with_total(call, other, names)
+    norms, parameters = [*call.norms()], {**call.parameters}
+    if len(call.stored_norm) != len(norms) or (parameters and len(parameters) != len(norms)):
+        return call
+    if not parameters:
+        is_stored = len(other.norms()) == len(norms) and all(map(is_near, call.stored_norm, other.norms()))
+        return call.model_copy(update={"norm": [*call.stored_norm]}) if is_stored else call
+    for index, (name, stored) in enumerate(zip(call.parameters, call.stored_norm, strict=True)):
+        if name in names and _gets_rows(call, name, other.parameters[names[name]], stored):
+            norms[index] = stored
+            parameters[name] = parameters[name].model_copy(update={"norm": stored})
+    return call.model_copy(update={"norm": norms, "parameters": parameters})
+
+
+def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -> bool:
+    """Return whether `other` has stored rows of this gradient, by the number of rows or, if that is equal, by norm."""
+    own = call.parameters[name]
+    return own.shape != other.shape or (is_near(other.norm, stored) and not is_near(other.norm, own.norm))
+
+
+def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
+    """As `_of_rows`, for a call by the total norm. Only the total norm of the stored rows was recorded.
+
+    If it agrees with that of `other`, and one gradient has other norms, these are norms of the same stored rows, since
+    all other gradients are compared.
+    """
+    total = float(str(call.stored_norm))
+    if not other.norms() or not is_near(total, other.norms()[0]):
+        return call
+    changed = [name for name in names if not is_near(call.parameters[name].norm, other.parameters[names[name]].norm)]
+    parameters = {**call.parameters}
+    if len(changed) == 1:
+        norm = other.parameters[names[changed[0]]].norm
+        parameters[changed[0]] = parameters[changed[0]].model_copy(update={"norm": norm})
+    return call.model_copy(update={"norm": total, "parameters": parameters})

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..tensors.arithmetic import Float64s
 from .clip_event import any_clipped
-from .packing import packed
+from .packing import by_stored_rows, packed
 from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
@@ -59,7 +59,12 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)
     return [
-        CallPair(*packed(*both, matched), rates.get(both[0].step, rate or 0.0), gain, _by_shape(matched, names))
+        CallPair(
+            *packed(*by_stored_rows(*both, matched)),
+            rates.get(both[0].step, rate or 0.0),
+            gain,
+            _by_shape(matched, names),
+        )
         for both in of_one_step
         for matched in [_match_unambiguous(*both, names)]
     ]
@@ -325,7 +330,7 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
         "gradients": None,
         "after": None,
     }
-    for key in ("nan", "inf", "seconds", "count"):
+    for key in ("nan", "inf", "seconds", "count", "sparse"):
         values = [getattr(line, key) for line in lines]
         changes[key] = None if None in values else sum(values)
     if lines[0].rule != "value":

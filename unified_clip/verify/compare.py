@@ -260,6 +260,8 @@ def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparis
     if any(True for pair in pairs for _ in divergence.unexplained(pair)):
         coefficient = Distance(math.inf, math.inf)
     alike = len(pairs) == len(old) == len(new) and all(map(_clip_alike, pairs))
+    if len(pairs) == len(old) == len(new):
+        old, new = [pair.a for pair in pairs], [pair.b for pair in pairs]  # with the norms that were compared
     losses = (_loss(clips.a, step), _loss(clips.b, step))
     is_rounding = all(map(_differs_by_rounding, pairs))
     return StepComparison(step, old, new, norm, coefficient, tensors, alike, is_rounding, losses)

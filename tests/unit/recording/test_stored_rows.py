@@ -1,0 +1,80 @@
+"""`unified-clip compare` of a sparse gradient with a port that clips its stored rows, `gradient._values()`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip.recording.compare import RecordingComparison, compare
+
+HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
+EXACT, STORED, KERNEL = 5.0, 4.0, 3.0
+"""The norms of the embedding's gradient, of its stored rows, and of another gradient."""
+
+
+def call(norm: Any, parameters: dict[str, tuple[float, list[int]]], **changes: Any) -> dict[str, Any]:
+    each = {name: {"norm": own, "shape": shape} for name, (own, shape) in parameters.items()}
+    used = changes.get("stored_norm", norm)
+    coef = [0.5 / own for own in used] if isinstance(used, list) else 0.5 / used
+    return {
+        "step": 1, "call": "clip", "framework": "torch", "rule": "each" if isinstance(norm, list) else "global",
+        "threshold": 0.5, "norm_type": 2.0, "eps": 0.0, "dtype": "float32", "norm": norm, "coef": coef, "clipped": True,
+        "nan": 0, "inf": 0, "parameters": each, "count": len(each) or None, **changes,
+    }  # fmt: skip
+
+
+def compared(folder: Path, *runs: list[dict[str, Any]]) -> RecordingComparison:
+    paths = [folder / "a.jsonl", folder / "b.jsonl"]
+    for path, lines in zip(paths, runs, strict=True):
+        path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
+    return compare(*paths)
+
+
+def sparse(name: str = "table", **changes: Any) -> dict[str, Any]:
+    return call([EXACT], {name: (EXACT, [20, 4])}, sparse=1, watched=True, stored_norm=[STORED], **changes)
+
+
+def rows(norm: float = STORED, count: int = 30, **changes: Any) -> dict[str, Any]:
+    return call([norm], {"0": (norm, [count, 4])}, **changes)
+
+
+@pytest.mark.parametrize("count", [30, 20])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_clip_of_the_stored_rows_is_the_same(tmp_path: Path, count: int, is_old: bool) -> None:
+    runs = [sparse()], [rows(count=count)]
+    assert compared(tmp_path, *(runs if is_old else runs[::-1])).first is None
+
+
+def test_rows_that_are_not_repeated_are_the_same(tmp_path: Path) -> None:
+    old = call([EXACT], {"table": (EXACT, [20, 4])}, sparse=1, watched=True)
+    assert compared(tmp_path, [old], [rows(EXACT, count=6)]).first is None
+
+
+def test_without_norms_of_parameters_the_norm_decides(tmp_path: Path) -> None:
+    assert compared(tmp_path, [{**sparse(), "parameters": {}}], [{**rows(), "parameters": {}}]).first is None
+
+
+def test_other_rows_and_another_threshold_differ(tmp_path: Path) -> None:
+    found = compared(tmp_path, [sparse()], [rows(STORED * 1.5)])
+    assert found.first is not None
+    assert (found.first.a, found.first.b) == (STORED, 1.5 * STORED)
+    found = compared(tmp_path, [sparse()], [rows(threshold=0.25, coef=[0.0625])])
+    assert [each.kind for each in found.findings] == ["another threshold"]
+
+
+def test_a_port_that_sums_the_rows_is_still_named(tmp_path: Path) -> None:
+    found = compared(tmp_path, [sparse()], [call([EXACT], {"0": (EXACT, [20, 4])})])
+    assert [each.kind for each in found.findings] == ["rows"]
+
+
+@pytest.mark.parametrize(("kernel", "is_same"), [(KERNEL, True), (2.0, False)])
+def test_a_clip_by_the_total_norm_of_stored_rows_is_the_same(tmp_path: Path, kernel: float, is_same: bool) -> None:
+    exact, stored = (math.hypot(norm, KERNEL) for norm in (EXACT, STORED))
+    old = call(exact, {"table": (EXACT, [20, 4]), "kernel": (KERNEL, [4, 2])}, sparse=1, watched=True,
+               stored_norm=stored)  # fmt: skip
+    new = call(stored, {"table": (STORED, [30, 4]), "kernel": (kernel, [4, 2])})
+    assert (compared(tmp_path, [old], [new]).first is None) is is_same
