@@ -49,7 +49,7 @@ class Diagnosis(NamedTuple):
 
 
 class _Call:
-    """A call with the hypotheses about it, and with which it can be compared."""
+    """A call, the hypotheses about it, and tests of hypotheses about other calls of the same function."""
 
     def __init__(self, name: str, call: Observation) -> None:
         self.name, self.call = name, call
@@ -71,7 +71,11 @@ class _Call:
 
     @cached_property
     def is_regular(self) -> bool:
-        """Return whether all numbers are finite, with the expected forms, so that hypotheses predict them."""
+        """Return whether all numbers are finite, and the results have the expected shapes and dtypes.
+
+        Also return False for a clip by value or per slice, and if no gradient should be clipped. Hypotheses predict the
+        numbers of regular calls only.
+        """
         call = self.call
         if find.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
             return False
@@ -85,7 +89,11 @@ class _Call:
         return self.call.explains(Hypothesis(), self.slack)
 
     def can_judge(self, other: _Call) -> bool:
-        """Return whether a cause of another call should show in this call, too: the calls are of the same kind."""
+        """Return whether a cause of another call should show in this call, too.
+
+        This call must be regular. Both must have the same rule, norm_type, eps and dtypes, and both or neither get
+        their norm from the caller.
+        """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
         return self.is_regular and settings[0] == settings[1] and self.dtypes == other.dtypes
@@ -108,7 +116,7 @@ class _Call:
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
-    """Return the causes of the differences of one function, by the name of the case.
+    """Return the cause of each difference of one function, by the name of the case that differs.
 
     calls: All calls of the function, by the name of the case.
     differing: The names of the cases whose results differ.
@@ -148,7 +156,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return the hypothesis that explains the most differences as a cause. Return None if several kinds do."""
+    """Return, as a cause, the hypothesis that explains the most differences. Return None if several kinds do.
+
+    fitting: (number of differences that the hypothesis explains, hypothesis) tuples.
+    """
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
     kinds = {each.kind for each in best}
@@ -156,8 +167,9 @@ def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield the hypotheses that explain the numbers of a call, where the correct call does not: those that explain
-    them most exactly first.
+    """Yield lists of the hypotheses that explain the numbers of a call, the most exact ones first.
+
+    Stop at a relative error within which the correct call explains the numbers, too.
     """
     call = this.call
     for slack in (*call.slacks, this.slack):
@@ -169,7 +181,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return what a hypothesis about one call predicts for another call. Return [] if it predicts nothing there."""
+    """Return what a hypothesis about one call predicts for another call. Return [] if it predicts nothing for it."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT:
@@ -184,10 +196,10 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypotheses that the same gradients are left out of another call's norm.
+    """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
 
-    The same are those with the same names and shapes, or those with the same positions from the end. Return [] if the
-    hypothesis does not name gradients that the norm leaves out, or if the other call lacks one of them.
+    The same gradients are those with the same indices, names and shapes, or those with the same positions from the end.
+    Return [] if the hypothesis leaves out no gradients, or if the other call lacks one of them.
     """
     here, there = source.call, target.call
     left, size = hypothesis.about, len(here.before)

@@ -24,10 +24,10 @@ DIGITS = (1, 2, 3, 6, 17)
 def fitting_families(this: Observation, calls: Sequence[Observation]) -> Iterator[Cause]:
     """Yield each cause whose number explains all calls of a function, the simplest cause first.
 
-    Yield none if a call returned another norm than the correct one.
+    Yield none if a call returned another norm than the correct one, or for a clip per slice.
 
     this: The call whose difference is to be explained. The cause is about this call.
-    calls: All calls that can be compared with it, with itself.
+    calls: `this`, and all calls that can be compared with it.
     """
     if not all(_has_correct_norm(call) for call in calls) or this.by == "per slice":
         return
@@ -67,7 +67,11 @@ def _has_correct_norm(call: Observation) -> bool:
 def _common(
     calls: Sequence[Observation], interval: Callable[[Observation, float, Interval], Interval]
 ) -> Interval | None:
-    """Return the numbers that explain every clipped gradient of all calls, as an interval. None if there are none."""
+    """Return the numbers that explain every clipped gradient of all calls, as an interval. None if there are none.
+
+    interval: A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers that
+        give these coefficients.
+    """
     low, high, is_bounded = -math.inf, math.inf, False
     for call in calls:
         tolerance = IN_FLOAT32 + rounding_noise(call.elements)
@@ -80,7 +84,10 @@ def _common(
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the smallest and the largest coefficient before it is limited to 1."""
+    """Return the smallest and the largest quotient of threshold and norm that explain a clipped gradient.
+
+    The coefficient is this quotient, or 1 for a quotient above 1.
+    """
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if scaling.is_unchanged or high >= 1 else high
 

@@ -144,7 +144,8 @@ def beyond_range(call: Observation) -> Cause | None:
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
     """Return the cause of a wrong norm of 0 or inf. It has another kind if the gradients do not follow from this norm.
 
-    They follow if each gradient is correct, has only NaN, or is as with a coefficient of 1 for 0, and of 0 for inf.
+    A gradient follows from a norm of 0 if it is unchanged, and from a norm of inf if it became 0. Gradients that are
+    correct, or have only NaN, count as following, too.
     """
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
@@ -157,8 +158,8 @@ def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
 def nan(call: Observation) -> Cause | None:
     """Return a cause if results or the norm have an unexpected NaN, or lack an expected NaN. Else return None.
 
-    The kind is "inf" if an infinite total norm explains all results. If an expected NaN is missing, the result may be
-    the one of `not_clipped`. Otherwise, the kind is "NaN".
+    The kind is "inf" if an infinite total norm explains all results. If expected NaN are missing because nothing is
+    clipped, return the cause of `not_clipped`. Otherwise, the kind is "NaN".
     """
     pairs = {number: (np.isnan(a.values()), np.isnan(b.values())) for number, _, a, b in call.sides()}
     extra = {number: nan & ~expected for number, (expected, nan) in pairs.items() if (nan & ~expected).any()}

@@ -127,7 +127,7 @@ def _by_distance() -> list[int]:
 
 
 def _added_up(call: Observation, dtype: str) -> list[float]:
-    """Return norms of which the sums of all tensors are added up in a 16-bit dtype, one after the other."""
+    """Return the norms that result if the sums of squares of the tensors are added up in a 16-bit dtype, in order."""
     norms = []
     for squares_are_rounded in (True, False):
         total = 0.0
@@ -140,7 +140,7 @@ def _added_up(call: Observation, dtype: str) -> list[float]:
 
 
 def _explaining_step(call: Observation, norm: float, dtype: str) -> str:
-    """Return how a norm gives the results of a call, in words, if one way gives every element. Else return ''."""
+    """Return, in words, the order of operations in which a norm gives every element of the results, or ''."""
     threshold = nearest_float(call.threshold, dtype)
     if threshold == math.inf:
         return ""

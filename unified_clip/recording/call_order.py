@@ -21,7 +21,10 @@ MIN_SHARE = 0.5
 """Two calls can be the same clip if they share at least this part of their gradients."""
 
 Likeness = Sequence[Sequence[float | None]]
-"""For each call of the run with fewer calls, its likeness to each call of the other run. None: they are no pair."""
+"""How much two calls are alike: for each call of the run with fewer calls, a number for each call of the other run.
+
+The number is None if the two calls cannot be the same clip.
+"""
 
 
 class MissingCalls(NamedTuple):
@@ -33,7 +36,7 @@ class MissingCalls(NamedTuple):
 
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The other calls of the run that has the missing ones."""
+    """The other calls in this step of the run that makes the missing calls."""
 
     later: frozenset[int]
     """The positions, among the pairs of calls of this step, of the pairs that come after the first missing call."""
@@ -158,7 +161,7 @@ def _is_split(
 
 
 def _partners(likeness: Likeness) -> list[int] | None:
-    """Return the index of the partner of each call, the most alike first, or None if a call has no partner."""
+    """Return the index of the partner of each call, or None if a call has none. Pair the most alike calls first."""
     candidates = sorted(
         (-value, abs(number - index), number, index)
         for number, values in enumerate(likeness)

@@ -87,7 +87,7 @@ def compare(
     Args:
         a: The file of a recording.
         b: The file of the other recording.
-        names: The name of a parameter in the other run, by its name in one run. Both directions are allowed.
+        names: The name of a parameter in the other run, by its name in one run. All keys must be of the same run.
         max_ulp: Numbers that differ by up to this many units in the last place count as the same.
         labels: The name of each run in sentences. None: the name of the run's file.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".

@@ -129,7 +129,7 @@ WRITE = 'Write lines of "name" = "its name in the other run".'
 def read_names(path: Path) -> Names:
     """Return the entries `"name in one run" = "name in the other"` of a TOML file.
 
-    RunError: the file cannot be read, a value is not a string, or two entries have the same value.
+    RunError: the file cannot be read or is not TOML, a value is not a string, or two entries have the same value.
     """
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))

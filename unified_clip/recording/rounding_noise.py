@@ -1,6 +1,6 @@
 """Find gradients that are only rounding noise, and weights that such gradients have moved.
 
-The true value of such a gradient is 0, as for the bias of attention keys, or for a bias before BatchNorm.
+The true value of such a gradient is likely 0, as for the bias of attention keys, or for a bias before BatchNorm.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return the key of a parameter in all calls. Each call of a step has a position "0", so that has a number."""
+        """Return a key for a parameter, which is the same at all steps.
+
+        A position such as "0" occurs in each call of a step, so its key also has the number of the call.
+        """
         return (self._number if name is not None and name.isdecimal() else 0, name)
 
     def is_noise(self, pair: CallPair, stage: str, name: str | None, a: float, b: float) -> bool:
@@ -82,9 +85,9 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
 
 
 def _noise_floor(line: RecordedCall) -> float:
-    """Return the greatest norm of rounding noise.
+    """Return the largest norm that counts as rounding noise: ROUNDING ULP of the total norm.
 
-    Return 0 if the total norm is not finite, or is far above all gradients, as for a norm_type below 1.
+    Return 0 if the total norm is not finite, or if norm_type is below 1: the total norm is then far above all norms.
     """
     total = total_norm(line)
     if not math.isfinite(total) or line.order < 1:

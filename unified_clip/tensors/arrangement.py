@@ -57,7 +57,7 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 
 
 def without_ones(shape: Sequence[int | None]) -> list[int | None]:
-    """Return the lengths of the axes that are longer or shorter than 1."""
+    """Return a shape without the axes of length 1."""
     return [length for length in shape if length != 1]
 
 
@@ -79,8 +79,11 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
-    """Return the products of the factors of these axes, for all their indices.
+    """Return the factors of a block of neighbouring axes, for all their indices, as a flat array.
 
+    A factor is the product of a cosine for each axis, which depends on the index and on the place of the axis.
+
+    shape: The lengths of these axes.
     first: The number of the first of these axes.
     places: For each axis, its place in an order of axes.
     """

@@ -109,7 +109,7 @@ class StepPairing:
     def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
         """Return whether all these gradients differ by at most ROUNDING ULP of their total norm.
 
-        Also return False if a gradient differs by more than a TOLERANCE of its own largest number.
+        Also return False if a gradient differs by more than TOLERANCE times its own largest number.
         """
         total = max((math.hypot(*map(np.linalg.norm, side)) for side in _sides(gradients)), default=0.0)
         for pair in gradients:

@@ -140,8 +140,8 @@ def _function(file: Path, name: str) -> Callable[..., Any]:
 
 
 Resync = Callable[[int, Any], Mapping[str, Any] | None]
-"""A function that copies the weights of the old step, given the step and its output. It returns what `yield` returns in
-the training step."""
+"""A function of the number of a step, and of the output of the new training step. It copies the weights of the old
+training step, and returns what `yield` returns in the new one."""
 
 
 def _yielded(generator: Generator[Any, Any, Any], recording: Recording, resync: Resync | None) -> Iterator[Any]:

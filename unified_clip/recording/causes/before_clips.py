@@ -309,11 +309,10 @@ def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:
 
 
 def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
-    """Return whether the recordings show that gradients are cleared in the same way before a step.
+    """Return whether the recordings show that both runs clear their gradients before a step, or get new ones.
 
-    Return True for the first recorded step, whose gradients are new, and for frameworks that return new gradients at
-    each step. Return False if a run has several clip calls of other parameters at this step: its optimizers may differ
-    in which gradients they clear.
+    The gradients of the first recorded step are new, and some frameworks return new gradients at each step. Return
+    False if a run also clips other parameters, such as those of a second network: it may not clear their gradients.
     """
     both = [each for run in (a, b) for each in run.optimizer_steps if each.step == step]
     begins = min((run.optimizer_steps[0].step for run in (a, b) if run.optimizer_steps), default=step)

@@ -1,4 +1,7 @@
-"""Record Paddle's own clipping: its functions, and its classes in dynamic mode and static programs."""
+"""Record Paddle's own clipping: its functions, and its classes in dynamic mode and static programs.
+
+In dynamic mode, also record backward passes with their losses, and steps of optimizers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record TensorFlow's own clipping functions, eagerly and in graphs."""
+"""Record TensorFlow's own clipping functions, losses, and steps of TensorFlow 1's optimizers, eagerly and in graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record PyTorch's own clipping functions."""
+"""Record PyTorch's own clipping functions, backward passes with their losses, and steps of optimizers."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ VARIABLE = "UNIFIED_CLIP_RECORD"
 MODULES = ("unified_clip", "torch", "tensorflow", "paddle", "jax", "keras", "optax")
 """The recording starts after the import of one of these modules.
 
-Every library in `WATCHED` of `natives/hooks.py` is here. If the import of a library starts the recording, because it
-imports PyTorch, its own hooks are added when its import ends.
+Every library in `WATCHED` of `natives/hooks.py` is here. If one of them imports PyTorch, this import starts the
+recording. The hooks of the library itself are added when its own import ends.
 """
 
 

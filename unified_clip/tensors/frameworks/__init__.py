@@ -15,7 +15,10 @@ class TensorConverter(Protocol):
     """
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework with the elements of `tensor`, in CPU memory."""
+        """Return a tensor of the framework with the elements of `tensor`, in CPU memory.
+
+        TypeError: the framework does not have the dtype, such as MLX for complex128.
+        """
 
     def sparse(self, tensor: Sparse) -> Any:
         """Return a sparse tensor of the framework with the rows of `tensor`. Rows with the same index stay separate.
