@@ -60,7 +60,7 @@ ARGUMENT_FORMATS = {
 """The format whose keys are also arguments in Python, by package."""
 
 REMOVE = (
-    "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, name the right one in "
+    "Remove this clip, or remove the file from check.off. If the trainer's format is wrong, set the right one in "
     "check.formats."
 )
 

@@ -126,8 +126,8 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips in all files, and notes on files without a clip of their own.
 
-    A file that cannot be read is an unknown clip if its text names a clip, else a note. Clips of base files are
-    listed as `_leave_out_bases` describes.
+    A file that cannot be read is an unknown clip if its text names a clip, else a note. `_leave_out_bases` removes
+    the clips that base files repeat.
 
     root: The directory of the clip configuration. advance: Called with the number of files that were just read.
     """
@@ -213,7 +213,7 @@ def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
     """Set `found.files` and `found.bases`, and remove the clips that base files repeat from `found.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
-    keep the first entry for each entry of `check.ignore` that covers it.
+    keep the clip once for each entry of `check.ignore` that covers it, and once without an entry.
     """
     found.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in found.uses]
     known = [use for use in found.uses if use.config is not None and not use.must_be_off]
@@ -321,7 +321,8 @@ def _unused(
     for glob in rules.formats.keys() - applied if is_whole else ():
         is_late = any(patterns.matches(glob, file, root) for file in files)
         why = "An earlier pattern of check.formats matches every file that" if is_late else "No checked file"
-        edit = "Move this pattern before the earlier one, or remove it." if is_late else patterns.advice(glob, root)
+        edit = "Move this pattern before the earlier one, or remove this pattern."
+        edit = edit if is_late else patterns.advice(glob, root)
         yield _unused_rule(clip, ("formats", glob), f'formats."{glob}"', f"{why} matches {glob!r}.", edit)
 
 

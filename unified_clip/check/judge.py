@@ -18,7 +18,8 @@ from .edits import Edits
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
-"""Matches the words about the norm that an effect on the same example has before. "it" replaces them."""
+"""Matches the words for the norm in a description such as "changes the norm from 10 to 1". In a second description
+about the same norm, "it" replaces them."""
 
 
 NO_DEFAULT = (

@@ -33,12 +33,13 @@ class Finding(ReportModel):
     """A clip that differs, may differ or is missing, or a rule of the table `check` without effect."""
 
     kind: Kind
-    """"drift": the clip differs, or is on in a file of `check.off`. "missing": a path or a pattern of `check.require`
-    has no file with a clip, or a file of `check.explicit` has only the trainer's default. "unknown": the effect of the
-    clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
+    """"drift": the clip differs, is on in a file of `check.off`, or clips twice. "missing": a path or a pattern of
+    `check.require` has no file with a clip, a file of `check.each` has no clip, or a file of `check.explicit` has only
+    the trainer's default. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table
+    `check` has no effect."""
 
     path: str
-    """The file, relative to the working directory if it is below it."""
+    """The path of the file. It is relative if the file is below the working directory."""
 
     line: int
     column: int
@@ -58,8 +59,9 @@ class Finding(ReportModel):
     """The settings that differ. Empty for other kinds than "drift"."""
 
     effect: str
-    """The norm before and after the clip, and after the clip of the configuration, for the example gradients whose
-    results differ most. Or the largest difference of two families. Empty for other kinds than "drift"."""
+    """For "drift": the norm before and after the clip, and after the clip of the configuration, for the example
+    gradients whose results differ most. Or the largest difference of two families, or the reason why the clip has to be
+    off. Empty for other kinds."""
 
     edit: str
     """The text to write instead, advice in sentences, or both."""
@@ -76,7 +78,7 @@ class Clip(ReportModel):
     """A clip that was compared with the configuration, or whose effect is unknown."""
 
     path: str
-    """The file, relative to the working directory if it is below it."""
+    """The path of the file. It is relative if the file is below the working directory."""
 
     line: int
     column: int
@@ -86,13 +88,14 @@ class Clip(ReportModel):
     """The code or key that clips: a function, an argument, or a trainer with its key."""
 
     format: str
-    """The format in which the file was read, such as "hf". Empty for a call in Python source, and if it is unknown."""
+    """The format of the file, such as "hf". Empty for a call in Python source, and if the format is unknown."""
 
     family: str
     """The family of the clip's rule. Empty if the rule has none, or if the effect of the clip is unknown."""
 
     result: Result
-    """"same": the clip has the effect of the configuration. "near": `--nearest` accepts the difference. "off": the
+    """"same": the clip has the effect of the configuration. "near": the clip differs in family or eps only, which
+    `--nearest` or `check.nearest` accepts. "off": the
     trainer's own clip is off, as `check.off` requires. "ignored": an entry of `check.ignore` covers the finding.
     "drift", "missing" and "unknown": the clip has a finding of this kind."""
 

@@ -48,11 +48,11 @@ LINE = re.compile(r", line (\d+)")
 
 NO_FORMAT = (
     "This key is named like a clip setting, but no known trainer has such a file. If a known trainer reads this file, "
-    "set the format of the file in check.formats."
+    'set "**/{name}" in check.formats to the format of that trainer.'
 )
 TARGET = (
-    "Hydra calls this function, which clips, and its arguments are only known at run time. Compare the clip with the "
-    "clip configuration by hand."
+    "Hydra calls this function, which clips, and its arguments are not read. Compare the clip with the clip "
+    "configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""
@@ -131,7 +131,7 @@ def _candidates(path: Path) -> list[Candidate]:
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
     """Return the clips of a shell script: one of each trainer, and an unknown one for each other option that may clip.
 
-    If two trainers read the same option, or one reads none, return one clip for all trainers, as `_chosen` does.
+    If two trainers read the same option, or one reads none, return the clip that `_chosen` returns for all trainers.
 
     candidates: (format, parsed file) for each format that recognises the script. uses: The clip of each candidate.
     """
@@ -219,7 +219,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
             document.line(keys) or 1,
             1,
             f"{dotted(keys)} = {format_value(value)}",
-            why_unknown=NO_FORMAT,
+            why_unknown=NO_FORMAT.format(name=path.name),
             values=_values(document),
         )
         for keys, value in keys[:1]

@@ -339,7 +339,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 unless the optimizer was built from `named_parameters()`. On Keras a variable's name is its path, with
                 dots.
             process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, and
-                checks of the shards. docs/distributed.md describes them.
+                checks of the shards. docs/distributed.md describes them. All of these ranks have to step.
 
         Returns:
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and

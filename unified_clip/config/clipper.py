@@ -25,12 +25,9 @@ from .adaptive import AdaptiveStates, States, keeping_states
 from .outcome import ClipOutcome, Traced
 from .schema import Settings
 from .selection import ParameterSelection, consecutive_ranges, copied_names
-from .steps import Step, checked_step, loaded_step, resolve_step, threshold_at
+from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step, threshold_at
 
 INSTEAD = "the configuration itself, clip(grads)"
-
-STATE_VERSION = 1
-"""The version of the data that `state_dict` returns."""
 
 WINDOW = 100
 """The number of clips that `rate` counts: the last ones."""
@@ -117,14 +114,7 @@ class Clipper:
         Raises:
             ValueError: `state` is not from `state_dict`, has another version, or belongs to other adaptive rules.
         """
-        if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
-            raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
-        if state["version"] != STATE_VERSION:
-            raise ValueError(
-                f"the state has version {state['version']!r}, but this release of unified_clip supports "
-                f"{STATE_VERSION}. Install the release that saved it."
-            )
-        step = loaded_step(state["step"])
+        step = loaded_step(state)
         self._adaptive.load(state["adaptive"])
         self._step = step
 
@@ -159,13 +149,21 @@ class Clipper:
         """Return the current states of the adaptive rules, one packed tensor each, for an optimizer's first state.
 
         counts: For each state, the number of gradients in a clip call, including those that are None.
+
+        ValueError: a state has entries for another number of gradients.
         """
         return self._adaptive.to_packed(self._adaptive.sized(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.
 
+        step: The step for a schedule. None: count the calls. parameters: The parameters, for the adaptive rule agc.
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
+
+        TypeError: an entry is no gradient, a gradient has no name but patterns need it, or agc gets no `parameters`.
+        Or nonfinite is "raise" in a compiled graph.
+        ValueError: the states belong to other adaptive rules, or `step` is below 0 or has several elements.
+        NonFiniteNormError: the norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._traced, self, grads, step, states, parameters)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .._core import entry
@@ -44,13 +45,27 @@ def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     return number
 
 
-def loaded_step(step: Any) -> int:
-    """Return the step in a saved state. ValueError: it is not a whole number of 0 or more."""
+STATE_VERSION = 1
+"""The version of the data that `Clipper.state_dict` returns."""
+
+
+def loaded_step(state: Any) -> int:
+    """Return the step in `state`, which `Clipper.state_dict` returned.
+
+    ValueError: `state` is not from `state_dict`, or has another version.
+    """
+    if not isinstance(state, Mapping) or not {"version", "step", "adaptive"} <= state.keys():
+        raise ValueError("this is not the state of a clip configuration. Pass the dict that state_dict() returned.")
+    if state["version"] != STATE_VERSION:
+        raise ValueError(
+            f"the state has version {state['version']!r}, but this release of unified_clip supports {STATE_VERSION}. "
+            "Install the release that saved it."
+        )
     try:
-        return checked_step(step)
+        return checked_step(state["step"])
     except (TypeError, ValueError):
         raise ValueError(
-            f"the key step of the state is {step!r:.60}. Pass the dict that state_dict() returned."
+            f"the key step of the state is {state['step']!r:.60}. Pass the dict that state_dict() returned."
         ) from None
 
 

@@ -120,7 +120,7 @@ def test_an_interpolation_is_the_value_that_it_names(text: str, expected: object
         ("\\${a.b}", "\\${a.b} has an escaped ${, which is not supported."),
         ("${a.list[7]}", "${a.list[7]} names a key that does not exist."),
         ("the list ${a.list}", "the list ${a.list} inserts a table or a list into a text."),
-        ("${long}${long}", "${long}${long} has more than 10000 characters in the end."),
+        ("${long}${long}", "${long}${long} has more than 10000 characters after replacement."),
     ],
 )
 def test_an_interpolation_that_is_not_static_is_unknown(text: str, problem: str) -> None:

@@ -21,10 +21,10 @@ ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "t
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file, with `twice` for each trainer's clip beside which unified_clip clips.
+    """Return the clips of a file. Set `twice` for each trainer's clip if unified_clip clips for the same trainer.
 
-    If a trainer of the same package is off in the file, the clip of unified_clip belongs to that trainer, and the
-    others have no `twice`. A call that contains the callback always has it.
+    If a trainer of the same package is off in the file, the clip of unified_clip belongs to that trainer. Then `twice`
+    is set only for a trainer whose call contains the callback of unified_clip.
     """
     own = _own_clips(source)
     off = {use.package for use in uses if use.config is not None and is_off(use.config)}

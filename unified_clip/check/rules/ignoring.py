@@ -68,8 +68,9 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
     key if each value of a clip key in the file is the threshold or a name of the rule.
 
-    Any other clip needs the rule and threshold of the entry, and the other settings of `wanted`, the shared
-    configuration. A key that the entry lacks is also that of `wanted`. The family and eps may differ.
+    For any other clip, the entry approves its rule and threshold, with the other settings of `wanted`, the shared
+    configuration. If the entry lacks one of the two keys, it is that of `wanted`. The family and eps may differ. The
+    rule "none" approves any clip that is off.
     """
     if rule.threshold is None and rule.rule is None:
         return True

@@ -69,7 +69,8 @@ def check(
         if not matching and not _covers(paths, root, glob):
             outside.append(repr(glob))
             continue
-        why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{_elsewhere(matching, found)}"
+        outside_of = _elsewhere(matching, found, ", and include it in the pattern")
+        why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
@@ -113,16 +114,17 @@ def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Fou
                 yield without_clip("unknown", file, 1, f'check.explicit "{glob}"', NO_KEY, SET_KEY)
 
 
-def _elsewhere(files: Sequence[Path], found: Found) -> str:
-    """Return a sentence, after a space, with those of `files` that leave their clip to another file or to the script.
+def _elsewhere(files: Sequence[Path], found: Found, also: str = "") -> str:
+    """Return sentences, after a space, about those of `files` that leave their clip to another file or to the script.
 
     Return '' if there are none.
+    also: The end of the advice to pass that file, too.
     """
     names = [shown(file) for file in files if file in found.elsewhere]
     if not names:
         return ""
     verb = "leaves its clip" if len(names) == 1 else "leave their clips"
-    where = "to another file or to the training script. Pass that file, too, and include it in the pattern."
+    where = f"to another file or to the training script. Pass that file, too{also}."
     return f" {', '.join(names)} {verb} {where}"
 
 

@@ -40,7 +40,7 @@ def parse(text: str, kind: str, name: str) -> Document:
     Duplicate keys of YAML and JSON are no error here, because trainers' parsers use the last value.
     name: The name of the file in messages.
 
-    ConfigError: the text is invalid.
+    ConfigError: the text is invalid, or there is no such kind.
     """
     _check_kind(kind)
     try:

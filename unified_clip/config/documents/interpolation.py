@@ -102,7 +102,9 @@ class _Resolver:
         if any(isinstance(part, dict | list) for part in rest):
             raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} inserts a table or a list into a text."))
         if sum(len(str(part)) for part in rest) > LONGEST:
-            raise _UnknownError(Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters in the end."))
+            raise _UnknownError(
+                Unknown(text, ADVICE, f"{text:.60} has more than {LONGEST} characters after replacement.")
+            )
         return "".join(map(str, rest))
 
     def _named(self, path: tuple[Key, ...], name: str) -> Any:

@@ -28,7 +28,7 @@ class MergeRules:
     """A key of a table. If its value is true, the table replaces the base file's table instead of merging into it."""
 
     keeps_missing: bool = False
-    """Whether "???" does not replace the base file's value."""
+    """Whether the value "???" leaves the value of the base file unchanged, as in Hydra."""
 
     is_strict: bool = False
     """Whether training fails if a table without the delete key stands where the base file has another value."""

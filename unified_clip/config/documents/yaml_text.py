@@ -65,7 +65,7 @@ class _Yaml(yaml.SafeLoader):
     def whole_number(self, node: yaml.ScalarNode) -> int:
         digits = str(self.construct_scalar(node)).replace("_", "")
         if len(digits) > MAX_DIGITS:
-            raise _marked(TOO_LONG.format(len(digits)), node)
+            raise _marked(f"{TOO_LONG.format(len(digits))} Then remove a tag such as !!int, too.", node)
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
 
 
@@ -194,7 +194,7 @@ def _size(node: yaml.Node, sizes: dict[int, int | None]) -> int:
         size = 1
         for child in itertools.chain.from_iterable(node.value) if isinstance(node, yaml.MappingNode) else node.value:
             if sizes.get(id(child), 0) is None:
-                raise _marked("an alias stands inside the value that it refers to. Remove it.", node)
+                raise _marked("an alias stands inside the value that it refers to. Remove the alias.", node)
             size += _size(child, sizes)
     sizes[id(node)] = size
     return size

@@ -42,7 +42,8 @@ class ExampleResult:
     raised."""
 
     norm_clipped: float | None
-    """The 2-norm of all results, including the excluded gradients. Rounded to float32 unless a gradient is float64."""
+    """The 2-norm of all results, including the excluded gradients. Rounded to float32, or to float64 if a gradient
+    is float64 or complex128."""
 
     results: dict[str, list[float]] | None
     """The first three elements of the first three gradients, after the clip."""

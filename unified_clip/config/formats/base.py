@@ -346,8 +346,8 @@ class OwnFormat(Format):
         """Return the text of a file in the format's own kind. `data`: the result of `write`."""
 
 
-CLIP_NOTHING = "To clip nothing, set a large number such as 1e20."
-"""Advice for trainers where 0 and inf fail. Removing the key may not help, because a default may clip."""
+CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
+"""Advice for trainers where 0 and inf fail. A default may clip without the key. PyYAML reads 1e20 as a string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"

@@ -32,7 +32,10 @@ def configurations(source: Source, uses: Sequence[ClipUse]) -> dict[str, ClipCon
 
 
 def imported(source: Source, module: str, known: Mapping[str, ClipConfig]) -> dict[str, ClipConfig]:
-    """Return {name: configuration} for the configurations that a file imports from a module. `known`: those there."""
+    """Return {name: configuration} for the configurations that a file imports from a module.
+
+    known: The configurations of the module, by name.
+    """
     nodes = [node for node in source.nodes if isinstance(node, ast.ImportFrom)]
     names = [alias for node in nodes if (node.module or "").rpartition(".")[2] == module for alias in node.names]
     return {alias.asname or alias.name: known[alias.name] for alias in names if alias.name in known}
@@ -57,7 +60,7 @@ def read(source: Source, path: Path, known: Mapping[str, ClipConfig]) -> Iterato
 
 
 def _method(call: ast.Call, known: Mapping[str, ClipConfig]) -> tuple[str, ClipConfig | None]:
-    """Return (method, configuration) of a call, or None as the configuration if the call is of no known one."""
+    """Return (method, configuration) for a call of a known configuration. For other calls, configuration is None."""
     if (config := known.get(ast.unparse(call.func))) is not None:
         return "__call__", config
     if isinstance(call.func, ast.Attribute) and call.func.attr in KINDS:

@@ -27,7 +27,7 @@ def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
 
     Another program merges such base files for the trainer, so they may set any missing key. Other documents are
     returned unchanged.
-    inheritance: The base files that the trainer itself merges.
+    inheritance: The trainer's own way to combine files.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]
     keys += ["defaults"] if has_defaults(document) else []

@@ -57,7 +57,7 @@ class Files:
     ) -> Document | UnreadFile:
         """Parse the file at `path`, which a document names at a path of keys.
 
-        Return an `UnreadFile` if the file does not exist.
+        Return an `UnreadFile` if there is no such file.
         above: The chain of files from the main file to `document`: each names the next.
 
         ConfigError: the file is invalid or in `above`, or the configuration names more than `MOST_FILES` files.

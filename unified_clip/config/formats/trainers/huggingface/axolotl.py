@@ -24,7 +24,6 @@ class Axolotl(HuggingFace):
     """)
     vocabulary = HuggingFace.vocabulary | {"base_model", "datasets", "adapter", "micro_batch_size", "num_epochs"}
     optimizer_key = "optimizer"
-    needs_version = ""
     keys = (
         FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         imported_key("max_grad_norm: null", "is not passed on: HF's default applies", "1.0"),

@@ -6,7 +6,7 @@ from packaging.version import Version
 
 from ....documents import Document, infinity
 from ...base import FormatKey, Imported, default_note, imported_key, paths, rejected_key
-from .training_arguments import WITHOUT_CLIPPING, HuggingFace
+from .training_arguments import NULL, WITHOUT_CLIPPING, HuggingFace
 
 LAYERWISE = ("galore_layerwise", "apollo_layerwise")
 V1_SKIPS = "The trainer of v1 skips steps whose norm is not finite."
@@ -33,7 +33,6 @@ class LlamaFactory(HuggingFace):
         "train_dataset",
     }
     not_finite = f"{V1_SKIPS} {HuggingFace.not_finite}"
-    needs_version = ""
     keys = (
         FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         rejected_key("max_grad_norm: null", "depends on transformers: off in 4, fails in 5"),
@@ -59,8 +58,7 @@ class LlamaFactory(HuggingFace):
                 problem = f"{name} makes the optimizer step during backward, before Trainer clips. {WITHOUT_CLIPPING}"
                 raise document.wrong([name], problem)
         if document.get("max_grad_norm", default=1.0) is None:
-            problem = "null switches clipping off in transformers 4, and makes training fail in 5. Set a number."
-            raise document.wrong(["max_grad_norm"], problem)
+            raise document.wrong(["max_grad_norm"], NULL)
         if any(document.has(name) for name in V1_KEYS):
             return self._v1(document)
         imported = super().read(document, version)

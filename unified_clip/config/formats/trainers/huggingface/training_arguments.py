@@ -10,6 +10,7 @@ from packaging.version import Version
 from ....documents import Document
 from ....documents.inheritance.named_file import NamedFile
 from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key, words
+from ...naming import name_format
 from ..torch import deepspeed
 
 TRAINING_ARGUMENTS = words("""
@@ -26,6 +27,7 @@ NO_TRAINER = ("checkpointing_steps", "with_tracking")
 NULL_FAILS = Version("5.0.0.dev0")
 """From this version on, training fails with null. In earlier versions, null switches clipping off."""
 
+NULL = "null switches clipping off in transformers 4, and makes training fail in 5. Set 0 to clip nothing."
 WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
 
 DEEPSPEED = ("deepspeed", "gradient_clipping")
@@ -61,7 +63,6 @@ class HuggingFace(Format):
     vocabulary = TRAINING_ARGUMENTS
     optimizer_key: ClassVar[str] = "optim"
     not_finite = UNDER_DEEPSPEED
-    needs_version = "max_grad_norm = null switches clipping off in transformers 4, and fails in 5"
     keys: ClassVar[Sequence[FormatKey]] = (
         FormatKey("max_grad_norm", "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         imported_key("max_grad_norm: null", "off", versions="below 5"),
@@ -92,7 +93,10 @@ class HuggingFace(Format):
                     "opacus clips the gradient of each example, which is not supported. Leave the clipping to opacus.",
                 )
         max_norm = document.get("max_grad_norm", default=1.0)
-        if max_norm is None and self.require_version(version, document) >= NULL_FAILS:
+        if max_norm is None and version is None:
+            advice = f"Or if your version is 4.57.0, {name_format(f'{self.name}@4.57.0')}."
+            raise document.wrong(["max_grad_norm"], f"{NULL} {advice}", "UC103")
+        if max_norm is None and version is not None and version >= NULL_FAILS:
             raise document.wrong(
                 ["max_grad_norm"], "training fails with null since transformers 5. Set 0 to clip nothing."
             )

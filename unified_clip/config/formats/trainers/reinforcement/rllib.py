@@ -120,7 +120,7 @@ class RLlib(Format):
         if is_old and document.get(*place, default=default) == 0:
             problem = (
                 "with 0, some versions below 2.40 clip nothing, and others make all gradients 0. Set null to clip "
-                "nothing, or 1e-30 to make gradients nearly 0."
+                "nothing, or 1.0e-30 to make gradients nearly 0."
             )
             raise document.wrong(place, problem)
         threshold = self.read_threshold(document, place, default, negative="error")
