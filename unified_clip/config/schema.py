@@ -150,7 +150,7 @@ class Group(Clipping):
         Rule,
         WithJsonSchema(
             {"anyOf": [{"enum": list(get_args(Rule)), "type": "string"}, {"type": "null"}]}
-            | {"description": "as for the configuration; default: the configuration's"}
+            | {"description": "the rule for these parameters; default: the rule of the configuration"}
         ),
     ] = None  # type: ignore[assignment]  # only until the group is part of a configuration, whose rule it then inherits
 

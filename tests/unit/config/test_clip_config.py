@@ -342,7 +342,7 @@ def test_a_family_of_its_own_brings_its_own_eps(own: dict[str, Any], family: str
 def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
     rule = json.loads(json_schema())["$defs"]["Group"]["properties"]["rule"]
     assert rule["default"] is None
-    assert rule["description"] == "as for the configuration; default: the configuration's"
+    assert rule["description"] == "the rule for these parameters; default: the rule of the configuration"
     group = {"name": "a", "include": ["x"]}
     jsonschema.validate({"rule": "norm", "threshold": 1, "groups": [group]}, json.loads(json_schema()))
 

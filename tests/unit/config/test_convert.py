@@ -144,7 +144,9 @@ def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(w
 
 
 def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
-    with pytest.raises(ConfigError, match=r"wenet\. If no .*\. runner\.gradient_clipping \(line 2\) looks like .*\.$"):
+    with pytest.raises(
+        ConfigError, match=r"unified_clip\. If no .*\. runner\.gradient_clipping \(line 2\) looks like .*\.$"
+    ):
         ClipConfig.import_from(write("a.yaml", "runner:\n  gradient_clipping: 1\n"))
 
 

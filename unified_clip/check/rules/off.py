@@ -24,7 +24,10 @@ EDIT = (
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Return a clip with `must_be_off`, except for unified_clip's own. A clip that is set elsewhere is unknown."""
+    """Return a clip with `must_be_off` set. Return a clip of unified_clip unchanged.
+
+    A clip that another file or the script sets becomes unknown.
+    """
     if use.is_own:
         return use
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)

@@ -96,7 +96,8 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
         if (optimizer := optimizers.first(file)) is not None:
             line, code = optimizer
             why = f"The file builds an optimizer, {code}, and has no clip."
-            edit = "Clip in this file. If other code clips these gradients, change the pattern to exclude this file."
+            edit = "Clip in this file, by ClipConfig or a function of the framework. "
+            edit += "If other code clips these gradients, change the pattern to exclude this file."
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 

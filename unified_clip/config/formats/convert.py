@@ -354,7 +354,7 @@ def _advice(path: Path) -> str:
     trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]
     with_key = [trainer for trainer in trainers if not {*trainer.clip_keys}.isdisjoint(keys)]
     if path.suffix == ".gin":
-        advice = "gin files are not supported. Write a clip configuration."
+        advice = "gin files are not supported. Write a clip configuration: docs/config.md describes it."
     elif unread := _unread_base(path):
         advice = unread
     elif path.suffix == ".py" and CLIP_WORD.search(documents.read_text(path)):
@@ -371,7 +371,8 @@ def _advice(path: Path) -> str:
         option = any_of if others else name_format(first)
         advice = f"The file has a clip key of {titles}. If it is a file of that trainer, {option}."
     else:
-        advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {', '.join(FORMATS)}."
+        names = ", ".join([*FORMATS, UNIFIED_CLIP])
+        advice = f"To name the format, {name_format('NAME[@VERSION]')}, where NAME is one of {names}."
     if document and keys:
         setting = f"{dotted(keys[0])} (line {document.line(keys[0])})"
         advice += f" If no format is your trainer's, write a clip configuration. {setting} looks like its clip setting."

@@ -59,7 +59,10 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
 
 
 def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
-    """Return whether code of a function reads a variable after an assignment, in the same loop, or in a function."""
+    """Return whether code of a function may read a variable after an assignment.
+
+    Later lines count, all lines of a loop around the assignment, and functions inside this function.
+    """
     loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):
         around = list(source.around(node))

@@ -16,7 +16,8 @@ LAST_TWO = (
     "names to exclude."
 )
 LAST_TWO_UNCLIPPED = (
-    "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key changes that."
+    "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key changes that. Set `rule` "
+    'to "global_norm" or "value", and `threshold` instead of `adaptive`.'
 )
 
 
