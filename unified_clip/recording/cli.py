@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     )
     add_format(compare, "text", "json", old=["json"])
     compare.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write a page with plots of both runs, which opens from the disk"
+        "--html", type=Path, metavar="FILE", help="also write a page with plots of both runs, which needs no other file"
     )
     compare.add_argument(
         "--max-ulp",

@@ -134,7 +134,7 @@ def read_names(path: Path) -> Names:
     try:
         names = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another --map.", "UC503") from None
+        raise RunError(f"{path} cannot be read: {error.strerror}. Pass another file to --map.", "UC503") from None
     except RecursionError:
         raise RunError(f"{path}: its lists or tables are nested too deep. {WRITE}", "UC503") from None
     except ValueError as error:

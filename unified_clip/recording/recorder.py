@@ -349,7 +349,7 @@ class CallRecorder:
         names = name_gradients(clip, recording._namer, self._names) if recording.needs_leaves else {}
         if isinstance(recording._namer, ByParameter) and any(map(str.isdecimal, names)):
             recording._warn(
-                f"names= does not match the gradients of {self._call}, neither by parameter nor by number. Add their "
+                f"names= does not match the gradients of {self._call}, neither by parameter nor in number. Add their "
                 "parameters to names=, or pass this call a dict of name to gradient, or (name, gradient) tuples."
             )
         new = names.keys() - recording._arranged

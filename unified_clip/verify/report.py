@@ -168,8 +168,8 @@ def _format_stage(result: Verification, stage: Stage) -> str:
     rest = f" and {others} other{'s' * (others > 1)}" if others > 0 else ""
     count = f"{len(differing)} of {len(distances)} parameters"
     return (
-        f"{what.capitalize()} differ from step {row.step} on, there in {count}: {', '.join(worst)}{rest}. Over all "
-        f"steps, they differ by at most {_format_distance(greatest)}."
+        f"{what.capitalize()} differ from step {row.step} on, in {count} at that step: {', '.join(worst)}{rest}. Over "
+        f"all steps, they differ by at most {_format_distance(greatest)}."
     )
 
 

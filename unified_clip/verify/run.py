@@ -153,7 +153,7 @@ def read_weights(path: Path, scratch: Path) -> Arrays:
     try:
         return {name: _array(path, name, weight) for name, weight in files.read(path, scratch).items()}
     except UnreadableError as error:
-        raise VerifyError(f"--weights {error}", error.code) from None
+        raise VerifyError(f"--weights {error}.", error.code) from None
 
 
 def _array(path: Path, name: str, weight: Gradient) -> npt.NDArray[Any]:

@@ -55,7 +55,7 @@ def test_noise_is_named_as_such_and_moves_no_weight_in_the_agreement(tmp_path: P
     """Both if the weight moves far, and if it moves by less than the rounding of its norm."""
     old, new = (steps(noise, (1.0, 0.5), "torch.optim.Adam", far) for noise, far in ((1e-8, 0.0), (3e-8, moved)))
     text = printed(tmp_path, old, new, max_ulp=0)
-    assert "Rounding noise: only noise differs, of 'noise'." in text
+    assert "Rounding noise: only the noise of 'noise' differs." in text
     assert "Rounding: " not in text
     assert "Weights are equal in all 2 calls that were compared, apart from rounding noise of 'noise'." in text
     assert "Gradients' norms are equal in all 2 calls that were compared, apart from rounding noise of 'noise'." in text

@@ -369,7 +369,7 @@ def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[
         ),
         (
             "leaves",
-            r"grads\.py: the process .* ended without a result; .*\. Correct the function: it must return, not exit",
+            r"grads\.py: the process .* ended without a result \(.*\)\. Correct the function: it must return, not exit",
         ),
         (
             "kills",

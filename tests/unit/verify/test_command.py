@@ -495,7 +495,7 @@ def test_the_first_difference_is_reported_first_and_its_cause_after_it(
     """Another rate shows in the update of a step, and in the clips of the next."""
     assert run(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
     told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))]
-    begins = [line.split(":")[0].split(", there")[0] for line in told[2:6]]
+    begins = [line.split(":")[0].split(", in ")[0] for line in told[2:6]]
     assert begins == [
         "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
         "The runs first differ at step 2",

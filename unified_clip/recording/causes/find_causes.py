@@ -348,10 +348,10 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
 def _noise(point: DivergencePoint) -> Cause:
     names = before_clips.names_text(noise(point.pairs, 0.0))
     sentence = (
-        f"only noise differs, of {names}. These gradients, or parts of them, are at most {ROUNDING} ULP of the total "
-        "norm. Their true value may be 0, as for the bias of attention keys, or a bias before BatchNorm. Adam divides "
-        "noise by its own size, so with Adam such weights move by up to the learning rate. To ignore noise, pass "
-        f"--max-ulp {ROUNDING}"
+        f"only the noise of {names} differs. These gradients, or parts of them, are at most {ROUNDING} ULP of the "
+        "total norm. Their true value may be 0, as for the bias of attention keys, or a bias before BatchNorm. Adam "
+        "divides noise by its own size, so with Adam such weights move by up to the learning rate. To ignore noise, "
+        f"pass --max-ulp {ROUNDING}"
     )
     return Cause("rounding noise", sentence)
 

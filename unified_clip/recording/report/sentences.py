@@ -368,12 +368,11 @@ def _format_divergence(divergence: Divergence) -> str:
     if divergence.stage == "gradient" and divergence.parameter is None:
         sides = (divergence.a, divergence.b)
         unmatched = [", ".join(map(repr, side)) or "none" for side in sides if isinstance(side, tuple)]
-        return f"parameters that only one run has: the first {', the second '.join(unmatched)}"
+        return f"parameters that only one run has: the first has {', the second has '.join(unmatched)}"
     if divergence.stage in COUNTS:
         return f"{divergence.a} and {divergence.b} {COUNTS[divergence.stage]}"
     if divergence.stage == "gradients cleared":
-        cleared, other = ("are", "are not") if divergence.a else ("are not", "are")
-        return f"gradients {cleared} cleared before it, and {other}"
+        return f"gradients are cleared before it only in the {'first' if divergence.a else 'second'} run"
     if divergence.stage == "optimizer" and divergence.parameter:
         return f"{divergence.parameter} of the optimizer is {divergence.a} and {divergence.b}"
     if divergence.stage == "rule":

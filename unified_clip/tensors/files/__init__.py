@@ -234,5 +234,5 @@ def _convert(
         raise UnreadableError(failed["error"])
     if not (out / memmap.INDEX).exists():
         again = "Correct the function: it must return, not exit" if is_function else "Save the file again"
-        raise UnreadableError(f"{reader} ended without a result; {end.last_lines}. {again}")
+        raise UnreadableError(f"{reader} ended without a result ({end.last_lines}). {again}")
     return memmap.load(out)
