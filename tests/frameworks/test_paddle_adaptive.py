@@ -190,7 +190,7 @@ def test_parameters_without_a_gradient_keep_their_places() -> None:
     (weights[0] + weights[1]).sum().backward()
     with pytest.raises(ValueError, match=r"is not in the model .* Pass the whole model: clip\.as_paddle\(model\)"):
         optimizer.step()
-    with pytest.raises(TypeError, match=r"adagc has a number for each parameter.* Pass the model: clip\.as_paddle"):
+    with pytest.raises(TypeError, match=r"adagc has a state for each parameter.* Pass the model: clip\.as_paddle"):
         TENSORS.as_paddle()
 
 

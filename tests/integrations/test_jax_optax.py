@@ -220,7 +220,7 @@ def test_a_skipped_step_counts_in_no_rate() -> None:
 
 def test_to_skip_it_has_to_know_the_optimizer() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip")
-    with pytest.raises(ValueError, match=r"Pass as_optax\(optimizer\) instead of optax.chain"):
+    with pytest.raises(ValueError, match=r"Use clip\.as_optax\(optimizer\) instead of optax.chain"):
         config.as_optax()
     with pytest.raises(TypeError, match=r"optimizer is a float, not an optax.GradientTransformation"):
         config.as_optax(0.1)
@@ -298,7 +298,7 @@ def test_a_state_without_numbers_of_its_own_is_refused() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0).as_optax()
     grads = jnp.ones((3, 2))
     _, state = jax.vmap(clip.update)(grads, jax.vmap(clip.init)(grads))
-    with pytest.raises(ValueError, match=r"its shape is \(3,\)\. Pass one of them, such as"):
+    with pytest.raises(ValueError, match=r"along axes of shape \(3,\)\. Pass one of them, such as"):
         last(state)
     assert last(jax.tree.map(lambda leaf: leaf[0], state)).norm == pytest.approx(2**0.5)
     for ask in (last, rate):
@@ -340,7 +340,7 @@ def test_what_has_happened_is_found_wherever_the_state_is() -> None:
         last(optax.sgd(0.1).init(PARAMS))
     with pytest.raises(
         ValueError,
-        match=r"the state contains 2 ClipState, but must contain one\. Pass a part of the state with " r"one",
+        match=r"the state contains 2 ClipStates, but must contain one\. Pass the part of the state that has one",
     ):
         last((state, state))
 

@@ -63,7 +63,7 @@ def test_a_state_of_an_adaptive_threshold_that_another_configuration_drops_gives
     saved = optimizer_with(ADAPTIVE, 3)[0].state_dict()
     optimizer, handle = optimizer_with(config)
     (message,) = messages_of(lambda: optimizer.load_state_dict(saved))
-    assert "has the state of an adaptive threshold, and the attached configuration has none" in message
+    assert "has the state of an adaptive threshold, but the attached configuration has no adaptive threshold" in message
     assert handle.step == 3
     steps = optimizer_with(FALLING, 3)[0].state_dict()
     assert messages_of(lambda: optimizer.load_state_dict(steps)) == []

@@ -19,6 +19,7 @@ import pytest
 
 from unified_clip import cli, native_available
 from unified_clip._install import command
+from unified_clip.bench import cli as bench_cli
 from unified_clip.bench import lists, measure, plot, report, run, worker
 from unified_clip.bench.measure import LEAST, MOST, WARM_UP, Pair
 from unified_clip.bench.pairs import FRAMEWORKS
@@ -46,6 +47,11 @@ JOB = {
 def test_the_lists_have_the_published_sizes(name: str, tensors: int, elements: int) -> None:
     assert len(lists.LISTS[name]) == tensors
     assert lists.elements(lists.LISTS[name]) == elements
+
+
+def test_the_help_has_all_names() -> None:
+    names = {"frameworks": FRAMEWORKS, "lists": lists.LISTS, "dtypes": lists.DTYPES}
+    assert {option: ",".join(known) for option, known in names.items()} == bench_cli.NAMES
 
 
 def test_the_lists_come_in_order_of_size() -> None:
@@ -282,7 +288,7 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
         "signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted"
     )
     assert {each["framework"] for each in data["results"]} == {"numpy"}
-    assert "torch: its worker ended: signal 6" in capfd.readouterr().out
+    assert "torch: its process ended: signal 6" in capfd.readouterr().out
 
 
 def test_a_framework_that_is_not_installed_is_reported(

@@ -29,13 +29,20 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class ErrorCode:
-    """An error code with its help texts: an entry of errors.toml. The comment at the top of that file explains them."""
+    """An error code with its help texts: an entry of errors.toml."""
 
     code: str
     title: str
+    """The problem, in one sentence."""
+
     explanation: str
+    """When the problem occurs, and what the command did."""
+
     remedies: Sequence[str]
+    """What to do or to type, the most likely remedy first."""
+
     example: str
+    """A real message, without "unified-clip: error CODE: "."""
 
     @property
     def message(self) -> str:

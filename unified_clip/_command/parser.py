@@ -21,7 +21,7 @@ FORMATS = {
     "github": "GitHub Actions annotations",
     "gitlab": "a GitLab Code Quality report",
 }
-"""What each format is, by the name that every command uses for it."""
+"""The description of each output format, by its name."""
 
 
 def comma_separated(text: str) -> list[str]:

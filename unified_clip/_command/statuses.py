@@ -72,14 +72,14 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
     },
     "config check": {
         SUCCESS: "every clip has the settings of the configuration",
-        DIFFERENT: "a clip differs from the configuration, is missing or cannot be understood, or a rule of the table "
-        "`check` has no effect",
+        DIFFERENT: "a clip differs from the configuration, is missing or cannot be understood, or an entry of `check` "
+        "in the configuration has no effect",
         REJECTED: "the command or the configuration is invalid",
     },
     "port": {
         SUCCESS: "every clip was rewritten. Without --write: every clip can be rewritten. With --check: no clip is "
         "left to port",
-        DIFFERENT: "clips were flagged, or files could not be read. With --check: a clip is left to port",
+        DIFFERENT: "a clip was flagged, or a file could not be read. With --check: also if a clip is left to port",
         REJECTED: "the command is invalid or cannot be carried out",
     },
     "verify": {

@@ -9,6 +9,13 @@ from typing import Any
 from .._command import INCOMPLETE, check_writable, interrupted
 from .._command.parser import comma_separated
 
+NAMES = {
+    "frameworks": "torch,tensorflow,paddle,jax,numpy",
+    "lists": "10x10,1000x100,ResNet-50,GPT-2,Llama-7B-layer",
+    "dtypes": "float32,bfloat16",
+}
+"""All names that each option accepts. They are repeated here, because reading them from `run` would import NumPy."""
+
 
 def add_parser(commands: Any) -> None:
     bench = commands.add_parser(
@@ -17,8 +24,8 @@ def add_parser(commands: Any) -> None:
         description="Measure unified_clip and the frameworks' own functions in turns, one process for each framework. "
         "Write bench.json, ratios.svg and growth.svg.",
     )
-    for name in ("frameworks", "lists", "dtypes"):
-        option = bench.add_argument(f"--{name}", metavar="NAMES", help="comma-separated (default: all)")
+    for name, names in NAMES.items():
+        option = bench.add_argument(f"--{name}", metavar="NAMES", help=f"comma-separated (default: {names})")
         option.type = lambda text: list(dict.fromkeys(comma_separated(text)))
     bench.add_argument("--threads", type=int, metavar="N", help="threads of every function (default: 2)")
     bench.add_argument(
@@ -33,7 +40,7 @@ def add_parser(commands: Any) -> None:
         help="cpu, or cuda: PyTorch on a GPU, timed by CUDA events, on ResNet-50, GPT-2 and Llama-7B-layer unless you "
         "pass --lists (default: cpu)",
     )
-    growth = "also measure how the time grows with elements and tensors (default: on the CPU)"
+    growth = "also measure how the time grows with elements and tensors (default: with --device cpu)"
     bench.add_argument("--growth", action=argparse.BooleanOptionalAction, help=growth)
     bench.add_argument(
         "--out", type=Path, default=Path("report/bench"), metavar="DIR", help="output directory (default: report/bench)"

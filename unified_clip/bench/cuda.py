@@ -32,7 +32,7 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     import unified_clip.torch as uc
 
     if not torch.cuda.is_available():
-        raise NoDeviceError("PyTorch finds no CUDA device. Use a machine that has one, and a CUDA build of PyTorch")
+        raise NoDeviceError("PyTorch finds no CUDA device. Use a machine that has one, and a CUDA build of PyTorch.")
     masters, _, restore = torch_gradients(arrays, "cuda")
     has_triton = importlib.util.find_spec("triton") is not None
     labels = {True: "Triton kernels", False: "operations"} if has_triton else {False: "operations"}

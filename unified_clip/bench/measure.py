@@ -29,7 +29,7 @@ Call = Callable[[Any], Any]
 class Pair(NamedTuple):
     """Two functions that do the same work: one of unified_clip, and one of a framework.
 
-    Before each call of either one, `prepare` is called. Its result is the argument of the call.
+    Before each call of one of the functions, `prepare` is called. Its result is the argument of the call.
     """
 
     native_name: str
@@ -108,7 +108,8 @@ def limits(
 
     views: Views of the memory. Those that are not writable are copied before the measurement.
     prepare: A function that is called before each repeat, as before a clip.
-    seconds, clock: As for `compare`, for each of the two measurements.
+    seconds: The time for each of the two measurements. Each is repeated at least LEAST and at most MOST times.
+    clock: A function that returns the time in seconds.
     """
     bits = [view.reshape(-1).view(f"u{view.itemsize}") for view in views]
 

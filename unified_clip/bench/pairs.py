@@ -54,7 +54,9 @@ def pair(name: str, prepare: Callable[[], Any], calls: Iterable[Call], in_place:
 def clip_pair(name: str, prepare: Callable[[], Any], threshold: Any, *clips: Any, in_place: bool = False) -> Pair:
     """Return a pair of functions that clip to a threshold.
 
-    name, prepare, in_place: As for `pair`.
+    name: The name of the framework's function.
+    prepare: A function that is called before each call. Its result is the gradients.
+    in_place: Whether the functions change the gradients.
     clips: unified_clip's function of (gradients, threshold), then the framework's if it has one.
     """
     return pair(name, prepare, [clip_to(threshold, clip) for clip in clips], in_place)

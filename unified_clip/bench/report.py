@@ -50,7 +50,7 @@ def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
 
 
 def limits_table(data: Mapping[str, Any]) -> Table:
-    """Return the table that compares unified_clip's fastest medians with the times of reading and writing the bytes."""
+    """Return the table that compares unified_clip's fastest medians with the times to read and write the gradients."""
     header = [*LABELS, "bytes", "NumPy read, ms", "NumPy read and write, ms"]
     header += ["unified_clip norm / NumPy read", "unified_clip clipped / NumPy (read + read and write)"]
     rows = []
@@ -110,7 +110,7 @@ def number(value: float) -> str:
 def problems(data: Mapping[str, Any]) -> list[str]:
     """Return a line for each framework that is missing or failed, and one for all that ran without compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
-    failed = [f"{name}: its worker ended: {why}" for name, why in data["failed"].items()]
+    failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
     remedy = (
         "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside its source directory."

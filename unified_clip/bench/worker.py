@@ -49,7 +49,7 @@ def results(name: str, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if (getattr(error, "name", None) or "").startswith("unified_clip"):
             raise
         advice = "Install it" if job["device"] == "cuda" else f"Install it, or leave {name} out of --frameworks"
-        yield {"missing": {name: f"{error}. {advice}" if isinstance(error, ModuleNotFoundError) else str(error)}}
+        yield {"missing": {name: f"{error}. {advice}." if isinstance(error, ModuleNotFoundError) else str(error)}}
         return
     versions = {package: importlib.metadata.version(package) for package in framework.packages}
     yield {"versions": versions, "compiled_kernels": {name: unified_clip.native_available()}}

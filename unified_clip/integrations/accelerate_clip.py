@@ -24,7 +24,7 @@ def clip_(
 ) -> Tensor | None:
     """Clip in place before the optimizer's step. Unscale gradients that a `GradScaler` scaled first.
 
-    Call this function after every `accelerator.backward`. It does nothing while gradients accumulate.
+    Call this function on all ranks, after every `accelerator.backward`. It does nothing while gradients accumulate.
 
     If the scaler skips the step of an optimizer, the optimizer's gradients are not clipped, and not part of the norm.
     A fused optimizer on a GPU is an exception, because reading the scaler's decision would wait for the GPU: its
@@ -35,7 +35,7 @@ def clip_(
         clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
         parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need. A dict of name to
             parameter, and a single parameter, are accepted, too.
-        step: The step for a schedule. None: count clips.
+        step: The step for a schedule, from 0 on. None: count clips.
 
     Returns:
         The total norm before clipping, a scalar tensor. None if nothing was clipped: while gradients accumulate, and
@@ -45,6 +45,9 @@ def clip_(
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
             no ownership is declared.
+        TypeError: An entry of parameters is no parameter. Or the configuration selects parameters by name, and they
+            have none.
+        NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
     Source: unified_clip, in place of `accelerate.Accelerator.clip_grad_norm_`.
 

@@ -53,9 +53,16 @@ def _wrapped() -> tuple[str, ...]:
 
 
 def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
-    """Make an optimizer clip before every update. `ClipConfig.attach_to` lists the arguments and errors.
+    """Make an optimizer of Keras clip before every update. Return the handle.
 
-    Attach before the first `fit`: compiled steps do not change.
+    Attach before the first `fit`, because steps that are already compiled do not change.
+
+    names: The model, a dict of name to variable, or a list of names in the order of the variables, for patterns. For a
+        model or None, a variable's name is its path, with dots.
+
+    TypeError: `optimizer` is not of Keras, only calls other optimizers, has scaled gradients, or is of an unsupported
+        version of Keras. Or `names` is none of these. Or the rule adagc gets an optimizer that is not built.
+    ValueError: the optimizer clips by itself, or a configuration is already attached.
     """
     _check(optimizer)
     if isinstance(names, keras.layers.Layer):
@@ -72,11 +79,12 @@ def _check(optimizer: Any) -> None:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"A {kind} is not an optimizer. Pass a keras.optimizers.Optimizer.")
     if hasattr(optimizer, "inner_optimizer"):
-        raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which has unscaled ones.")
+        raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which gets unscaled gradients.")
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise TypeError(
             f"A {kind} passes all gradients on to other optimizers. Attach to each of its `optimizers`: each of them "
-            "clips by the norm of its own gradients. If a function chooses them, first call build(variables)."
+            "clips by the norm of its own gradients. If a function chooses the optimizers, first call "
+            "optimizer.build(variables)."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:
@@ -89,7 +97,7 @@ def _check(optimizer: Any) -> None:
             raise ValueError(f"The optimizer clips by itself: {name} is {getattr(optimizer, name)}. Remove {name}.")
     if WRAPPED[0] in vars(optimizer):
         raise ValueError(
-            "A configuration is attached to this optimizer already. Call detach() on the handle that attach_to() "
+            "A configuration is attached to this optimizer already. First call detach() on the handle that attach_to() "
             "returned."
         )
 
@@ -157,14 +165,14 @@ class Attached(AbstractContextManager[Any, None]):
     def state_dict(self) -> dict[str, Any]:
         """Return the step, and the states of adaptive rules, as data for a JSON file or a checkpoint of any framework.
 
-        Files of Keras do not have the states: save this beside them. This waits for the device.
+        Files of Keras do not contain the states: save the result beside them. This call waits for the device.
         """
         return self._clipper.data(self.step, list(map(_read, self._adaptive)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the states in data that `state_dict` returned, here or on another framework.
 
-        The step is the optimizer's `iterations`, which this does not change.
+        The step stays unchanged: it is the optimizer's `iterations`.
 
         Raises:
             ValueError: `state` is not from `state_dict`, or comes from a configuration with other adaptive rules.
@@ -183,7 +191,7 @@ class Attached(AbstractContextManager[Any, None]):
         return self._optimizer is not None
 
     def detach(self) -> None:
-        """Stop clipping by restoring the optimizer's methods. Compiled steps do not change."""
+        """Stop clipping by restoring the optimizer's methods. Steps that are already compiled still clip."""
         if self._optimizer is None:
             return
         self._last_step = self.step
@@ -208,7 +216,7 @@ class Attached(AbstractContextManager[Any, None]):
             raise RuntimeError(
                 f"{type(self._optimizer).__name__}.apply did not call keras.optimizers.Optimizer.apply, so nothing was "
                 "clipped. Call super().apply(...) in each call, or attach to the optimizer that it calls. To "
-                "accumulate gradients, pass gradient_accumulation_steps to the optimizer instead"
+                "accumulate gradients, pass gradient_accumulation_steps to the optimizer instead."
             )
         return result
 
@@ -279,7 +287,7 @@ class Attached(AbstractContextManager[Any, None]):
         if self.step > self._first_step and not _read(self._steps):
             warnings.warn(
                 f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: the step was "
-                "compiled before the configuration was attached. Compile the model again.",
+                "compiled before the configuration was attached. Compile the model again: model.compile(...).",
                 ClipWarning,
                 stacklevel=3,
             )
@@ -316,7 +324,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
     """
     if settings.needs_places and not optimizer.built:
         raise TypeError(
-            "The adaptive rule adagc has a number for each variable, and the optimizer has no variables yet. Call "
+            "The adaptive rule adagc has a state for each variable, but the optimizer has no variables yet. Call "
             "optimizer.build(model.trainable_variables) before attach_to()."
         )
     return itertools.repeat(len(getattr(optimizer, "_trainable_variables", ())))

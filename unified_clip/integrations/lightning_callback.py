@@ -23,7 +23,7 @@ from .torch_optimizers import check_not_attached
 from .torch_scaling import parameters_of
 
 OF_A_RUN = ("_clippers", "_steps", "_clipper", "_loaded", "_by_index", "_is_restored")
-"""The attributes that a copy does not get."""
+"""The attributes that a copy of the callback does not get."""
 
 
 class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy skips Lightning
@@ -37,17 +37,26 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
     Args:
         config: The configuration.
-        names: Parameter names for patterns: a dict of name to parameter, or a model. None: the LightningModule's.
+        names: The parameter names for patterns: a model, or a dict of name to parameter. None: the names in the
+            LightningModule.
         log_every: The number of steps between logs. Reading the numbers waits for the GPU. None: the trainer's
             `log_every_n_steps`. 0: never log.
-        process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
-            `clip_grad_norm_`. FSDP2 needs none of them.
+        process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
+            for this process alone. 'auto' reads the group from DTensors, as of FSDP2.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Raises:
-        ValueError: When training begins: the trainer, the module or another such callback clips too. At an optimizer's
-            first step: a configuration is attached to it.
+        ValueError: When training begins: the trainer, the module or another `ClipCallback` clips too. At an optimizer's
+            first step: a configuration is attached to the optimizer.
         RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, XLA). At the first
             step: FSDP1 shards the gradients, and no ownership is declared.
+        NonFiniteNormError: At a step: the norm is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `Callback.on_before_optimizer_step`.
 
@@ -56,7 +65,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
 
             Trainer(callbacks=[ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))])
 
-        docs/integrations/lightning.md has a complete one.
+        docs/integrations/lightning.md has a complete example.
     """
 
     def __init__(
@@ -108,7 +117,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             state_dict: The result of `state_dict`.
 
         Raises:
-            ValueError: At the first step: the state is from a configuration with other adaptive rules.
+            ValueError: At an optimizer's first step: the state is from a configuration with other adaptive rules.
         """
         clips = state_dict.get("clips", {})
         # releases before this one saved a list
@@ -149,7 +158,9 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         self._is_restored = False  # Lightning restores after this
         if (trainer.gradient_clip_val or 0) > 0:
             limit = f"gradient_clip_val={trainer.gradient_clip_val:g}"
-            raise ValueError(f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val.")
+            raise ValueError(
+                f"The Trainer has {limit}. Gradients would be clipped twice. Remove gradient_clip_val or this callback."
+            )
         if pl_module.configure_gradient_clipping.__qualname__.partition(".")[0] != "LightningModule":
             raise ValueError(
                 f"{type(pl_module).__name__} defines configure_gradient_clipping. Gradients would be clipped twice. "

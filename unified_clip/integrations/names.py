@@ -9,10 +9,12 @@ from ..recording.clip_event import as_mapping
 
 
 def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -> Any:
-    """Check the names that a user passed. Return them, as a dict if they are (name, parameter) tuples.
+    """Check the `names` that a user passed. Return (name, parameter) tuples as a dict, and anything else unchanged.
 
-    is_parameter: Returns whether an object is a parameter of the framework. title: The framework's name in messages.
-    TypeError: a value in a model, or in a dict, is no such parameter.
+    is_parameter: A function that returns whether an object is a parameter of the framework.
+    title: The framework's name in messages.
+
+    TypeError: a value in a model, in a dict or in (name, parameter) tuples is no parameter of the framework.
     """
     names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names

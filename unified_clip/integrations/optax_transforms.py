@@ -45,7 +45,16 @@ class ClipState(NamedTuple):
 def transformation(
     settings: Settings, optimizer: Any = None, process_group: Any = "auto"
 ) -> optax.GradientTransformationExtraArgs:
-    """Return a transformation that clips updates. `ClipConfig.as_optax` lists the arguments and errors."""
+    """Return a transformation that clips updates.
+
+    optimizer: The next transformation. Required with nonfinite = "skip". None: the result only clips.
+    process_group: 'auto', None if each device has complete updates, or the names of the axes along which updates are
+        sharded.
+
+    TypeError: `optimizer` is no `optax.GradientTransformation`.
+    ValueError: nonfinite is "skip", and `optimizer` is None. When used: the rule agc gets no parameters, or updates do
+        not match the parameters.
+    """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
         raise TypeError(
@@ -54,8 +63,8 @@ def transformation(
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:
         raise ValueError(
-            "nonfinite = 'skip' needs the optimizer, whose state it leaves unchanged. Pass as_optax(optimizer) instead "
-            "of optax.chain(as_optax(), optimizer)."
+            "nonfinite = 'skip' needs the optimizer, whose state stays unchanged in a skipped step. Use "
+            "clip.as_optax(optimizer) instead of optax.chain(clip.as_optax(), optimizer)."
         )
     following = optax.with_extra_args_support(optimizer or optax.identity())
     spec = DistributedSpec(process_group)
@@ -98,7 +107,8 @@ def last(state: Any) -> LastStep:
     """Return the outcome of the last step from an optimizer's state.
 
     Args:
-        state: The state of `optax.chain`, `MultiSteps`, a Flax `TrainState`, or an `nnx.Optimizer`'s `opt_state`.
+        state: The state of an optimizer, or an object that contains it: the state of `optax.chain` or `MultiSteps`, a
+            Flax `TrainState`, or an `nnx.Optimizer`'s `opt_state`.
 
     Raises:
         ValueError: The state has no `ClipState`, or several, or one that `vmap` has stacked.
@@ -123,14 +133,16 @@ def last(state: Any) -> LastStep:
 
 
 def rate(state: Any) -> float | None:
-    """Return the share of the last 100 steps that changed a gradient, or None if this is unknown for all of them.
+    """Return the share of the last 100 steps that changed a gradient.
+
+    Steps for which this is unknown do not count. Return None if it is unknown for all steps, or if there was no step.
 
     Args:
-        state: The state of an optimizer, as for `last`.
+        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: As for `last`.
-        TypeError: As for `last`.
+        ValueError: The state has no `ClipState`, or several, or one that `vmap` has stacked.
+        TypeError: The state is inside a graph, where it has no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -152,11 +164,12 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, as for `last`.
+        state: The state of an optimizer, or an object that contains it, such as a Flax `TrainState`.
 
     Raises:
-        ValueError: settings is another configuration. Or as for `last`.
-        TypeError: settings is no configuration. Or as for `last`.
+        ValueError: settings has other adaptive rules than the transformation. Or the state has no `ClipState`, or
+            several, or one that `vmap` has stacked.
+        TypeError: settings is no configuration. Or the state is inside a graph, where it has no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -176,12 +189,13 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
 
     Args:
         settings: The configuration whose `as_optax()` made the transformation.
-        state: The state of an optimizer, such as that of its `init`.
+        state: The state of an optimizer, or an object that contains it. It does not change.
         data: The result of this module's `state_dict`, or of `state_dict()` of a clipper or handle on any framework.
 
     Raises:
-        ValueError: data is the state of another configuration. Or as for `last`.
-        TypeError: settings is no configuration. Or as for `last`.
+        ValueError: data is not from `state_dict`, or comes from a configuration with other adaptive rules. Or `state`
+            has no `ClipState`, or several, or one that `vmap` has stacked.
+        TypeError: settings is no configuration. Or `state` is inside a graph, where it has no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -218,10 +232,11 @@ def _clip_state(state: Any) -> ClipState:
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, ClipState))
     clip_states = [node for node in nodes if isinstance(node, ClipState)]
     if len(clip_states) != 1:
-        remedy = "Pass a part of the state with one"
+        remedy = "Pass the part of the state that has one, such as state[0]"
         if not clip_states:
             remedy = "Pass the state of an optimizer with as_optax()"
-        raise ValueError(f"the state contains {len(clip_states) or 'no'} ClipState, but must contain one. {remedy}.")
+        count = f"{len(clip_states)} ClipStates" if clip_states else "no ClipState"
+        raise ValueError(f"the state contains {count}, but must contain one. {remedy}.")
     clip_state = clip_states[0]
     if isinstance(clip_state.step, jax.core.Tracer):
         raise TypeError(
@@ -230,8 +245,8 @@ def _clip_state(state: Any) -> ClipState:
         )
     if shape := np.shape(clip_state.step):
         raise ValueError(
-            f"vmap has stacked the ClipState: its shape is {shape}. Pass one of them, such as "
-            "jax.tree.map(lambda leaf: leaf[0], state)."
+            f"vmap has stacked ClipStates along axes of shape {shape}. Pass one of them, such as "
+            f"jax.tree.map(lambda leaf: leaf{[0] * len(shape)}, state)."
         )
     arrays: ClipState = jax.tree.map(np.asarray, clip_state._replace(inner=()))
     return arrays
@@ -248,7 +263,7 @@ def _named_leaves(tree: Any) -> tuple[Named, Any]:
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    """Return (the updates with None for each parameter without an update, the index of each given update in them).
+    """Return (an update or None for each parameter, the position of each of `updates` among them).
 
     ValueError: some parameters have no update, and an update has the name of no parameter, or of two.
     """

@@ -23,9 +23,9 @@ UNMATCHED = "These are Paddle's own names. Pass the model: clip.as_paddle(model)
 
 
 class GradClip(OutcomeProperties, OptimizerClip):
-    """The clip of one Paddle optimizer, which calls it once for each group of parameters.
+    """A clip for `grad_clip=` of one Paddle optimizer.
 
-    Each group has its own norm.
+    The optimizer calls the clip once for each group of parameters, and each group has its own norm.
     """
 
     _clipper: Clipper
@@ -33,8 +33,8 @@ class GradClip(OutcomeProperties, OptimizerClip):
     def __init__(self, settings: Settings, names: Any = None) -> None:
         if settings.needs_places and names is None:
             raise TypeError(
-                "The adaptive rule adagc has a number for each parameter, and Paddle passes only parameters with a "
-                "gradient. Pass the model: clip.as_paddle(model)."
+                "The adaptive rule adagc has a state for each parameter, but Paddle's optimizer passes only the "
+                "parameters with a gradient to the clip. Pass the model: clip.as_paddle(model)."
             )
         self._begin(settings, _names_by_own_name(names))
 
@@ -47,7 +47,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the configuration, the names and `state_dict()`, for a copy or a pickle, which has no last outcome."""
+        """Return the configuration, the names and `state_dict()` for a copy or a pickle. It has no last outcome."""
         names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
@@ -83,9 +83,9 @@ class GradClip(OutcomeProperties, OptimizerClip):
         return self._clip(param_grads, self.step - 1 if is_next_group else self.step)
 
     def _clip(self, param_grads: ParamGrads, step: int) -> ParamGrads:
-        """Clip the gradients. If the state has a number for each parameter, find it by the parameter's name.
+        """Clip the gradients. The rule adagc finds the state of each parameter by the parameter's name.
 
-        ValueError: the state has no number for a parameter.
+        ValueError: the rule adagc has no state for a parameter.
         """
         if self._places is None:
             return self._clipper.pairs(param_grads, step=step)
@@ -93,7 +93,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         unknown = [name for name in by_name if name not in self._places]
         if unknown:
             raise ValueError(
-                f"The adaptive rule adagc has a number for each parameter. The optimizer's parameter {unknown[0]!r} is "
+                f"The adaptive rule adagc has a state for each parameter. The optimizer's parameter {unknown[0]!r} is "
                 "not in the model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
             )
         everything = [by_name.get(name, (name, None)) for name in self._places]
@@ -130,18 +130,18 @@ class GradClip(OutcomeProperties, OptimizerClip):
         nonfinite = self._settings.nonfinite
         if nonfinite in IN_GRAPHS:
             raise TypeError(
-                f"nonfinite = {nonfinite!r} works in dynamic mode only: a static program is made before it has values. "
-                "Use 'zero', which makes all gradients 0 there, or 'family'."
+                f"nonfinite = {nonfinite!r} works in dynamic mode only: a static program has no values while it is "
+                "built. Set nonfinite to 'zero', which then makes all gradients 0, or to 'family'."
             )
         if self._settings.has_schedule:
             raise TypeError(
-                "a threshold with a schedule works in dynamic mode only: a static program is made once, for all steps. "
-                "Use a number, or make a program for each threshold."
+                "a threshold with a schedule works in dynamic mode only: a static program is built once, for all "
+                "steps. Set the threshold to a number, or build a program for each threshold."
             )
         if self._settings.is_adaptive:
             raise TypeError(
                 "an adaptive threshold works in dynamic mode only: a static program cannot keep its state. Use the "
-                "functions of unified_clip.adaptive, which take and return the state: docs/adaptive.md lists them."
+                "functions of unified_clip.adaptive, which get and return the state: docs/adaptive.md lists them."
             )
         step = self.step
         try:

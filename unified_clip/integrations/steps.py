@@ -67,11 +67,12 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite = "skip", the integration does so: it can restore the
+    """Return a clipper that never skips a step. With nonfinite = "skip", the integration skips it, and restores the
     optimizer's state.
 
-    settings: The configuration. ops: The backend of the framework. spec: As for `Clipper`.
-    TypeError: settings is no configuration.
+    settings: The configuration. ops: The backend of the framework. spec: The ranks that share the gradients.
+
+    TypeError: `settings` is no configuration.
     """
     if not isinstance(settings, Settings):
         raise TypeError(f"settings is a {type(settings).__name__}. Pass the ClipConfig that made the transformation.")
@@ -135,7 +136,9 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 
 
 def rate_of(recent: Iterable[Any]) -> float | None:
-    """Return the share of steps that changed a gradient, or None if it is unknown for all steps.
+    """Return the share of steps that changed a gradient, or None if this is unknown for all steps.
+
+    Steps for which it is unknown do not count.
 
     recent: `OutcomeArrays.clipped` of each step.
     """

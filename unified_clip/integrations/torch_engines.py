@@ -17,14 +17,18 @@ INSTEAD = {
 classes of Lightning's strategies."""
 
 TWO_CALLBACKS = (
-    "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, use "
-    "groups of one configuration."
+    "The Trainer has two ClipCallbacks, which would clip gradients twice. Remove one. For separate thresholds, set "
+    "`groups` in one configuration: docs/config.md describes the key."
 )
 
 
 def check_engine(kinds: Iterable[str]) -> None:
-    """Raise RuntimeError if one of these training engines does not expose the gradients of a step."""
+    """Check that a training engine exposes the gradients of a step.
+
+    kinds: The engine's names: of Accelerate's `DistributedType`, or of a Lightning strategy and its base classes.
+    RuntimeError: the engine does not expose them.
+    """
     for kind in kinds:
         if kind in INSTEAD:
-            advice = f"Remove this clip, and use {INSTEAD[kind]}."
+            advice = f"Remove this clip. To clip, use {INSTEAD[kind]}."
             raise RuntimeError(f"{kind} does not expose the gradients of a step. {advice}")

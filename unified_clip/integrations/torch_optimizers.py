@@ -40,7 +40,8 @@ SAVED = "unified_clip"
 
 HAS_STATE = (
     "The optimizer has a state already, but the adaptive threshold starts with its warm-up. If you resume from a "
-    "checkpoint, call attach_to() before the optimizer's load_state_dict(), which then loads the state, too."
+    "checkpoint, call attach_to() before the optimizer's load_state_dict(), which then also loads the threshold's "
+    "state."
 )
 
 NO_STEP = (
@@ -49,17 +50,18 @@ NO_STEP = (
 )
 
 NOT_ADAPTIVE = (
-    "The checkpoint has the state of an adaptive threshold, and the attached configuration has none. Only the step is "
-    "loaded."
+    "The checkpoint has the state of an adaptive threshold, but the attached configuration has no adaptive threshold. "
+    "Only the step is loaded. To continue with the state, attach the configuration of the checkpoint."
 )
 
 
 class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     """A configuration that is attached to an optimizer. As a context manager, it detaches at the end.
 
-    A copy, a pickle or a loaded `state_dict` of the optimizer does not clip: attach again. With a schedule or an
-    adaptive threshold, the optimizer's `state_dict` has the step and the state of the threshold. Attach before you load
-    it, which restores both. A copy of the handle has the configuration and the state, and is not attached.
+    A copied or unpickled optimizer does not clip: attach the configuration to it again. With a schedule or an adaptive
+    threshold, the optimizer's `state_dict` contains the step and the state of the threshold. To restore both, attach
+    before you call the optimizer's `load_state_dict`. A copy of this handle has the configuration and the state, and is
+    not attached.
     """
 
     _clipper: Clipper
@@ -137,8 +139,8 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Clip before `step(*args, **kwargs)`. Replace a closure by one that also clips the gradients.
 
-        If the `step` of a subclass calls that of its base class, both call the hooks, but only the outer call clips. It
-        is recognized by its stack frame: a flag would stay set after an error.
+        If the `step` of a subclass calls that of its base class, both call the hooks, but only the outer call clips.
+        The outer call is recognized by its stack frame: a flag would stay set after an error.
         """
         caller = sys._getframe(1)
         if _only_creates_state(caller):
@@ -192,15 +194,24 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
 
 def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: DistributedSpec = INFERRED) -> Attached:
-    """Make an optimizer clip before every step. `ClipConfig.attach_to` lists the arguments and errors."""
+    """Make an optimizer of PyTorch clip before every step. Return the handle.
+
+    names: A model, its `named_parameters()`, or a dict of name to parameter, for patterns.
+    spec: The ranks that share the gradients.
+
+    TypeError: `optimizer` is no `torch.optim.Optimizer`, or has no hooks. Or `names` contains other objects than
+        parameters.
+    ValueError: a configuration is already attached. Or the configuration selects parameters by name, and one has none.
+    RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
+    """
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"A {type(optimizer).__qualname__} is not an optimizer. Pass a torch.optim.Optimizer.")
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
             f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "
-            "torch.optim.Optimizer.__init__. Pass the optimizer inside it, which makes the steps. If there is none, "
-            "call super().__init__ there."
+            "torch.optim.Optimizer.__init__. If it contains another optimizer that makes the steps, pass that "
+            "optimizer. Otherwise, call super().__init__(params, defaults) in its __init__."
         )
     check_not_attached(optimizer)
     if not spec.is_given and any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters_of(optimizer)):
@@ -220,11 +231,11 @@ def is_attached(optimizer: Any) -> bool:
 
 
 def check_not_attached(optimizer: Any) -> None:
-    """Raise ValueError if `is_attached`."""
+    """Raise ValueError if a configuration is attached to an optimizer, or to the optimizer inside it."""
     if is_attached(optimizer):
         raise ValueError(
             f"A configuration is attached to this {type(_inner(optimizer)).__name__} already. Gradients would be "
-            "clipped twice. Call detach() on the handle that attach_to() returned."
+            "clipped twice. Remove the second clip, or call detach() on the handle that attach_to() returned."
         )
 
 
@@ -237,7 +248,8 @@ def _inner(optimizer: Any) -> Any:
 def _only_creates_state(frame: FrameType | None) -> bool:
     """Return whether `torch.distributed.checkpoint` makes this step, with gradients and a learning rate of 0.
 
-    It does so before it reads or loads the state of an optimizer that has none yet. This is no step of the training.
+    PyTorch makes such a step before it reads or loads the state of an optimizer that has no state yet. The step is not
+    a step of the training.
     """
     checkpoints = sys.modules.get("torch.distributed.checkpoint.state_dict")
     create = getattr(getattr(checkpoints, "_init_optim_state", None), "__code__", None)

@@ -17,7 +17,7 @@ def parameters_of(optimizer: Any) -> list[Any]:
 
 
 def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Unscale the gradients, unless this is done already. Return the scaler's `found_inf` flag for each device."""
+    """Unscale the gradients, unless the scaler has already done so. Return its `found_inf` flag for each device."""
     if not scaler._found_inf_per_device(optimizer):
         scaler.unscale_(optimizer)
     return list(scaler._found_inf_per_device(optimizer).values())
@@ -26,8 +26,9 @@ def unscale(scaler: Any, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]
 def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings) -> bool:
     """Unscale the gradients, and return whether the scaler skips the step.
 
-    Reading the decision waits for the GPU. Without a fused optimizer this costs nothing: `GradScaler.step` would wait,
-    too. With a fused optimizer on a GPU, return False without reading, as `is_skipped` describes.
+    Reading the scaler's decision waits for the GPU. Without a fused optimizer, this costs nothing: `GradScaler.step`
+    would wait, too. With a fused optimizer on a GPU, return False without reading it, unless nonfinite is "raise" or
+    "skip".
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)
@@ -36,8 +37,8 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
 def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool = False) -> bool:
     """Return whether the scaler skips the step.
 
-    A flag on a GPU is read only if the scaler or the configuration waits for the GPU anyway. A flag that is not read
-    counts as not set.
+    A flag on a GPU is read only if the scaler waits for the GPU anyway, or if nonfinite is "raise" or "skip". A flag
+    that is not read counts as not set.
 
     flags: The flags that `unscale` returned. waits: Whether the scaler waits for the GPU.
     """
@@ -49,8 +50,8 @@ def is_skipped(flags: Iterable[torch.Tensor], settings: Settings, *, waits: bool
 def without_scale(optimizer: Any, gradients: Sequence[torch.Tensor]) -> Iterator[None]:
     """Unscale gradients in place before the `with` block. Otherwise, a fused optimizer would do so in its step.
 
-    If the block raises an error, restore the gradients, up to rounding, and the optimizer as it was before
-    `GradScaler.step`.
+    If the block raises an error, restore the gradients, up to rounding, and remove the attributes that
+    `GradScaler.step` has set on the optimizer.
     """
     scale = getattr(optimizer, "grad_scale", None)
     if scale is not None:

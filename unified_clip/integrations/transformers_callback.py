@@ -38,14 +38,24 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     all parameters, before clipping.
 
     Args:
-        config: The configuration.
-        process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, as for
-            `clip_grad_norm_`. FSDP2 needs none of them.
+        config: The configuration, or a dict of its settings.
+        process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
+            for this process alone. 'auto' reads the group from DTensors, as of FSDP2.
+        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
+            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
+            counts it. Or a dict from patterns of names to such values.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
+            number of elements of this rank's gradients, over all their shards.
+        check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
+            gradients' names and the ranks.
 
     Raises:
-        ValueError: When training begins: the trainer, another such callback or an attached configuration clips too.
+        ConfigError: A setting in a dict is not valid.
+        ValueError: When training begins: the trainer, another `ClipCallback` or an attached configuration clips too.
+            Or a checkpoint has the state of other adaptive rules.
         RuntimeError: When training begins: the engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). At
             the first step: FSDP1 shards the gradients, and no ownership is declared.
+        NonFiniteNormError: At a step: the norm is not finite, and nonfinite is "raise".
 
     Source: unified_clip, at `transformers.TrainerCallback.on_pre_optimizer_step`.
 
@@ -55,7 +65,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
             clip = ClipCallback(ClipConfig(rule="global_norm", threshold=1.0))
             Trainer(model, TrainingArguments("out", max_grad_norm=0), train_dataset=data, callbacks=[clip])
 
-        docs/integrations/transformers.md has a complete one.
+        docs/integrations/transformers.md has a complete example.
     """
 
     def __init__(
@@ -84,7 +94,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
         self._begin()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for the trainer's checkpoint, which has it in `trainer_state.json`."""
+        """Return the configuration and the clip's state. The trainer saves them in `trainer_state.json`."""
         arguments = {"config": json.loads(self._config.dumps("json"))}
         return {"args": arguments, "attributes": {SAVED: self.state_dict()}}
 
@@ -96,9 +106,9 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     def clip_state(self) -> dict[str, Any]:
         """The state of the clip, which the trainer sets if it restores callbacks from a checkpoint.
 
-        The trainer then replaces the user's callback by one that it makes from `state()["args"]`. The new callback
-        shares the attributes of the old one: `args` cannot have a process group, and the user reads `last` of the old
-        one.
+        The trainer then replaces the user's callback by a new one with the arguments in `state()["args"]`. The new
+        callback shares the attributes of the user's callback, because `args` cannot have a process group, and because
+        the user reads `last` of the callback that the user made.
         """
         return self.state_dict()
 

@@ -46,13 +46,14 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
     "--without": {
         "metavar": "MODES",
-        "help": "modes to leave out, separated by commas, as in compiled,jax:device. jax:device is for JAX only. The "
-        "report names these modes",
+        "help": "modes to leave out, separated by commas: host, device, native, graph, compiled, static, processes_2 "
+        "or processes_4. jax:device leaves out a mode of JAX only. The report names these modes",
     },
     "--timeout": {
         "type": _seconds,
         "metavar": "SECONDS",
-        "help": "seconds that a worker may take for one result (default: the suite's)",
+        "help": "seconds to wait for the next result of a framework's process (default: `timeout` of the suite, or "
+        "120)",
     },
     "--accept": {
         "action": "store_true",
@@ -100,8 +101,8 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity = commands.add_parser(
         "parity",
         help="compare the frameworks with each other, with exact arithmetic and with their own functions",
-        description="Run a suite of cases on every framework, each in its own process, and compare the results bit for "
-        "bit.",
+        description="Run a suite of cases on every framework, and compare the results bit for bit. Each framework runs "
+        "in its own process.",
     )
     parity.add_argument(
         "--suite",
@@ -132,7 +133,8 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
 def run_init(options: argparse.Namespace) -> int:
     """Write a small suite for `unified-clip parity init`, and print the command that runs it. Return the exit status 0.
 
-    UsageError: the user passed an option that only `unified-clip parity` has.
+    CodedError: the user passed an option that only `unified-clip parity` has, a gradient file cannot be read, or the
+        suite exists already or cannot be written.
     """
     from .suite import scaffold
 
@@ -266,8 +268,8 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
 def _accept(report: ParityReport, path: Path) -> int:
     """Update the list of known differences in the file `path`, and print the number of changes.
 
-    If results of unified_clip differ, or results are missing, print an error and change nothing. Return the exit status
-    of the command.
+    If results of unified_clip differ, results are missing or the cases test nothing, print an error and change nothing.
+    Return the exit status of the command.
 
     UsageError: the file cannot be written.
     """
@@ -275,15 +277,16 @@ def _accept(report: ParityReport, path: Path) -> int:
     from .report import baseline
 
     if report.ours_differ or report.is_incomplete:
-        problem = f"{path} was not changed: unified_clip's results differ, or results are missing"
-        message = f"{problem}. Correct the problems that parity.md in the report lists, and run --accept again."
+        problem = f"{path} was not changed: unified_clip's results differ, results are missing, or nothing is tested"
+        remedy = "Correct the problems that parity.md in the report lists, and run the command with --accept again."
+        message = f"{problem}. {remedy}"
         reject(UsageError(message, "UC303"))
         # failures that the baseline has do not fail the run, but --accept needs none at all
         return report.exit_code or DIFFERENT
     try:
         changes = update.write(path, report)
     except OSError as error:
-        message = f"{path} cannot be written: {error.strerror}. Correct this, and run --accept again."
+        message = f"{path} cannot be written: {error.strerror}. Correct this, and run the command with --accept again."
         raise UsageError(message, "UC205") from None
     counts = ", ".join(f"{count} {what}" for what, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read it before you commit it."))

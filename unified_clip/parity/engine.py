@@ -40,7 +40,7 @@ TOGETHER = (*SLOW, OTHERS, *LAST)
 """Each tuple has the modes that one worker runs. Every mode is in exactly one tuple, in OTHERS by default."""
 
 Progress = Callable[[str, int], Any]
-"""A function that takes a framework's name and the number of its new results."""
+"""A function that is called with a framework's name and the number of its new results."""
 
 
 def run(suite: Suite, progress: Progress = lambda framework, count: None) -> ParityReport:
@@ -91,7 +91,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     notes += suite.notes
     for name, each in results.items():
         lines = dict.fromkeys(each.printed)
-        notes += [f"The worker of {name} printed {line}. This output was ignored." for line in lines]
+        notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
     notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
     function_causes.choose(suite.cases, expected, {name: each.results for name, each in results.items()})
     judgements, known = _judge_natives(suite, results)

@@ -9,7 +9,7 @@ removed or changes its meaning, SCHEMA gets a new number.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import Field, InstanceOf, create_model
 
@@ -29,6 +29,8 @@ class Result(ReportModel):
 
     verdict: VerdictKind | NativeVerdict
     detail: str
+    """The difference or the failure in words. Empty if there is none."""
+
     details: WorstElement | None
     """The element that is furthest from the exact result. null if nothing differs, or no numbers can be compared."""
 
@@ -135,8 +137,7 @@ class FrameworkResult(_with_modes(ReportModel, (UnifiedClipResult | None, None))
 
     def get(self, mode: str) -> UnifiedClipResult | NativeResult | None:
         """Return the result in one mode, or None if the mode did not run."""
-        result: UnifiedClipResult | NativeResult | None = getattr(self, mode)
-        return result
+        return cast(UnifiedClipResult | NativeResult | None, getattr(self, mode))
 
 
 class OwnPair(ReportModel):
@@ -238,15 +239,15 @@ class Problem(ReportModel):
     """A failure of the run, or a failure that the baseline excuses."""
 
     what: str
+    """The result that failed, such as "torch, host path, different"."""
+
     detail: str
     framework: str | None
-    """The framework that has the problem. null if several frameworks have it, or the list of known differences has it.
-    """
+    """The framework that has the problem. null if several have it, or the list of known differences has it."""
 
     mode: str | None
     function: str | None = None
-    """The framework's function or FILE.py:FUNCTION that has the problem, or that a stale known difference names. null
-    if unified_clip has the problem."""
+    """The framework's function or FILE.py:FUNCTION with the problem or a stale entry. null if it is unified_clip's."""
 
     excused: bool = False
     """Whether the baseline already had this failure, so that it does not fail the run."""
@@ -299,8 +300,7 @@ class ParityReport(ReportModel):
     """The result in a sentence."""
 
     exit_code: Literal[0, 1, 3]
-    """0: pass. 1: a difference, which with a baseline is new or larger. 3: a result is missing, or nothing is tested.
-    """
+    """0: pass. 1: a difference, with a baseline a new or larger one. 3: a result is missing, or nothing is tested."""
 
     suite: str
     """The path of the suite, as the user typed it."""

@@ -33,7 +33,7 @@ def make(container: Any, call: str, arguments: Mapping[str, Any]) -> Case:
     call: The name of a public function of unified_clip, such as "clip_by_global_norm".
 
     ValueError: the call or an argument is invalid, or does not fit the gradients.
-    TypeError: an entry of the container is not a gradient (see `in_memory.read_container`).
+    TypeError: an entry of the container is a parameter, is of another framework, or has an unsupported dtype.
     """
     plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in arguments.items()}
     try:

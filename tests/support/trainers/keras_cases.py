@@ -377,7 +377,7 @@ def test_a_second_configuration_is_refused_until_the_first_is_detached() -> None
     handle = config.attach_to(optimizer)
     with pytest.raises(RuntimeError, match="nothing has been clipped yet"):
         _ = handle.last
-    with pytest.raises(ValueError, match=r"attached to this optimizer already\. Call detach"):
+    with pytest.raises(ValueError, match=r"attached to this optimizer already\. First call detach"):
         config.attach_to(optimizer)
     assert handle.is_attached
     handle.detach()

@@ -145,7 +145,7 @@ def test_thresholds_containers_and_steps_without_a_gradient_are_errors(tmp_path:
     call = f'calls = [{{ call = "{GLOBAL}", rule = "zclip", steps = 2 }}]'
     for table, message in (
         (f'rules = ["{GLOBAL}"]\nthresholds = [1.0]', "no threshold. Move it to calls, with the keys rule, steps"),
-        (f'{call}\ncontainer = "dict"', "takes no container|plain lists only"),
+        (f'{call}\ncontainer = "dict"', "accepts no container|plain lists only"),
         (call, "all gradients of a step are None"),
     ):
         text = '[[gradients]]\nname = "two"\ntensors = [{ values = [1.0] }, { none = true }]\n'

@@ -300,8 +300,11 @@ KNOWN = KnownDifference(
     within=2.0,
 )
 SHOWING = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.09)}
-UNLISTED = "numbers differ, by 9 %; not listed as a known difference; the cause is unknown. Run --accept to list it"
-STALE = "no case shows this difference. Run --accept to remove the entry"
+UNLISTED = (
+    "numbers differ, by 9 %; not listed as a known difference; the cause is unknown. "
+    "Run the command with --accept to list it"
+)
+STALE = "no case shows this difference. Run the command with --accept to remove the entry"
 
 
 def judged_as(
@@ -343,7 +346,7 @@ def test_a_known_difference_that_no_longer_shows_is_wrong() -> None:
     assert judged_as([KNOWN], nothing) == ({"long tensor": "equal"}, [STALE])
     patterns = KNOWN.model_copy(update={"cases": ["long *", "wide *"]})
     assert judged_as([patterns], SHOWING)[1] == [
-        "no case that matches 'wide *' shows this difference. Run --accept to update `cases`"
+        "no case that matches 'wide *' shows this difference. Run the command with --accept to update `cases`"
     ]
 
 
@@ -358,11 +361,14 @@ def test_a_size_that_has_grown_or_shrunk_a_lot_is_wrong() -> None:
     larger = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.5)}
     assert judged_as([KNOWN], larger) == (
         {"long tensor": "different"},
-        ["numbers differ, by 50 %: more than the listed 10 %; the cause is unknown. Run --accept to list the new size"],
+        [
+            "numbers differ, by 50 %: more than the listed 10 %; the cause is unknown. "
+            "Run the command with --accept to list the new size"
+        ],
     )
     smaller = {("torch", "long tensor"): NativeDeviation("torch.norm", "value", 0.02)}
     assert judged_as([KNOWN], smaller)[1] == [
-        "the difference is 2 %, less than the listed 10 %. Run --accept to list the new size"
+        "the difference is 2 %, less than the listed 10 %. Run the command with --accept to list the new size"
     ]
 
 
@@ -425,7 +431,7 @@ def test_an_entry_for_inf_and_nan_covers_no_finite_difference_and_the_other_way_
     assert stale == STALE
     assert problem == (
         "numbers differ, by 400 %; the known difference 'inf / inf' lists only a difference with inf or NaN in the "
-        "gradients; the cause is unknown. Run --accept to list this one"
+        "gradients; the cause is unknown. Run the command with --accept to list this one"
     )
     for where in ("norm", "norm and gradients"):
         assert STALE in judged_as([nan], showing(0.0, where))[1]
@@ -437,7 +443,9 @@ def test_an_entry_of_shapes_or_dtypes_bounds_the_numbers() -> None:
     form = listed(kind="form")
     assert judged_as([form], showing(0.0, kind="form")) == ({"long tensor": "known"}, [])
     (problem,) = judged_as([form], showing(6.0, kind="form"))[1]
-    assert problem.endswith("by 600 %: more than rounding, as listed. Run --accept to list the new size")
+    assert problem.endswith(
+        "by 600 %: more than rounding, as listed. Run the command with --accept to list the new size"
+    )
     assert judged_as([listed(kind="form", size=6.0)], showing(6.0, kind="form")) == ({"long tensor": "known"}, [])
     assert STALE in judged_as([form], showing(0.0, "gradients", kind="form"))[1]
     assert STALE in judged_as([form], showing(0.0, kind="elements"))[1]
@@ -477,17 +485,22 @@ def test_an_entry_with_a_cause_covers_no_other_and_no_unknown_cause() -> None:
     entry = listed(size=1.0, cause="not clipped")
     assert judged_as([entry], with_cause("not clipped")) == ({"long tensor": "known"}, [])
     other, stale = judged_as([entry], with_cause("coefficient"))[1]
-    assert "the known difference 'inf / inf' has the cause 'not clipped'; coefficient. Run --accept" in other
+    assert (
+        "the known difference 'inf / inf' has the cause 'not clipped'; coefficient. Run the command with --accept"
+        in other
+    )
     assert stale == STALE
     unknown = judged_as([entry], with_cause(""))[1][0]
-    assert "has the cause 'not clipped'; the cause is unknown. Run --accept to list this one" in unknown
+    assert (
+        "has the cause 'not clipped'; the cause is unknown. Run the command with --accept to list this one" in unknown
+    )
     for cause in ("any", ["not clipped", "coefficient"]):
         assert judged_as([listed(size=1.0, cause=cause)], with_cause("coefficient")) == ({"long tensor": "known"}, [])
     several, _ = judged_as([listed(size=1.0, cause=["a", "b"])], with_cause("coefficient"))[1]
     assert "has the cause 'a' or 'b'; coefficient." in several
     assert judged_as([listed(size=1.0, cause="unknown")], with_cause("")) == ({"long tensor": "known"}, [])
     other = judged_as([listed(size=1.0, cause="unknown")], with_cause("coefficient"))[1][0]
-    assert "has the cause 'unknown'; coefficient. Run --accept" in other
+    assert "has the cause 'unknown'; coefficient. Run the command with --accept" in other
 
 
 def test_an_entry_without_a_cause_is_reported_with_the_line_that_it_lacks() -> None:
@@ -517,7 +530,7 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_that_it_lacks() -> N
     assert strict.verdict == "FAIL: 1 case on torch: 1 known difference without `cause`."
     assert [each.detail for each in strict.problems] == [
         'the entry has no `cause`, so it accepts every mistake of its size. Add the line cause = "16 bits", or run '
-        "--accept"
+        "the command with --accept"
     ]
     assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
 
@@ -538,7 +551,9 @@ def test_an_entry_about_other_versions_is_named_beside_the_cause() -> None:
     entry = listed(size=1.0, versions="torch<2.13")
     (problem,) = judged_as([entry], with_cause("coefficient"))[1]
     versions = "of these versions: the entry 'inf / inf' is limited to torch<2.13"
-    assert f"not listed as a known difference {versions}; coefficient. Run --accept to list it" in problem
+    assert (
+        f"not listed as a known difference {versions}; coefficient. Run the command with --accept to list it" in problem
+    )
 
 
 def test_a_huge_size_is_readable() -> None:

@@ -534,7 +534,7 @@ def test_a_natives_difference_that_nobody_knows_has_its_cause() -> None:
     judgements, _ = match.match_deviations([], {("torch", EACH.name): deviation}, {"torch": {}})
     assert judgements["torch", EACH.name][1].endswith(
         "; not listed as a known difference; as when each gradient is clipped by the total norm instead of its own norm"
-        ". Run --accept to list it"
+        ". Run the command with --accept to list it"
     )
     same = dataclasses.replace(right(EACH), name="native")
     deviation = judge_result(WorkItem(NATIVE, EACH), oracle.expect(EACH), same, Framework(), ()).deviation

@@ -191,7 +191,7 @@ def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> Non
     garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
     status, [found], printed = parity(garbage)
     assert (status, found["verdict"]) == (0, "equal")
-    assert f"The worker of numpy printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
+    assert f"The process of numpy printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
     assert "more" not in printed
 
 

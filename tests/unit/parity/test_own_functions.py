@@ -590,7 +590,9 @@ reason = "inf / inf"
 def test_an_entry_without_a_bound_is_rejected_and_accepting_replaces_it(tmp_path: Path) -> None:
     file = tmp_path / "known.toml"
     file.write_text(f"{UNBOUNDED}\n{UNBOUNDED.replace('torch', 'jax')}", encoding="utf-8")
-    with pytest.raises(SuiteError, match=r"size = inf would accept any number, in 2 of 2 entries.*Run --accept once"):
+    with pytest.raises(
+        SuiteError, match=r"size = inf would accept any number, in 2 of 2 entries.*Run the command with --accept once"
+    ):
         entries.read(file)
     found = {("torch", "no norm"): (0.0, "norm"), ("torch", "nothing"): (0.5, "norm"), ("torch", "now"): (4.0, "")}
     known = [entry for entry in entries.read(file, accepting=True) if entry.framework == "torch"]

@@ -98,10 +98,10 @@ def test_a_native_that_gives_something_else_than_numbers_is_said_to(failed: Any)
 def test_the_page_tells_what_changed_since_a_baseline_and_what_is_worth_a_note(failed: Any) -> None:
     texts = {"framework": "torch", "what": "", "case": "", "before": "2.12", "after": "2.13"}
     changes = [{"kind": "version", **texts, "worse": False}]
-    made = rendered({**failed, "baseline": changes, "notes": ["The worker of torch printed 'hello'."]})
+    made = rendered({**failed, "baseline": changes, "notes": ["The process of torch printed 'hello'."]})
     assert "<p>Against the baseline: changes: 1, of which 0 fail the run.</p>" in made
     assert "<td>2.12</td><td>2.13</td>" in made
-    assert "The worker of torch printed &#39;hello&#39;." in made
+    assert "The process of torch printed &#39;hello&#39;." in made
     assert "Since the baseline" not in rendered(failed)
 
 

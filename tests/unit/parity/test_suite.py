@@ -292,7 +292,7 @@ def tensor(text: str) -> str:
             "exponents 1: it is -99999999999. Give -2000 or more",
         ),
         (tensor("none = false"), "none: it is False. Give true"),
-        (tensor("none = true, shape = [2], dtype = 'float64'"), "takes no dtype or shape. Remove dtype and shape"),
+        (tensor("none = true, shape = [2], dtype = 'float64'"), "allows no dtype or shape. Remove dtype and shape"),
         (tensor("values = [1.0], rows = [0]"), "rows needs the shape of the dense gradient. Add it, as in shape = "),
         (tensor("values = [1.0], rows = [0], shape = []"), "rows needs a shape that begins with the number of rows"),
         (tensor("random = 1, shape = [2]"), "random needs exponents. Add it, as in exponents = "),
@@ -500,10 +500,10 @@ KNOWN = """
             ("size = 0.1", ""),
             "known.toml, line 5, known 1, kind: kind = 'value' needs a size. Add the largest",
         ),
-        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' takes no size. Remove size"),
+        (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' allows no size. Remove size"),
         (
             ('kind = "value"', 'kind = "raises"\nnot_finite = "norm"'),
-            "takes no size or not_finite. Remove size and not_finite",
+            "allows no size or not_finite. Remove size and not_finite",
         ),
         (
             ('framework = "numpy"', 'framework = "caffe"'),

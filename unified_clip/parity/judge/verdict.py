@@ -57,11 +57,11 @@ VERDICTS: Mapping[str, str] = {
     "known": "a difference of a framework's function that the suite lists",
     "different": "an unexpected difference; for a framework's function one that the suite does not "
     "list, or lists with another size",
-    "crashed": "the worker ended without a result",
-    "timed out": "the worker gave no result in time",
-    "out of memory": "the worker had too little memory",
-    "unreadable": "the worker's result cannot be read",
-    "not run": "the case did not run, because its function, or several others, had failed",
+    "crashed": "the framework's process ended without a result",
+    "timed out": "the framework's process gave no result in time",
+    "out of memory": "the framework's process had too little memory",
+    "unreadable": "the result of the framework's process cannot be read",
+    "not run": "the case did not run, because its function, or several other functions, had failed before",
     "missing": "the framework, or the package with its own functions, cannot be imported",
 }
 """The verdicts from best to worst, and their meanings."""

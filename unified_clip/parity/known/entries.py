@@ -155,14 +155,15 @@ class KnownDifference(schema.Table):
     def _bounded(cls, within: float) -> float:
         if within > LARGEST_WITHIN:
             problem = f"{within:g} is above {LARGEST_WITHIN:g}, so the entry would accept another order of magnitude"
-            raise ValueError(f"{problem}. Lower it, and run --accept to list each order of magnitude in its own entry")
+            remedy = "Lower it, and run the command with --accept to list each order of magnitude in its own entry"
+            raise ValueError(f"{problem}. {remedy}")
         return within
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
         given = [name for name in ("size", "not_finite") if getattr(self, name)]
         if given and self.kind not in WITH_NUMBERS:
-            raise ValueError(f"kind = {self.kind!r} takes no {' or '.join(given)}. Remove {' and '.join(given)}")
+            raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(given)}. Remove {' and '.join(given)}")
         if not given and self.kind in SIZED:
             size = "Add the largest relative difference, as in size = 0.01, or where results have inf or NaN"
             raise ValueError(f"kind = {self.kind!r} needs a size. {size}, as in not_finite = 'norm'")
@@ -260,8 +261,8 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
         first = unbounded[0]
         raise schema.SuiteError(
             f"{path}: size = inf would accept any number, in {len(unbounded)} of {len(known)} entries, first in the "
-            f"entry of {first.function!r} with the reason {first.reason!r}. Run --accept once: it writes not_finite "
-            "and the size of finite numbers in place of inf. Titles and reasons stay",
+            f"entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept once: it "
+            "writes not_finite and the size of finite numbers in place of inf. Titles and reasons stay",
             "UC303",
         )
     return known

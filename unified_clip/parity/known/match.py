@@ -98,7 +98,9 @@ def _problem(
     if deviation.detail:
         what += f" ({deviation.detail})"
     cause = _cause(deviation)
-    fix = "Correct your function, or run --accept to list" if ".py:" in deviation.function else "Run --accept to list"
+    fix = "Run the command with --accept to list"
+    if ".py:" in deviation.function:
+        fix = "Correct your function, or run the command with --accept to list"
     if not entries and others:
         return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
     if not entries:
@@ -148,15 +150,18 @@ def _result(
         unreported = f"the worker of {entry.framework} does not report the version of that package"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
     elif not cases:
-        problem = "no case shows this difference. Run --accept to remove the entry"
+        problem = "no case shows this difference. Run the command with --accept to remove the entry"
     elif unmatched := entry.unmatched_patterns(cases):
         patterns = ", ".join(map(repr, unmatched))
-        problem = f"no case that matches {patterns} shows this difference. Run --accept to update `cases`"
+        problem = (
+            f"no case that matches {patterns} shows this difference. Run the command with --accept to update `cases`"
+        )
     elif entry.is_unbounded:
-        problem = "size = inf bounds no number. Run --accept to list not_finite and the size of finite numbers"
+        remedy = "Run the command with --accept to list not_finite and the size of finite numbers"
+        problem = f"size = inf bounds no number. {remedy}"
     elif entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
-        problem = f"{smaller}. Run --accept to list the new size"
+        problem = f"{smaller}. Run the command with --accept to list the new size"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
         cause=", ".join(entry.causes),

@@ -49,7 +49,9 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 def strict(report: ParityReport) -> ParityReport:
     """Return a copy of a report in which entries of known differences without `cause` fail the run."""
-    problem = f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run --accept"
+    problem = (
+        f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run the command with --accept"
+    )
     known = [
         entry.model_copy(update={"problem": problem.format(entry.incomplete)})
         if entry.incomplete and not entry.problem
@@ -68,8 +70,8 @@ def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
     more = f"; and {len(lines) - SHOWN} more, in parity.json" if len(lines) > SHOWN else ""
     return [
         f"{_entries_without_cause(len(entries))} in the list of known differences: {_each(len(entries))} accepts every "
-        f"mistake of its size. Run --accept, or add the lines: {'; '.join(lines[:SHOWN])}{more}. With --strict, "
-        "such an entry fails the run."
+        f"mistake of its size. Run the command with --accept, or add the lines: {'; '.join(lines[:SHOWN])}{more}. "
+        "With --strict, such an entry fails the run."
     ]
 
 

@@ -1,7 +1,7 @@
 """Group the results by clip rule, for the table that compares the frameworks' functions on the same gradients.
 
-For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code from one
-framework to the other see how they compare.
+For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row, which shows how their results
+compare to people who port code from one framework to the other.
 """
 
 from __future__ import annotations

@@ -23,10 +23,11 @@ LEGEND = (
     "the verdict of the first one comes first, then the modes with another verdict. `-`: nothing ran."
 )
 NATIVE_LEGEND = (
-    "{whose}: the verdict. If it is not `equal`: the relative distance of the norm from the exact "
-    "one, which is not rounded / the largest difference of an element, relative to the largest exact element of its "
-    "gradient. `close`: within rounding. `no norm`: the gradients are equal, and the function returned no norm. `-`: "
-    "the framework has no such function, or it returns no such number."
+    "{whose}: the verdict. If it is not `equal`, two numbers follow. The first is the relative distance of the norm "
+    "from the exact norm before rounding. The second is the largest difference of an element, relative to the largest "
+    "exact element of its gradient. `close`: within rounding. `no norm`: the gradients are equal, and the function "
+    "returned no norm. `-`: "
+    "the framework has no such function, or the function returns no such number."
 )
 KNOWN_LEGEND = "Every difference of {whose} that is larger than rounding. Sizes are relative."
 OWN_PAIRS = "Cases in which your functions for two frameworks differ by more than rounding. Sizes are relative."

@@ -308,12 +308,12 @@ def _unfit(case: Case) -> Iterator[tuple[bool, str]]:
     )
     yield (
         case.call_form.container == "tensor" and count != 1,
-        f"container = 'tensor' takes exactly one gradient, not {count}. Choose another container",
+        f"container = 'tensor' needs exactly one gradient, but there are {count}. Choose another container",
     )
     contained = call.in_place or call.style in ("list", "measure")
     yield (
         form.container != "list" and not contained,
-        "this function takes no container of gradients. Remove the key container",
+        "this function accepts no container of gradients. Remove the key container",
     )
     for key, values in (("need_clip", form.need_clip), ("groups", form.groups)):
         yield (

@@ -173,6 +173,6 @@ def _framework(name: str) -> str:
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
     return (
-        f"# {name} is not installed here. An interpreter that has it, and this package with its extra `cli`:\n"
+        f"# {name} is not installed here. To add it, name an interpreter that has {name} and unified_clip[cli]:\n"
         f'# [frameworks.{name}]\n# python = "../{name}/bin/python"\n'
     )

@@ -91,7 +91,7 @@ class TensorTable(Table):
             sources = " and ".join(given) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
-            raise ValueError(f"none = true takes no {' or '.join(unused)}. Remove {' and '.join(unused)}")
+            raise ValueError(f"none = true allows no {' or '.join(unused)}. Remove {' and '.join(unused)}")
         if self.random is None and self.exponents is not None:
             raise ValueError("exponents applies to random only. Remove exponents, or give random in place of values")
         examples = {"exponents": [-3, 3], "shape": [2, 3]}

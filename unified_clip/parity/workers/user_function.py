@@ -51,7 +51,8 @@ class UserFunction(NamedTuple):
         """Return the function that FILE.py:FUNCTION names. Do not import the file.
 
         root: The suite's directory.
-        place, returns: As the fields of this class.
+        place: The framework and the public name, as in "numpy.clip_by_global_norm".
+        returns: "gradients", "nothing" or '': the result of the function. The field `returns` explains the values.
         """
         return cls(text, *own_functions.split(text, root), place, returns)
 
