@@ -48,14 +48,16 @@ def run(options: argparse.Namespace) -> int:
     UsageError: the check reads the file of --out, or the file cannot be written. ConfigError: a path has no files to
     check, or the clip configuration cannot be used.
     """
+    outcome = "No report was written."
     try:
         report = _checked(options)
         if options.out:
             _write(options.out, _writer(options.format)(report))
+            outcome = f"The report is in {options.out}."
         is_text = bool(options.out) or options.format == "text"
         print(_printed_text(report) if is_text else _writer(options.format)(report), end="")
     except KeyboardInterrupt:
-        complain("interrupted. No report was written.")
+        complain(f"interrupted. {outcome}")
         return INTERRUPTED
     return DIFFERENT if report.findings else SUCCESS
 

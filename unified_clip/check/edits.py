@@ -183,7 +183,7 @@ class Edits:
         return f'To clip by {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {instead}.'
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
-        """Return the advice to clip by code where a trainer's file or call clips, or '' if its engine prevents that.
+        """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.
 
         format_: The name of the trainer's format. instead: The advice without an engine.
         """

@@ -310,7 +310,7 @@ def _unused(
             clips = f" about a clip with {rule.clip!r} in its name" if rule.clip else ""
             why = f"The checked files that match {rule.path!r} have no finding{clips}."
             edit = patterns.advice(rule.path, root, "path or its clip" if rule.clip else "path")
-            edit = edit if is_whole else f"If no other file needs the rule: {edit[0].lower()}{edit[1:]}"
+            edit = edit if is_whole else f"If no other file needs the entry: {edit[0].lower()}{edit[1:]}"
             yield _unused_rule(clip, ("ignore", index), f"ignore {index + 1}", why, edit)
     for name in ("each", "explicit", "nearest", "off", "nonfinite") if is_whole else ():
         for index, glob in enumerate(getattr(rules, name)):

@@ -29,11 +29,12 @@ def pattern(glob: str, star: str) -> re.Pattern[str]:
     return re.compile("".join(texts.get(part, re.escape(part)) for part in parts))
 
 
-def advice(glob: str, root: Path, wrong: str = "path") -> str:
+def advice(glob: str, root: Path, wrong: str = "") -> str:
     """Return the edit for a pattern without effect. If the pattern names a directory, the edit adds `/**`.
 
-    wrong: The part of the rule that may be wrong.
+    wrong: For the pattern in an entry of `check.ignore`: the part of the entry that may be wrong, such as "path".
     """
+    whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
     if (root / glob).is_dir():
-        return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the rule.'
-    return f"Remove the rule, or correct its {wrong}."
+        return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the {whole}.'
+    return f"Remove the {whole}, or correct {correct}."

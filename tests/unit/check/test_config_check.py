@@ -479,7 +479,7 @@ def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
     assert (finding.kind, finding.path, finding.line) == ("unused", "clip.toml", 5)
     assert check(files, WANTED + IGNORE.format("gone/**"), "other").findings == [], "gone/ was not part of the check"
     finding = one(check(files, WANTED + IGNORE.format("other/*"), "other"))
-    assert finding.edit == "If no other file needs the rule: remove the rule, or correct its path.", "only some files"
+    assert finding.edit == "If no other file needs the entry: remove the entry, or correct its path.", "only some files"
 
 
 def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
@@ -489,7 +489,7 @@ def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
     assert (finding.kind, finding.line, finding.clip) == ("unused", 7, 'check.formats."runs/*"')
     second = one(check(files, f'{WANTED}{formats}"**/ds.json" = "hf"\n'))
     assert (second.kind, second.clip) == ("unused", 'check.formats."**/ds.json"')
-    assert (finding.does, finding.edit[:16]) == ("No checked file matches 'runs/*'.", "Remove the rule,")
+    assert (finding.does, finding.edit[:16]) == ("No checked file matches 'runs/*'.", "Remove the patte")
     assert (second.does[:18], second.edit[:16]) == ("An earlier pattern", "Move this patter")
     assert check(files, WANTED + formats, "other").findings == [], "configs/ was not part of the check"
 
@@ -502,7 +502,7 @@ def test_an_unknown_format_is_an_error_even_without_a_file(check: Check) -> None
 @pytest.mark.parametrize("path", ["a/", "a"])
 def test_a_rule_for_a_directory_advises_its_files(check: Check, path: str) -> None:
     report = check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format(path))
-    assert one(report).edit == 'Write "a/**" for all files below this directory, or remove the rule.'
+    assert one(report).edit == 'Write "a/**" for all files below this directory, or remove the entry.'
     assert "correct its path" in one(check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format("b/"))).edit
 
 

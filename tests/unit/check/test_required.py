@@ -52,7 +52,7 @@ def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Chec
     )
     assert texts(check({"recsys/train.py": BY_HAND}, clip)) == [without]
     Path("recsys/train.py").unlink()
-    gone = f"{place} No checked file matches 'recsys/**'. Remove the rule, or correct its path."
+    gone = f"{place} No checked file matches 'recsys/**'. Remove the pattern, or correct it."
     assert texts(check({}, clip)) == [gone]
 
 

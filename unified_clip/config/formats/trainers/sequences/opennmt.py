@@ -27,7 +27,7 @@ class OpenNMT(Format):
     """)
     keys = (
         FormatKey(KEY, "the global norm of each parameter group, PyTorch's rule; 0 or less: off", "5"),
-        rejected_key(f"{KEY}: null", "the parser of options takes no null"),
+        rejected_key(f"{KEY}: null", "OpenNMT-py rejects null"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -124,7 +124,8 @@ class MMEngine(OwnFormat):
             )
         wrapper = document.get("optim_wrapper", default={})
         if not isinstance(wrapper, dict):
-            raise document.wrong(["optim_wrapper"], f"{wrapper!r:.60} is not a dict. Set a dict.")
+            advice = "Set a dict, such as dict(optimizer=..., clip_grad=dict(max_norm=1.0))."
+            raise document.wrong(["optim_wrapper"], f"{wrapper!r:.60} is not a dict. {advice}")
         for name, value in wrapper.items():
             if name not in WRAPPER_ARGUMENTS:
                 document.get("optim_wrapper", name)  # raises if the value is unknown
