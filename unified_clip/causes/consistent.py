@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..tensors.arithmetic import FORMATS
+from ..tensors.types import Sparse
 from . import find, hypotheses
 from .families import fitting_families
 from .observation import Cause, Hypothesis, Observation
@@ -59,6 +60,11 @@ class _Call:
         return frozenset(gradient.dtype for gradient in self.call.counted.values())
 
     @cached_property
+    def cause(self) -> Cause | None:
+        """The cause that the numbers of this call show alone."""
+        return find.find_cause(self.call)
+
+    @cached_property
     def slack(self) -> float:
         """The relative error of several roundings in the narrowest dtype of the gradients."""
         narrow = [4 * 2.0 ** (1 - FORMATS[dtype].precision) for dtype in self.dtypes if dtype in NARROW]
@@ -92,11 +98,13 @@ class _Call:
         """Return whether a cause of another call should show in this call, too.
 
         This call must be regular. Both must have the same rule, norm_type, eps and dtypes, and both or neither get
-        their norm from the caller.
+        their norm from the caller. A call with sparse gradients judges only others with sparse gradients, because a
+        function can have a mistake for them alone.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
-        return self.is_regular and settings[0] == settings[1] and self.dtypes == other.dtypes
+        is_alike = settings[0] == settings[1] and self.dtypes == other.dtypes
+        return self.is_regular and is_alike and _has_sparse(here) <= _has_sparse(there)
 
     def is_predicted(self, hypothesis: Hypothesis) -> bool:
         """Return whether a hypothesis predicts what this call returned, within rounding."""
@@ -128,7 +136,7 @@ def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]
 
 
 def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]) -> Diagnosis:
-    cause = find.find_cause(this.call)
+    cause = this.cause
     others = [each for each in everything if each is not this and each.can_judge(this)]
     if not this.is_regular or not others:
         return Diagnosis(cause)
@@ -139,20 +147,38 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     for fitting in _fitting(this):
         remaining = []
         for each in fitting:
-            if opposing := next((other for other in others if _contradicts(other, this, each)), None):
+            explained = sum(_is_explained(other, this, each) for other in failing if other.can_judge(this))
+            if opposing := _opposing([other for other in others if _contradicts(other, this, each)], explained):
                 contradictions.append(f"{each.sentence}, but the case {opposing.name!r} contradicts this")
             else:
-                explained = sum(_is_explained(other, this, each) for other in failing if other.can_judge(this))
                 remaining.append((explained, each))
         if remaining:
             return Diagnosis(_best(remaining))
     if cause and cause.kind in OF_ROUNDING and not contradictions:
         return Diagnosis(cause)
-    if family := next(fitting_families(this.call, [each.call for each in (this, *others)]), None):
+    correct = [each.call for each in others if each.is_correct]
+    differing = [each.call for each in others if not each.is_correct]
+    if family := next(fitting_families(this.call, correct, differing), None):
         return Diagnosis(family)
     if cause and not contradictions:
         contradictions = [f"{cause.sentence}, but the other cases contradict this"]
     return Diagnosis(None, next(iter(contradictions), ""))
+
+
+def _opposing(contradicting: Sequence[_Call], explained: int) -> _Call | None:
+    """Return a call that shows that a hypothesis is wrong, of the calls that contradict it, or None.
+
+    A correct call is enough. A call with a difference may have another mistake, too. So only as many such calls are
+    enough as the hypothesis explains.
+
+    explained: The number of differences that the hypothesis explains.
+    """
+    correct = next((each for each in contradicting if each.is_correct), None)
+    return correct or (contradicting[0] if len(contradicting) >= explained > 0 else None)
+
+
+def _has_sparse(call: Observation) -> bool:
+    return any(isinstance(gradient, Sparse) for gradient in call.before)
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
@@ -198,17 +224,20 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
     """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
 
-    The same gradients are those with the same indices, names and shapes, or those with the same positions from the end.
-    Return [] if the hypothesis leaves out no gradients, or if the other call lacks one of them.
+    The same gradients are those with the same indices, names and shapes. The other hypothesis is that those with the
+    same positions from the end are left out. Return [] if the hypothesis leaves out no gradients, or if the other call
+    lacks one of them: gradients of other shapes may be counted.
     """
     here, there = source.call, target.call
     left, size = hypothesis.about, len(here.before)
-    by_name = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
+    same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
     from_end = [len(there.before) - size + each for each in left]
+    if not left or len(same) != len(left):
+        return []
     return [
         hypothesis._replace(norms=[there.norm_over(set(there.counted) - set(numbers))] * len(there.before))
-        for numbers in (by_name, from_end)
-        if left and len(numbers) == len(left) and set(numbers) <= set(there.counted)
+        for numbers in (same, from_end)
+        if set(numbers) <= set(there.counted)
     ]
 
 
@@ -231,6 +260,8 @@ def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
     """Return whether another call shows that a hypothesis about this call is wrong."""
     predictions = _transferred(hypothesis, this, other)
     if not predictions or any(map(other.is_predicted, predictions)):
+        return False
+    if hypothesis.kind in LEFT_OUT and other.cause and other.cause.kind in LEFT_OUT:  # it may leave out more gradients
         return False
     return all(map(other.is_visible, predictions))
 

@@ -1,6 +1,7 @@
 """Causes with a number that several calls of one function determine together: another eps, or another threshold.
 
-Each call bounds the number by an interval. A cause is named only if one number is in the intervals of all calls.
+Each call bounds the number by an interval. A cause is named only if one number is in the intervals of all correct calls
+and of most others.
 """
 
 from __future__ import annotations
@@ -15,31 +16,42 @@ from .sums import IN_FLOAT32, rounding_noise
 
 Interval = tuple[float, float]
 
+Bounds = Callable[[Observation, float, Interval], Interval]
+"""A function that `_numbers` documents."""
+
 LARGEST_EPS = 1.0
 """The largest eps that is named."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
 
-def fitting_families(this: Observation, calls: Sequence[Observation]) -> Iterator[Cause]:
-    """Yield each cause whose number explains all calls of a function, the simplest cause first.
+def fitting_families(
+    this: Observation, correct: Sequence[Observation], differing: Sequence[Observation]
+) -> Iterator[Cause]:
+    """Yield each cause whose number explains the calls of a function, the simplest cause first.
 
-    Yield none if a call returned another norm than the correct one, or for a clip per slice.
+    The number has to explain `this`, all correct calls, and more than half of the differences. Yield none if `this`
+    returned another norm than the correct one, or for a clip per slice.
 
     this: The call whose difference is to be explained. The cause is about this call.
-    calls: `this`, and all calls that can be compared with it.
+    correct: The calls without a difference that can be compared with `this`.
+    differing: The other calls with a difference that can be compared with it.
     """
-    if not all(_has_correct_norm(call) for call in calls) or this.by == "per slice":
+    if not _has_correct_norm(this) or this.by == "per slice":
         return
-    if eps := _common(calls, _eps):
+
+    def common(bounds: Bounds) -> Interval | None:
+        return _common([this, *correct], differing, bounds)
+
+    if eps := common(_eps):
         number = _simple(eps, EPS)
         if number not in (None, this.eps) and not eps[0] <= this.eps <= eps[1] and 0 <= number <= LARGEST_EPS:
             yield Cause("another eps", instead("eps", number, this.eps))
-    if factor := _common(calls, _factor):
+    if factor := common(_factor):
         number = _simple(factor, (0.5, 2.0))
         if number is not None and not factor[0] <= 1 <= factor[1]:
             yield _threshold(this, this.threshold * number, number)
-    elif constant := _common(calls, _constant):
+    elif constant := common(_constant):
         number = _simple(constant, ())
         if number is not None and not constant[0] <= this.threshold <= constant[1]:
             yield Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
@@ -64,23 +76,43 @@ def _has_correct_norm(call: Observation) -> bool:
     return norm is None or expected is None or math.isclose(norm, expected, rel_tol=tolerance)
 
 
-def _common(
-    calls: Sequence[Observation], interval: Callable[[Observation, float, Interval], Interval]
-) -> Interval | None:
-    """Return the numbers that explain every clipped gradient of all calls, as an interval. None if there are none.
+def _common(required: Sequence[Observation], differing: Sequence[Observation], bounds: Bounds) -> Interval | None:
+    """Return the numbers that explain every clipped gradient of the calls, as an interval.
 
-    interval: A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers that
+    Return None if no number explains all required calls and more than half of the differences.
+
+    required: The call with the difference, and all correct calls.
+    differing: The other calls with a difference.
+    """
+    common = (-math.inf, math.inf)
+    for call in required:
+        common = _overlap(common, _numbers(call, bounds))
+    contradicted = 0
+    for call in differing:
+        overlap = _overlap(common, _numbers(call, bounds))
+        if _has_correct_norm(call) and overlap[0] <= overlap[1]:
+            common = overlap
+        else:
+            contradicted += 1
+    return common if common[0] <= common[1] and 2 * contradicted < 1 + len(differing) else None
+
+
+def _overlap(left: Interval, right: Interval) -> Interval:
+    """Return the numbers in both intervals. If there are none, the first end is above the second."""
+    return max(left[0], right[0]), min(left[1], right[1])
+
+
+def _numbers(call: Observation, bounds: Bounds) -> Interval:
+    """Return the numbers that explain every clipped gradient of a call.
+
+    bounds: A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers that
         give these coefficients.
     """
-    low, high, is_bounded = -math.inf, math.inf, False
-    for call in calls:
-        tolerance = IN_FLOAT32 + rounding_noise(call.elements)
-        for number in call.counted:
-            if (scaling := call.scalings.get(number)) and call.norms[number] > 0:
-                ends = interval(call, call.norms[number], _coefficients(scaling, tolerance))
-                low, high = max(low, ends[0]), min(high, ends[1])
-                is_bounded = is_bounded or (math.isfinite(ends[0]) and math.isfinite(ends[1]))
-    return (low, high) if is_bounded and low <= high else None
+    numbers, tolerance = (-math.inf, math.inf), IN_FLOAT32 + rounding_noise(call.elements)
+    for number in call.counted:
+        if (scaling := call.scalings.get(number)) and call.norms[number] > 0:
+            numbers = _overlap(numbers, bounds(call, call.norms[number], _coefficients(scaling, tolerance)))
+    return numbers
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:

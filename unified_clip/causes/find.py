@@ -131,6 +131,11 @@ def beyond_range(call: Observation) -> Cause | None:
     if total * total >= 2.0**narrowest.max_exponent and _all_became_zero(call):
         sentence = f"every element is 0, as when squares exceed the range of {dtype} and the norm is inf"
         return Cause("overflow", sentence)
+    lost = [number for number, each in call.scalings.items() if each.is_zero and not each.is_expected]
+    is_lost = bool(lost) and lost == call.wrong and call.by in ("per tensor", "per group")
+    if is_lost and all(call.norms[number] ** 2 >= 2.0**narrowest.max_exponent for number in lost):
+        sentence = f"{call.names_of(lost)} became 0, as when squares exceed the range of {dtype} and a norm is inf"
+        return Cause("overflow", sentence)
     infinite = [
         number
         for number, _, expected, result in call.sides()

@@ -98,23 +98,24 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:
-    """Return a cause if all steps of a clip by the total norm were computed in one 16-bit dtype. Else return None.
+    """Return a cause if all steps of a clip by norm were computed in one 16-bit dtype. Else return None.
 
-    Every element has to be the product that these steps give, bit for bit. The norm may be any number of this dtype
-    near the correct norm, or the norm of squares that were added up in this dtype.
+    The clip is by the total norm, or by the norm of each tensor. Every element has to be the product that these steps
+    give, bit for bit. The norm may be any number of this dtype near the correct norm, or the norm of squares that were
+    added up in this dtype.
     """
     dtypes = {gradient.dtype for gradient in call.counted.values()}
     dtype = next(iter(dtypes), "")
-    if call.by != "global" or len(dtypes) != 1 or dtype not in NARROW or call.passed_norm is not None or not call.wrong:
+    if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
         return None
-    if call.elements < FEWEST:
+    if call.elements < FEWEST or call.passed_norm is not None or nearest_float(call.threshold, dtype) == math.inf:
         return None
-    added_up = _added_up(call, dtype)
-    near = {nearest_float(call.total_norm * (1 + step * _ulp(dtype) / 2), dtype) for step in _by_distance()}
-    for norm in [*added_up, *near]:
-        if norm > 0 and call.norm in (None, norm) and (how := _explaining_step(call, norm, dtype)):
-            sums = f"the squares are added up in {dtype}, and " if norm in added_up and norm not in near else ""
-            return Cause("16 bits", f"as when {sums}{how} in {dtype}")
+    groups = [list(call.counted)] if call.by == "global" else [[number] for number in call.counted]
+    explained = [_explaining_ways(call, numbers, dtype) for numbers in groups]
+    for way in WAYS:
+        if all(way in ways for ways in explained):
+            sums = f"the squares are added up in {dtype}, and " if any(ways[way] for ways in explained) else ""
+            return Cause("16 bits", f"as when {sums}{way} in {dtype}")
     return None
 
 
@@ -122,40 +123,54 @@ def _ulp(dtype: str) -> float:
     return 2.0 ** (1 - FORMATS[dtype].precision)
 
 
-def _by_distance() -> list[int]:
-    return sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
+WAYS = (
+    "the gradients are divided by the norm and multiplied by the threshold",
+    "the gradients are multiplied by the threshold and divided by the norm",
+    "the gradients are multiplied by the coefficient",
+)
+"""The orders of operations in which frameworks clip, in words."""
 
 
-def _added_up(call: Observation, dtype: str) -> list[float]:
+def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype: str) -> Float64s:
+    """Return a gradient that is clipped in one of WAYS, with each step rounded to `dtype`."""
+    if way == WAYS[0]:
+        return rounded(rounded(gradient / norm, dtype) * threshold, dtype)
+    if way == WAYS[1]:
+        return rounded(rounded(gradient * threshold, dtype) / norm, dtype)
+    return rounded(gradient * nearest_float(threshold / norm, dtype), dtype)
+
+
+def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
+    """Return {way: whether its norm is that of squares that are added up in `dtype`} for each of WAYS that gives every
+    element of some gradients.
+
+    numbers: The indices of the gradients that one norm clips.
+    """
+    threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
+    steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
+    near = [nearest_float(exact * (1 + step * _ulp(dtype) / 2), dtype) for step in steps]
+    added_up = _added_up([call.counted[number].values() for number in numbers], dtype)
+    tensors = [(before.values(), result.values()) for i, before, _, result in call.sides() if i in numbers]
+    explaining: dict[str, bool] = {}
+    for norm in dict.fromkeys([*near, *added_up]):
+        if not 0 < norm < math.inf or call.norm not in (None, norm):
+            continue
+        if norm <= threshold and all(np.array_equal(*pair) for pair in tensors):  # nothing to clip
+            return dict.fromkeys(WAYS, False)
+        for way in WAYS:
+            products = ((_in_steps(way, g, max(norm, threshold), threshold, dtype), result) for g, result in tensors)
+            if way not in explaining and all(np.array_equal(*pair) for pair in products):
+                explaining[way] = norm not in near
+    return explaining
+
+
+def _added_up(tensors: Sequence[Float64s], dtype: str) -> list[float]:
     """Return the norms that result if the sums of squares of the tensors are added up in a 16-bit dtype, in order."""
     norms = []
     for squares_are_rounded in (True, False):
         total = 0.0
-        for gradient in call.counted.values():
-            squares = gradient.values() ** 2
-            squares = rounded(squares, dtype) if squares_are_rounded else squares
+        for values in tensors:
+            squares = rounded(values**2, dtype) if squares_are_rounded else values**2
             total = nearest_float(total + nearest_float(float(np.sum(squares)), dtype), dtype)
         norms.append(nearest_float(math.sqrt(total), dtype))
     return list(dict.fromkeys(norms))
-
-
-def _explaining_step(call: Observation, norm: float, dtype: str) -> str:
-    """Return, in words, the order of operations in which a norm gives every element of the results, or ''."""
-    threshold = nearest_float(call.threshold, dtype)
-    if threshold == math.inf:
-        return ""
-    once = partial(rounded, dtype=dtype)
-    ways: dict[str, Callable[[Float64s], Float64s]] = {
-        "the gradients are divided by the norm and multiplied by the threshold": lambda g: once(
-            once(g / norm) * threshold
-        ),
-        "the gradients are multiplied by the threshold and divided by the norm": lambda g: once(
-            once(g * threshold) / norm
-        ),
-        "the gradients are multiplied by the coefficient": lambda g: once(g * nearest_float(threshold / norm, dtype)),
-    }
-    tensors = [(before.values(), result.values()) for i, before, _, result in call.sides() if i in call.counted]
-    for how, way in ways.items():
-        if norm > threshold and all(np.array_equal(way(before), result) for before, result in tensors):
-            return how
-    return ""

@@ -220,6 +220,12 @@ SHOWN = {
         "overflow",
         "every element is 0, as when squares exceed the range of float32 and the norm is inf",
     ),
+    "squares too large, and each clipped by its own norm": (
+        CallOutcome(None, [dense([0.0, 0.0]), dense([0.6, 0.8])]),
+        named("clip_by_norm", [dense([1e20, 1e19]), dense([3.0, 4.0])], clip_norm=1.0),
+        "overflow",
+        "'embedding' became 0, as when squares exceed the range of float32 and a norm is inf",
+    ),
     "a sign of zero": (
         CallOutcome(None, [dense([0.0, 1.0])]),
         SIGNED,
@@ -475,6 +481,17 @@ def test_a_clip_in_bfloat16_is_named_with_a_norm_that_is_added_up_in_it(how: str
     assert (kind, words in sentence, "squares are added up in bfloat16" in sentence) == ("16 bits", True, True)
     half = [dense(values / 2, "bfloat16")] * 400
     assert cause(one, CallOutcome(None, half))[0] != "16 bits"
+
+
+def test_a_clip_of_each_tensor_in_bfloat16_is_named() -> None:
+    """As TensorFlow does: it multiplies by the threshold, and then divides by the norm."""
+    values, threshold = in_bfloat16(VALUES), float(in_bfloat16(0.71))
+    one = named("clip_by_norm", [dense(VALUES, "bfloat16"), dense([0.1, 0.2], "bfloat16")], clip_norm=0.71)
+    norm = float(in_bfloat16(np.sqrt((values**2).sum())))
+    clipped = in_bfloat16(in_bfloat16(values * threshold) / norm)
+    kind, sentence = cause(one, CallOutcome(None, [dense(clipped, "bfloat16"), dense([0.1, 0.2], "bfloat16")]))
+    way = "the gradients are multiplied by the threshold and divided by the norm in bfloat16"
+    assert (kind, sentence) == ("16 bits", f"as when {way}")
 
 
 def test_no_cause_is_named_where_two_fit() -> None:

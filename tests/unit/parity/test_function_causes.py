@@ -145,6 +145,32 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     )
 
 
+def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = sum(norms(gradients)) * (1.5 if len(gradients) == 3 and threshold == 0.7 else 1)
+        return by_norm(norm, threshold)
+
+    found = diagnosed(clip)
+    assert found.pop("three at 0.7").cause is None
+    words = "as with the sum of the norms of the tensors instead of the norm"
+    assert {each.cause for each in found.values()} == {("another norm type", words)}
+
+    def with_eps(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm, eps = math.hypot(*norms(gradients)), 0.5 if len(gradients) == 3 else 1e-3
+        return min(1.0, threshold / (norm + eps)), norm
+
+    assert diagnosed(with_eps)["two at 0.7"].cause == ("another eps", "as with eps 0.001 instead of 0")
+
+
+def test_a_gradient_that_is_left_out_for_its_shape_is_named() -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        return by_norm(math.hypot(*norms([each for each in gradients if each.size != 2])), threshold)
+
+    found = diagnosed(clip, {name: LISTS[name] for name in ("one element each", "one tensor", "three")})
+    assert set(found) == {f"three at {threshold}" for threshold in THRESHOLDS}
+    assert {each.cause for each in found.values()} == {("left out", "as when 'gradient 1' is left out of the norm")}
+
+
 def test_one_case_alone_has_the_cause_that_fits_it() -> None:
     found = diagnosed(FUNCTIONS["sum of norms"][0], {"one element each": LISTS["one element each"]})
     assert {each.cause and each.cause.kind for each in found.values()} == {"another norm type"}
