@@ -15,9 +15,8 @@ CLONE = "path/to/unified_clip"
 def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
-    The package is not on the package index, so the command names the clone, repository or archive that it was installed
-    from (`direct_url.json`, PEP 610). If that is unknown or no longer exists, the command has a placeholder, and a note
-    in parentheses explains it.
+    The command names the clone, repository or archive from which the package was installed (`direct_url.json`, PEP
+    610). If that is unknown or no longer exists, the command has a placeholder, and a note in parentheses explains it.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -32,7 +31,7 @@ def command(extra: str) -> str:
     try:
         recorded = metadata.distribution("unified_clip").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return _placeholder(extra, "unified_clip was not imported from one")
+        return _placeholder(extra, "unified_clip was not imported from a clone")
     if recorded is None:  # pip took it from an index
         return _pip(f"unified_clip[{extra}]")
     source = json.loads(recorded)

@@ -26,7 +26,7 @@ from ._scratch import Scratch
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment variables that make workers use the CPU only: on other devices, tensors do not take the host path."""
+"""Environment variables that make workers use the CPU only: on other devices, the host path is not used."""
 
 STDERR_KEPT = 1 << 16
 """The number of bytes at the end of a worker's stderr that are read."""
@@ -97,7 +97,7 @@ class Worker:
         scratch: A directory that the worker uses. No other process removes it before the worker ends. An interpreter
             other than this one gets a copy of the package there.
         stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default it is discarded.
-        environment: Variables to add to the environment. They may replace those of CPU_ONLY.
+        environment: Variables to add to the environment. They take precedence over CPU_ONLY.
 
     Raises:
         OSError: The interpreter cannot be started.

@@ -374,7 +374,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or a
+            complex dtype and a GradientClipByValue.
         ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
 
     Example:
@@ -489,9 +490,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
 
 
 class ErrorClipByValue(classes.ErrorClipByValue):
-    """Clip every element of one gradient to [min, max], as a hook on an array.
+    """Clip every element of one gradient to [min, max]. NaN stays NaN.
 
-    Source: `paddle.fluid.clip.ErrorClipByValue`.
+    Call the instance with the gradient: it returns the clipped gradient. Source: `paddle.fluid.clip.ErrorClipByValue`.
 
     Args:
         max: The upper bound, a number.

@@ -118,7 +118,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError("The mesh has no dimension names. Pass mesh_dim_names to init_device_mesh")
         if unknown:
             raise ValueError(
-                f"The mesh lacks the distinct dimensions {unknown}. Choose from its dimensions: {list(names)}"
+                f"The mesh lacks the distinct dimensions {unknown}. Choose from the dimensions {list(names)}"
             )
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}

@@ -410,8 +410,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads has something other than such tuples. A gradient has an integer or boolean dtype. The
-            call is in a graph of `to_static`.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or a
+            complex dtype and a GradientClipByValue. The call is in a graph of `to_static`.
         ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters. Or
             a parameter with a clip belongs to another static program.
 
@@ -544,8 +544,9 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm, paddle_classes.
 
 
 class ErrorClipByValue(classes.ErrorClipByValue):
-    """Clip every element of one gradient to [min, max], as a hook on a tensor.
+    """Clip every element of one gradient to [min, max]. NaN stays NaN.
 
+    Pass the instance to `register_hook` of a tensor. Or call it with the gradient: it returns the clipped gradient.
     Source: `paddle.fluid.clip.ErrorClipByValue`.
 
     Args:

@@ -1,7 +1,7 @@
 """The pytest plugin: the fixtures `clip_parity` and `clip_suite`, and their options.
 
-pytest imports it at the start of every run where unified_clip is installed, so it imports no framework and no NumPy
-before it is used.
+pytest imports this module in every run if unified_clip is installed. So the module imports frameworks and NumPy only
+when a fixture is used.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Suggestion:
         figure = Figure((8, 3), layout="constrained")
         steps, shares = figure.subplots(1, 2, width_ratios=[3, 1], sharey=True)
         steps.plot(range(1, len(self.norms) + 1), self.norms, ".", markersize=3, color="#2757c4")
-        steps.set_xlabel("step, without those of NaN or infinite norms" if self.not_finite else "step")
+        steps.set_xlabel("step, without steps of NaN or infinite norms" if self.not_finite else "step")
         steps.set_ylabel("norm before clipping")
         ordered = sorted(self.norms)
         shares.plot([100 * (i + 1) / len(ordered) for i in range(len(ordered))], ordered, color="#2757c4")
@@ -146,7 +146,8 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
     Record a few hundred steps without clipping (a threshold of inf only measures), or with a threshold well above the
-    usual norms. If many of the recorded steps were clipped, the norms are not those of a training without clipping.
+    usual norms. If many of the recorded steps were clipped, the norms differ from the norms of a training without
+    clipping.
 
     Args:
         records: The path of a file from `unified_clip.record`, or an iterable of norms: numbers, or the `last` of each
@@ -211,8 +212,8 @@ def _norms(records: Any) -> Iterator[float]:
         norm = record if hasattr(record, "__float__") else getattr(record, "norm", record)  # Tensor.norm is a method
         if isinstance(norm, bool) or (not isinstance(norm, int | float) and not hasattr(norm, "__float__")):
             raise TypeError(
-                f"position {index} of records has the type {type(record).__name__}. Pass numbers, or the `last` of "
-                "clips."
+                f"position {index} of records has the type {type(record).__name__}. Pass numbers, or the "
+                "attribute `last` of a clip."
             )
         yield float(norm)
 
@@ -220,7 +221,8 @@ def _norms(records: Any) -> Iterator[float]:
 def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
 
-    ValueError: the file is not a complete recording, or has no clip call with a total norm.
+    ValueError: the file is not a complete recording, or has no clip call with a total norm. OSError: the file cannot be
+    read.
     """
     by_step: dict[int, list[float]] = {}
     try:

@@ -30,7 +30,7 @@ TIMEOUT = 120.0
 MOST_RTOL = 0.1
 """The largest `rtol`. With a larger one, gradients of another order of magnitude could pass."""
 
-PASS_GRADIENTS = "Call backward before, and pass a list instead of a used generator."
+PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
 """The remedy in errors about containers without a gradient."""
 
 
@@ -117,8 +117,8 @@ def assert_clip_parity(
         arguments: The arguments of the rule, such as thresholds, as numbers.
 
     Raises:
-        AssertionError: Results differ. The message has the framework, the tensor, the element and both numbers. Or a
-            framework crashed, hung or is not installed.
+        AssertionError: Results differ. The message has the framework, the tensor, the element and the two numbers that
+            differ. Or a framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
         TypeError: A value in grads is not a gradient, or frameworks is a string.
         ValueError: The rule, an argument of the rule or a framework is unknown. `missing` is not "fail" or "skip". No
@@ -257,8 +257,8 @@ def _name(rule: str | Callable[..., Any]) -> str:
         return f"{getattr(original, '__name__', name)}{method and f'.{method}'}"
     if getattr(rule, "__module__", "").partition(".")[0] != __package__:
         raise ValueError(
-            f"{rule!r} is not a rule of unified_clip. Pass one of its names, such as 'clip_grad_norm_'. For a function "
-            "of your own, list the function in a suite, and pass the suite to the fixture clip_suite or to "
+            f"{rule!r} is not a rule of unified_clip. Pass the name of a rule, such as 'clip_grad_norm_'. For your own "
+            "function, list the function in a suite, and pass the suite to the fixture clip_suite or to "
             "assert_suite_passes: see docs/ci.md#pytest"
         )
     return str(getattr(rule, "__name__", rule))

@@ -101,7 +101,7 @@ def test_integers_and_booleans_are_no_gradients(kit: Kit, dtype: str) -> None:
         kit.namespace.get_total_norm,
         kit.namespace.global_norm,
     ):
-        with pytest.raises(TypeError, match=f"position 1 is {dtype}: gradients are float16"):
+        with pytest.raises(TypeError, match=f"position 1 is {dtype}. Convert it to one of float16"):
             function([kit.tensor([1.0]), wrong])
         with pytest.raises(TypeError, match=rf"position 1 \(parameter 'layer.bias'\) is {dtype}"):
             function({"w": kit.tensor([1.0]), "layer": {"bias": wrong}})

@@ -131,7 +131,7 @@ def test_what_is_not_finite_on_one_replica_is_known_to_all(
 
 def test_gradients_that_are_not_added_up_are_refused_where_that_shows(worlds: Worlds) -> None:
     (text,) = worlds("2 replicas").run(replicas.refused)
-    assert text.startswith("a PerReplica has a gradient per replica, not their sum. Clip in the function that")
+    assert text.startswith("a PerReplica has a gradient per replica, not the sum over replicas. Clip in")
 
 
 # -- norms in graphs, which a strategy makes sure of

@@ -92,7 +92,7 @@ def test_a_package_that_is_not_installed_is_a_placeholder(site: Path, monkeypatc
     monkeypatch.setattr(metadata, "distribution", absent)
     assert _install.command("cli") == (
         "pip install 'path/to/unified_clip[cli]' "
-        "(replace path/to/unified_clip by the path of your clone: unified_clip was not imported from one)"
+        "(replace path/to/unified_clip by the path of your clone: unified_clip was not imported from a clone)"
     )
 
 

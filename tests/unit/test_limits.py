@@ -63,9 +63,8 @@ def test_a_bomb_is_rejected_before_anything_is_computed_or_written(
     assert status == 2
     assert capsys.readouterr().err == (
         f"unified-clip: error UC702: {directory}/cases.toml, gradients 1: {tmp_path / 'small.npz'}: the tensors take "
-        "19.07 MiB, and the limit for this file is 10 MiB. Choose fewer tensors, or raise the limit if you trust the "
-        "file: "
-        "UNIFIED_CLIP_MAX_BYTES='20 MiB'\n"
+        "19.07 MiB, and the limit for this file is 10 MiB. Choose fewer tensors, or set "
+        "UNIFIED_CLIP_MAX_BYTES='20 MiB' if you trust the file\n"
     )
     assert not (tmp_path / "report").exists()
 

@@ -177,7 +177,7 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
         ([1.0] * 40, "log", "step"),
         ([1.0, 0.0] * 20, "symlog", "step"),
         ([0.0] * 40, "linear", "step"),
-        ([1.0] * 40 + [math.nan], "log", "step, without those of NaN or infinite norms"),
+        ([1.0] * 40 + [math.nan], "log", "step, without steps of NaN or infinite norms"),
     ],
 )
 def test_the_plot_shows_small_norms_beside_large_ones(

@@ -49,7 +49,9 @@ class GradientClip(FrameworkBinding):
 
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):
-            raise TypeError(f"need_clip is {need_clip!r}. Pass a function of a parameter that returns True or False")
+            raise TypeError(
+                f"need_clip is {need_clip!r}. Pass a function of a parameter that returns True or False, or None"
+            )
         self.need_clip = need_clip
 
     def __call__(self, params_grads: Iterable[Any]) -> ParamGrads:
@@ -224,7 +226,7 @@ class GradientClipByGlobalNorm(GradientClip):
 
 
 class ErrorClipByValue(FrameworkBinding):
-    """Clip every element of one gradient to [min, max]. Pass an instance to a tensor's `register_hook`."""
+    """Clip every element of one gradient to [min, max]. Call an instance, or pass it to `register_hook`."""
 
     def __init__(self, max: Any, min: Any = None) -> None:
         self.min, self.max = validation.known_bounds(self._resolve(max)[0], max, min)

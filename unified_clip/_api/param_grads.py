@@ -30,7 +30,7 @@ def read_pairs(backend: Backend, params_grads: Any) -> tuple[list[Leaf], list[in
     leaves, indices = [], []
     pairs = list(params_grads)
     if isinstance(params_grads, Iterator) and not pairs:
-        validation.warn("params_grads is an iterator with no items left. Pass a list if you need it twice")
+        validation.warn("params_grads is an iterator with no items left. Pass a list, which you can use several times")
     for position, pair in enumerate(pairs):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(

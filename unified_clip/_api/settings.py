@@ -59,7 +59,7 @@ def set_gradient_clip(
     check_clip(clip)
     if program is not None:
         raise TypeError(
-            "program is for static programs of Paddle. Leave it out, or call unified_clip.paddle.set_gradient_clip"
+            "program is for static programs of Paddle. Leave program out, or call unified_clip.paddle.set_gradient_clip"
         )
     if param_list is None:
         SETTINGS.default = clip

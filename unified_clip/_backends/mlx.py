@@ -39,8 +39,8 @@ class MlxBackend(Backend, DevicePrimitives):
     def is_tensor(self, value: Any) -> bool:
         if isinstance(value, dict) and _is_module(value):
             raise TypeError(
-                f"{type(value).__name__} is a model, whose arrays are weights. Pass its gradients, as "
-                "nn.value_and_grad returns them"
+                f"{type(value).__name__} is a model, whose arrays are weights. Pass the gradients "
+                "that nn.value_and_grad returns"
             )
         return isinstance(value, mx.array) or kernels.is_array(value)
 

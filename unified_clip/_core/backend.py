@@ -16,7 +16,7 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """The interface of one framework. Methods without a body are required. The others have a default.
+    """The interface of one framework. Methods without a body are required. All other methods have a default.
 
     A backend with a capability, such as sparse gradients, also inherits the class of the capability below.
     """

@@ -178,7 +178,9 @@ def from_tree(
 
 def _warn_if_used_up(tree: Tree, function: str) -> None:
     if tree.used_up:
-        validation.warn(f"{function} received an iterator with no items left. Pass a list if you need it twice")
+        validation.warn(
+            f"{function} received an iterator with no items left. Pass a list, which you can use several times"
+        )
 
 
 def _listed(container: Any) -> Any:

@@ -44,7 +44,7 @@ class DistributedSpec:
         if self.process_group is None and name is not None:
             raise ValueError(
                 f"{name} is {getattr(self, name)!r}, but process_group is None, which means this process alone. Pass a "
-                f"group (before init_process_group, WORLD of PyTorch is None), or leave {name} out"
+                f"process group, which exists after init_process_group, or leave {name} out"
             )
 
     @property

@@ -12,8 +12,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Rule = Literal["global", "each", "slices", "value"]
-"""How a call clips: by one norm over all gradients, by a norm for each gradient, by a norm for each slice of the only
-gradient, or by bounds for every element.
+"""How a call clips. "global": by one norm over all gradients. "each": by a norm for each gradient. "slices": by a norm
+for each slice of the only gradient. "value": by bounds for every element.
 """
 
 

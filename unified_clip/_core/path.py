@@ -108,7 +108,7 @@ class Path(Protocol):
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return new tensors with g * coef; g itself for a coefficient of 1."""
+        """Return new tensors with g * coef. For a coefficient of 1, return the same as `unchanged`."""
 
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef. Return no writes if coef is known to be 1."""

@@ -158,7 +158,7 @@ def supported(backend: Backend, leaf: Leaf) -> None:
     shape = backend.shape(leaf.tensor)
     if shape is not None and len(shape) > MAX_AXES:
         raise ValueError(
-            f"{leaf.place} has {len(shape)} axes, and at most {MAX_AXES} are supported, as in NumPy. Reshape it"
+            f"{leaf.place} has {len(shape)} axes, and at most {MAX_AXES} are supported, as in NumPy. Reshape the tensor"
         )
 
 
@@ -176,9 +176,7 @@ def gradient_dtype(dtype: str, leaf: Leaf, *, extra_dtypes: Iterable[str] = (), 
             f"{leaf.place} is {dtype}: complex values have no order, so they cannot be clipped by value. "
             "Clip by norm, or clip the real and the imaginary part separately"
         )
-    raise TypeError(
-        f"{leaf.place} is {dtype}: gradients are {', '.join(FLOATING + COMPLEX)}. Convert it, or leave it out"
-    )
+    raise TypeError(f"{leaf.place} is {dtype}. Convert it to one of {', '.join(FLOATING + COMPLEX)}, or leave it out")
 
 
 def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[Any, Any]:
@@ -239,7 +237,7 @@ def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
 def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
     if bounds_inverted:
         known = isinstance(low, int | float) and isinstance(high, int | float)
-        remedy = ". Swap them" if known else " somewhere, or one of them is NaN. Swap or correct them"
+        remedy = ". Swap them" if known else " somewhere, or one of them is NaN. Swap or correct the bounds"
         raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}){remedy}")
 
 
@@ -325,10 +323,11 @@ def finite(
     counted = [(leaf, *counts) for leaf, counts in zip(leaves, path.nonfinite_counts(), strict=True) if any(counts)]
     places = [(leaf.place, nans, infs) for leaf, nans, infs in counted] + list(elsewhere())
     listed = "; ".join(f"{place} has {nans} NaN and {infs} inf" for place, nans, infs in places)
+    listed = listed or "Every gradient is finite, but their norm exceeds the largest number of its dtype"
     kind = "NaN" if any(nans for _, nans, _ in places) else "infinite"
     raise NonFiniteNormError(
-        f"the total norm of order {p:g} is {kind}, and {setting}. No gradient was "
-        f"changed. {listed or 'Every gradient is finite, but their norm exceeds the largest number of its dtype'}"
+        f"the total norm of order {p:g} is {kind}, and {setting}. Skip this step, or find the cause. No gradient was "
+        f"changed. {listed}"
     )
 
 

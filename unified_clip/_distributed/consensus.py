@@ -32,8 +32,8 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """
 
 CHECKED = 5 + 2 * PIECES
-"""The number of integers that a rank sends in order to check the number of elements, to compare replicas and `Partial`
-gradients, and to agree on norms on the device.
+"""The number of integers that a rank sends for checks: of the number of elements, of replicas, of `Partial` gradients,
+and of the agreement on norms on the device.
 """
 
 COMPARED = 3 * (1 + 2 * PIECES)
@@ -125,8 +125,8 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return (the norm over all ranks on the device of the process group, its dtype); None if the ranks read the
-        norm on the host.
+        """Return (the norm over all ranks on the device of the process group, its dtype). Return None if the ranks read
+        the norm on the host.
 
         tensors: The local tensors that this rank counts. own: The sums over these tensors.
         find_terms: Returns the `Partial` gradients, or None if some rank has no partial sum of them.
@@ -293,7 +293,7 @@ class Consensus:
         return sums
 
     def _agree(self, can_all_stay: bool, dtype: str) -> None:
-        """Store whether later norms of the same parameters stay on the device. `dtype`: that of the norm."""
+        """Store whether later norms of the same parameters stay on the device. `dtype`: the dtype of the norm."""
         if self.parameters:
             agreement = on_device.Agreement(dtype, self._terms.length if self._terms else 0)
             on_device.agree(self.group.key, self.parameters, agreement if can_all_stay else None)
@@ -301,7 +301,8 @@ class Consensus:
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
-        Before that, take part in their other all-reduces. As on these ranks, the next call on this rank raises, too.
+        First, take part in the further all-reduces of these ranks. As on these ranks, the next call on this rank
+        raises, too.
         reduced: The result of the first all-reduce.
         """
         if reduced[on_device.FLAGS + 1]:
@@ -382,7 +383,7 @@ def send_rejection(error: Exception, find_groups: Callable[[], Sequence[Group]])
         groups = [group for group in find_groups() if group.size > 1]
     except Exception:  # no group can be inferred, so no rank waits; `error` has the remedy
         return
-    note = f"unified_clip waits for the other ranks of the process group, to raise on all of them: {error!r}"
+    note = f"unified_clip waits for the other ranks of the process group, to raise this error on all ranks: {error!r}"
     try:
         with waiting.logged(waiting.REJECTION_PATIENCE, logging.ERROR, lambda: note):
             for group in groups:

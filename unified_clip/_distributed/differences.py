@@ -25,7 +25,8 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     rejected = [(ranks, text["remarks"]["rejected"]) for ranks, text in texts if "rejected" in text["remarks"]]
     if rejected:
         reasons = "; ".join(f"{format_ranks(ranks)} rejected this call: {reason}" for ranks, reason in rejected)
-        return f"{reasons}. Correct it there. No gradient was changed on any rank."
+        places = " and ".join(format_ranks(ranks) for ranks, _ in rejected)
+        return f"{reasons}. Correct the call on {places}. No gradient was changed on any rank."
     sentences = [*_differing_arguments(texts), *_differing_layouts(texts)]
     if not sentences:
         return _differing_copies(texts)
@@ -35,7 +36,7 @@ def describe(texts: Sequence[tuple[list[int], dict[str, Any]]]) -> str:
     if any(text["arguments"].get(ELEMENTS) != texts[0][1]["arguments"].get(ELEMENTS) for _, text in texts):
         sentences += [
             f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {text['remarks']['missing']}: set gradients "
-            "of zeros there, or leave check_numel out"
+            "of zeros for these parameters, or leave check_numel out"
             for ranks, text in texts
             if "missing" in text["remarks"]
         ]

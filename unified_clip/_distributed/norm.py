@@ -150,9 +150,9 @@ class LocalShards(ABC):
         return self._spec.comparable(self._parameters)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
-        """Return (parameter, its label) for each parameter.
+        """Return (parameter, its name, shape and placements as text) for each parameter.
 
-        None: the parameters may differ between ranks, or a shape is unknown.
+        Return None if the parameters may differ between ranks, or if a shape is unknown.
         """
         known = [(leaf, text) for leaf in self._parameters if (text := label(leaf)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
@@ -201,7 +201,7 @@ class LocalShards(ABC):
 
     @property
     def is_only_declared(self) -> bool:
-        """Return whether this rank counts its gradients only because `ownership` declares it, and nothing checks it."""
+        """Return whether this rank counts its gradients only because `ownership` declares it, without `check_numel`."""
         is_checked = self._spec.check_numel is not None and self._spec.check_numel is not False
         return self.declares_owners and not is_checked and not self._counts_by_placement
 

@@ -100,8 +100,6 @@ class Agreement(NamedTuple):
     """What ranks agreed about the norm of a list of parameters that stays on the device."""
 
     dtype: str
-    """The dtype of the norm."""
-
     terms: int
     """The number of elements of `Partial` gradients."""
 
@@ -114,10 +112,9 @@ _UNREAD: weakref.WeakKeyDictionary[Any, tuple[int, Deferred]] = weakref.WeakKeyD
 
 
 def agreed_dtype(group: Any, parameters: int) -> str | None:
-    """Return the dtype of the norm of a list of parameters; None if the ranks of the process group did not agree that
-    the norm stays on the device.
+    """Return the dtype of a norm that the ranks agreed to leave on the device, or None without an agreement.
 
-    group: The `key` of the process group. parameters: A digest of the list.
+    group: The `key` of the process group. parameters: A digest of the list of parameters.
     """
     agreement = _AGREED.get(group, {}).get(parameters)
     return None if agreement is None else agreement.dtype

@@ -86,8 +86,7 @@ class Ranks(Sequence[int]):
 
 
 def is_first_in_part(mesh: npt.NDArray[Any], is_copied: Sequence[bool], part: Ranks, rank: int) -> bool | None:
-    """Return whether a rank is the first one, in a part of a mesh, that has the same elements of a tensor as the rank
-    itself.
+    """Return whether a rank is the first one, in a part of a mesh, with these elements of a tensor.
 
     Return None if the part has ranks that are not on the mesh, or lacks some elements of the tensor.
 

@@ -96,9 +96,10 @@ Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
-    """Return (place, what ranks compare) for each gradient, by the name or position that it has on all ranks.
+    """Return (text that names the gradient, compared value) for each gradient, by its name, or by its position without
+    one.
 
-    The place differs between ranks if other gradients come before it.
+    The position in the text may differ between ranks.
     """
     entries: dict[str, tuple[str, Any]] = {}
     for leaf, compared in gradients:

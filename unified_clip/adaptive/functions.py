@@ -77,8 +77,8 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         values = backend.to_numpy(state)
     except (TypeError, AttributeError):  # of tensors in graphs of JAX and TensorFlow
         raise TypeError(
-            "the state is inside a compiled graph, where it has no values. Return it from the graph, and call "
-            "read_state outside."
+            "the state is inside a compiled graph, where it has no values. Return the state from the graph, and "
+            "call read_state outside."
         ) from None
     return states.saved(states.read_packed(adaptive, values))
 

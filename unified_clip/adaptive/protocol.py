@@ -19,9 +19,9 @@ Data = dict[str, Any]
 class Rule(Protocol):
     """A rule that computes a threshold for the total norm from earlier norms. Write your own with these two methods.
 
-    Both are pure: they change nothing, and depend on their arguments only. Compute with `+`, `-`, `*`, `/`,
-    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`, never with `if`: in a compiled
-    graph a number has no value yet. Such a rule gives the same bits on every framework.
+    Both methods are pure: they change nothing, and depend on their arguments only. Compute with `+`, `-`, `*`, `/`,
+    comparisons, and `where`, `minimum`, `sqrt` and `floor` of `unified_clip.adaptive`. Do not use `if`: in a compiled
+    graph, a number has no value yet. Such a rule gives the same bits on every framework.
     """
 
     def init(self) -> Data:
@@ -44,7 +44,7 @@ class EmaRatio:
     Args:
         ratio: The threshold, relative to the average. 1 or more.
         alpha: The weight of the old average, from 0 to 1.
-        warmup_steps: The number of first norms that are averaged equally, and not clipped. 1 or more.
+        warmup_steps: The number of norms at the start that are averaged equally, and not clipped. 1 or more.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -79,7 +79,8 @@ class ZClip:
     Args:
         alpha: The weight of the old mean and variance, from 0 to 1.
         z_thresh: The largest z-score that is not clipped. Above 0.
-        warmup_steps: The number of first norms that give the first mean and variance, and are not clipped. 1 or more.
+        warmup_steps: The number of norms at the start from which the first mean and variance are computed. They are not
+            clipped. 1 or more.
         mode: "zscore", or "percentile" (clip to `mean + z_thresh * standard deviation`).
         clip_option: For "zscore". "adaptive_scaling" clips larger spikes more: to
             `mean + z_thresh**2 * standard deviation / z`. "mean" clips to the mean.
@@ -113,9 +114,9 @@ class ZClip:
         _check_choice(self, mode=("zscore", "percentile"), clip_option=("adaptive_scaling", "mean"))
         if self.mode == "percentile" and (self.clip_option, self.clip_factor) != ("adaptive_scaling", 1.0):
             name = "clip_factor" if self.clip_option == "adaptive_scaling" else "clip_option"
-            raise ValueError(f"{name} does not apply to mode = 'percentile'. Remove it.")
+            raise ValueError(f"{name} does not apply to mode = 'percentile'. Remove {name}.")
         if self.clip_option == "mean" and self.clip_factor != 1.0:
-            raise ValueError("clip_factor does not apply to clip_option = 'mean'. Remove it.")
+            raise ValueError("clip_factor does not apply to clip_option = 'mean'. Remove clip_factor.")
 
     def init(self) -> Data:
         return {"mean": 0.0, "var": 0.0}
@@ -134,7 +135,7 @@ class Percentile:
             `ClipConfig` supports, on CPUs and outside of compiled graphs.
         include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
             clipped.
-        warmup_steps: The number of first norms that are not clipped. 0 or more.
+        warmup_steps: The number of norms at the start that are not clipped. 0 or more.
 
     Raises:
         TypeError: A setting is not a number, or `window` or `warmup_steps` is not a whole number.
@@ -173,8 +174,8 @@ class AdaGC:
         alpha: The weight of the old average, from 0 to 1.
         warmup_steps: The number of steps in the warm-up, which limits the total norm instead. 1 or more.
         warmup_threshold: The threshold for the total norm in the warm-up. Above 0.
-        warmup_norms: The average begins with the smallest norm in the warm-up: the smallest "clipped" norm, as in the
-            paper, or the smallest "unclipped" norm, as in the authors' code.
+        warmup_norms: The norms whose minimum in the warm-up is the first average: "clipped", as in the paper, or
+            "unclipped", as in the authors' code.
 
     Raises:
         TypeError: A setting is not a number, or `warmup_steps` is not a whole number.
@@ -209,11 +210,11 @@ class AGC:
 
     Args:
         clip_factor: The threshold, relative to the parameter's norm. 0 or more.
-        convention: The library whose units and defaults apply: "timm" (a unit for each index of the first axis),
-            "optax" (a unit for each index of the last axis or axes), or "composer" (timm's units, without eps).
-        eps: A parameter's unit with a smaller norm counts as having this norm. None: 1e-3, and 0 for Composer.
-        smallest_norm: A gradient's unit with a smaller norm counts as having this norm, when the threshold is divided
-            by the norm. None: 1e-6, and 0 for Composer.
+        convention: The library whose units and defaults apply. "timm": a unit for each index of the first axis.
+            "optax": a unit for each index of the last axis or axes. "composer": timm's units, without eps.
+        eps: A unit of the parameter with a smaller norm counts as having this norm. None: 1e-3, and 0 for Composer.
+        smallest_norm: A unit of the gradient with a smaller norm counts as having this norm, when the threshold is
+            divided by the norm. None: 1e-6, and 0 for Composer.
 
     Raises:
         TypeError: A setting is not a number.

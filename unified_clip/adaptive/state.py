@@ -27,14 +27,16 @@ MOST = 1e150
 
 REMEDY = (
     "Load a state that state_dict() or read_state() returned. If the rule is your own class, return finite numbers "
-    "from its init and threshold."
+    "from the methods init and threshold."
 )
 State = dict[str, Real] | Tensor
 """On the host path the numbers by name, elsewhere a packed tensor."""
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule is of none of `kinds`. In `kinds`, `Rule` stands for every rule of the total norm."""
+    """Raise TypeError if a rule is an instance of none of `kinds`. In `kinds`, `Rule` stands for every rule of the
+    total norm.
+    """
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"

@@ -164,7 +164,6 @@ def _repeated(vector: Real, scalar: Scalar) -> Scalar:
 
 
 def _stacked(xp: Scalars, scalars: Sequence[Scalar]) -> Scalar:
-    """Return the scalars as one vector."""
     return np.array(scalars) if xp is HOST else xp.unpack(xp.pack(scalars), [len(scalars)])[0]
 
 

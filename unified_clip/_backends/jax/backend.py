@@ -148,8 +148,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if self.in_graph([leaf.tensor for leaf in gradients]):
             if spec.ownership is not None or spec.check_numel is not None or spec.check_replicas:
                 raise TypeError(
-                    "ownership, check_numel and check_replicas are not supported in traced code: there, the types of "
-                    "arrays have the axes over which gradients are sharded. Leave these arguments out"
+                    "ownership, check_numel and check_replicas are not supported in traced code, where the types of "
+                    "arrays show how gradients are sharded. Leave these arguments out"
                 )
             if self._axes is None and spec.is_given:
                 raise TypeError(

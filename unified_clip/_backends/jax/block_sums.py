@@ -22,8 +22,8 @@ from ..._core.types import Scalar, Tensor
 Axes = tuple[str, ...]
 
 LOWEST, WIDTH, WINDOWS = -300, 16, 38
-"""A sum is split into 38 windows of 16 bits each, from 2**-300, which is below the square of the smallest float32, to
-2**308. In float64, up to 2**37 numbers of a window add up exactly.
+"""A sum is split into 38 windows of 16 bits each, from 2**-300 to 2**308. The square of the smallest float32 is above
+2**-300. In float64, up to 2**37 numbers of a window add up exactly.
 """
 
 BASE = 2.0**WIDTH

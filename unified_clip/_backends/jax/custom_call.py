@@ -1,6 +1,6 @@
 """A primitive of JAX for the norm: a custom call of the compiled kernels on one CPU device, JAX's operations elsewhere.
 
-On one CPU device, it returns the bits of the host path. Its derivatives are those of the operations. XLA computes the
+On one CPU device, it returns the bits of the host path. JAX's operations compute the derivatives. XLA computes the
 coefficient and the products, so that it can fuse them with an optimizer's step.
 """
 

@@ -31,8 +31,8 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
         if declared is None:
             raise ValueError(
                 "Cannot infer over which axes gradients are sharded, inside pmap or shard_map with check_vma=False. "
-                "Leave check_vma=False out. Or pass process_group=None if each device has complete gradients (as after "
-                "pmean), else the names of the axes over which they are sharded"
+                "Leave check_vma=False out. Or pass process_group: None if each device has complete gradients (as "
+                "after pmean), otherwise the names of the axes over which gradients are sharded"
             )
         return tuple(declared)
     varying = _varying(tensor)

@@ -29,16 +29,16 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
     """Clip all updates by their total norm n, as PyTorch does: multiply each by min(1, max_norm / (n + 1e-6)).
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes. None and
-    `optax.MaskedNode` stay in their places. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov
-    and Bengio, "On the difficulty of training recurrent neural networks", 2013.
+    `optax.MaskedNode` stay unchanged. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio, "On the
+    difficulty of training recurrent neural networks", 2013.
 
     Args:
         max_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'. It cannot be traced: with
             `optax.inject_hyperparams`, also pass `static_args='norm_type'`.
-        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
+            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
 
     Raises:
@@ -73,8 +73,8 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Args:
         clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
+            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
 
     Raises:
@@ -108,8 +108,8 @@ def gradient_clip_by_global_norm(
             joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither counted nor
             scaled. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. `optax.masked` excludes
             updates by a mask.
-        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
+            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
 
     Raises:
@@ -143,8 +143,8 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Args:
         clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        process_group: Inside `pmap`, and `shard_map` with `check_vma=False`: the axis, or a tuple of axes, along which
-            devices own shards, or None if each device has complete updates, as after `pmean`. Elsewhere, keep the
+        process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
+            shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
 
     Raises:

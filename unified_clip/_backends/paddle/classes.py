@@ -151,11 +151,13 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
                 "program, or their names"
             )
         if not parameter.is_parameter:
-            raise ValueError(f"position {position} of param_list is a value that is not a parameter. Pass parameters")
+            raise ValueError(
+                f"position {position} of param_list is a value that is not a parameter. Pass names of parameters"
+            )
         if parameter.block.program is not program:
             raise ValueError(
                 f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program. Pass "
-                "program=its program"
+                "the program of the parameter as the argument program"
             )
     return [parameter.name for parameter in parameters]
 
@@ -164,7 +166,8 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 def _have_optimizers_apply_it() -> None:
     """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set, which Paddle 3 ignores.
 
-    Wrap a method of Paddle's Optimizer, once. Both kinds of static updates call it after their own clip.
+    Wrap `Optimizer.append_regularization_ops`, once. `minimize` and `apply_gradients` call it after the optimizer's own
+    clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

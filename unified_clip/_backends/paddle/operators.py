@@ -1,8 +1,7 @@
 """The compiled kernels as operators of Paddle's static programs, on a CPU.
 
-Paddle copies a gradient only if something else reads it: `assign` becomes an operation in place if nothing does, and
-the product is then written to the memory of the gradient. Paddle's `multiply` takes three times as long for long
-gradients.
+Paddle copies a gradient only if another operation reads it. Otherwise, `assign` works in place, and the product is
+written to the memory of the gradient. Paddle's `multiply` takes three times as long for long gradients.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
 def register() -> bool:
     """Register the kernels' function with XLA. Return whether this version of TensorFlow accepts it.
 
-    The operation gets a kernel for graphs without XLA too: TensorFlow traces a `tf.function` only once, and both
-    compiled functions and others may call it.
+    The operation also gets a kernel for graphs without XLA: TensorFlow traces a `tf.function` once, for callers with
+    and without `jit_compile`.
     """
     has_kernel = any(
         kernel.device_type == "CPU" for kernel in registered_kernels.get_registered_kernels_for_op(NAME).kernel
@@ -38,7 +38,7 @@ def register() -> bool:
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether a custom call computes on these tensors, if the kernels' function is registered.
 
-    It does not if there are GPUs, or devices of other processes, because only this process has registered the function.
+    Return False if there are GPUs or devices of other processes, because only this process has registered the function.
     """
     return bool(
         all(tensor.shape.is_fully_defined() for tensor in tensors)

@@ -1,7 +1,7 @@
 """The compiled kernels as operations of TensorFlow, for graphs on a CPU.
 
 `UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. The rule between them is part of the graph.
-Derivatives are those of TensorFlow's own operations. In a graph that XLA compiles, a custom call computes the norm, and
+TensorFlow's own operations compute the derivatives. In a graph that XLA compiles, a custom call computes the norm, and
 TensorFlow's own operations compute the products.
 """
 

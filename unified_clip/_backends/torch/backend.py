@@ -139,7 +139,9 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             differentiable and not spec.is_given and records_derivatives(True) and shards.want_derivatives()
         ):
             return None  # PyTorch's own operations on DTensors have derivatives
-        entry.break_graph("distributed gradients cannot be clipped in a compiled graph")
+        entry.break_graph(
+            "distributed gradients cannot be clipped in a compiled graph. Omit fullgraph=True, or clip outside of it"
+        )
         return shards
 
     def has_ranks(self) -> bool:
@@ -332,7 +334,7 @@ BACKEND = TorchBackend()
 
 
 def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """Multiply all tensors by `coef`, in place; with `per_tensor`, each by its own coefficient."""
+    """Multiply all tensors by `coef`, in place, or with `per_tensor` each tensor by its number in `coef`."""
     for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
         write.make()
 

@@ -92,7 +92,7 @@ class DoubleFloat32:
         return other <= self
 
     def sqrt(self) -> DoubleFloat32:
-        """Return the root by one step of Newton's method from that of hi (Dekker), with an error of a few u**2."""
+        """Return the root by one step of Newton's method from the root of hi (Dekker), with an error of a few u**2."""
         near = self.hi.sqrt()
         square = two_product(near.detach(), near.detach())
         rest = self.hi.detach() - square.hi - square.lo + self.lo

@@ -1,4 +1,4 @@
-"""Process groups of device meshes. None is created here, since that would take all ranks."""
+"""Process groups of device meshes. This module creates no group, because all ranks would have to take part."""
 
 from __future__ import annotations
 

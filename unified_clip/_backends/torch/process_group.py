@@ -110,11 +110,13 @@ class TorchGroup(ProcessGroup):
 
 
 def device_of(group: Any, tensors: Sequence[Any]) -> torch.device:
-    """Return the device for the collectives of a process group: the GPU that `device_id` of `init_process_group` binds
-    it to, or the current GPU if a tensor is on a device mesh of GPUs. Otherwise the CPU, if the group's backend
-    supports that. gloo communicates over the CPU.
+    """Return the device for the collectives of a process group.
 
-    It depends on the group and on meshes only, so that all ranks choose the same kind of device, even a rank without
+    It is the GPU that `device_id` of `init_process_group` binds to the group. Without one, it is the current GPU if a
+    tensor is on a device mesh of GPUs. Otherwise, it is the CPU, if the group's backend supports the CPU. gloo
+    communicates over the CPU.
+
+    The choice depends on the group and on meshes only. So all ranks choose the same type of device, even a rank without
     gradients, or with parameters in CPU memory.
     """
     kinds = [device.type for device in group._device_types] if group is not None else []

@@ -20,7 +20,7 @@ assert kernels.STATE.value == 2 + WINDOWS
 
 
 class Counted(NamedTuple):
-    """Gradients whose powers, or largest magnitude, a rank adds to those of other ranks."""
+    """Gradients whose powers, or largest magnitude, a rank contributes to a norm over all ranks."""
 
     table: Table | None = None
     """None: there are no gradients, or the kernels do not support them."""
@@ -107,7 +107,9 @@ def norm_over_ranks(
 
 
 def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
-    """Add the sums of the kernels to the words, and return the sum of each chunk. None: there is no table."""
+    """Add the sums of the kernels to the words, and return the sum of each chunk. Return None if `counted` has no
+    table.
+    """
     if counted.table is None:
         return None
     sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)

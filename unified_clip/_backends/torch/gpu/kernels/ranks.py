@@ -1,9 +1,9 @@
 """The kernels of norms over several ranks: sums as integers that ranks add up, and norms from the added integers.
 
-The integers are the words of `Accumulator.to_words`, followed by those that `consensus` compares. If gradients have 32
-bits or fewer, the sum of their powers has bits only in the words from FIRST_LIMB to before END_LIMB. For a float64 norm
-(`wide`), the words from FIRST_WIDE_LIMB to before END_WIDE_LIMB suffice, because a norm is in doubt if its sum is not
-between LEAST_SUM and LARGEST.
+The integers are the words of `Accumulator.to_words`, followed by the words that `consensus` compares. If gradients have
+32 bits or fewer, the sum of their powers has bits only in the words from FIRST_LIMB to before END_LIMB. For a float64
+norm (`wide`), the words from FIRST_WIDE_LIMB to before END_WIDE_LIMB suffice, because a norm is in doubt if its sum is
+not between LEAST_SUM and LARGEST.
 """
 
 from __future__ import annotations

@@ -88,9 +88,9 @@ def add(
     table: tl.tensor, tensors: tl.tensor, first_chunk: tl.tensor, sums: tl.tensor,
     dtype: tl.constexpr, order: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store two numbers for each chunk: its sum of |g|**p, or its largest magnitude and 0.
+    """Store two numbers for each chunk. Their total is the sum of |g|**p, or for INF the largest magnitude.
 
-    If `sums` is float32, float64 is not used, and each sum is both numbers.
+    If `sums` is float32, no float64 is used.
     """
     chunk = first_chunk + tl.program_id(0).to(tl.int64)
     _, source, _, length = chunk_at(table, tensors, chunk, chunk_size, dtype)
