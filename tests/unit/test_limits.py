@@ -139,7 +139,7 @@ def test_limits_can_be_raised_and_lowered(
     monkeypatch.setenv(_limits.MAX_SECONDS, "0.5")
     with pytest.raises(
         UnreadableError,
-        match=r"no result after 0.5 seconds; .*Set the environment variable UNIFIED_CLIP_MAX_SECONDS to a higher",
+        match=r"no result after 0.5 seconds: .*Set the environment variable UNIFIED_CLIP_MAX_SECONDS to a higher",
     ):
         files.call("grads.py:f", tmp_path, tmp_path)
 
