@@ -38,7 +38,7 @@ def make_namer(names: Any) -> Namer:
     it returns the name of the gradient's parameter. Without `names`, and for a parameter that is not in `names`, it
     returns the name from the framework, or None.
 
-    names: As for `record`, or a function from a `Leaf` to its name, which is returned unchanged.
+    names: The argument `names` of `record`, or a function from a `Leaf` to its name, which is returned unchanged.
 
     TypeError: `names` has another type, or a name is not a string.
     ValueError: a list of names has a name twice.

@@ -58,7 +58,7 @@ class StageAgreement:
     stage: Stage
     compared: int
     differs_at_step: int | None
-    """The first step at which the runs differ; None if they agree at all steps."""
+    """The first step at which the runs differ. None if they agree at all steps."""
 
     greatest_ulps: float
     greatest_relative: float

@@ -42,10 +42,10 @@ class Parameter(Table):
 
     shape: tuple[Annotated[int, Field(ge=0, lt=2**63)] | None, ...] = ()
     norm: Real
-    """The norm of the gradient, with the norm_type of the call; the 2-norm if the call clips by value."""
+    """The norm of the gradient, with the norm_type of the call, or the 2-norm if the call clips by value."""
 
     weight: Real | None = None
-    """The norm of the weight; None if it is unknown."""
+    """The norm of the weight. None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
     """Fingerprints of the order of the weight's elements, at the first call that clips its gradient. See
@@ -97,17 +97,17 @@ class RecordedCall(Table):
     """`nan` and `inf` are the numbers of NaN and of infinite elements, or None if they are unknown."""
 
     seconds: Real | None = None
-    """Duration of the call on the host, without recording; None inside a graph, and for a framework's own function."""
+    """Duration of the call on the host, without recording. None inside a graph, and for a framework's own function."""
 
     parameters: dict[str, Parameter] = {}
-    """Gradients by name; empty if no norms were recorded."""
+    """Gradients by name. Empty if no norms were recorded."""
 
     gradients: str | None = None
     """The file with the gradients before clipping, beside the recording."""
 
     ranks: int | None = None
     rank: int | None = None
-    """The world size and the rank, if several ranks own the gradients; else None."""
+    """The world size and the rank, if several ranks own the gradients, else None."""
 
     layout: dict[str, int] = {}
     """The number of gradients with each layout of shards over ranks."""
@@ -139,7 +139,7 @@ class RecordedCall(Table):
     """For a watched call: the file with the gradients after the clip."""
 
     is_gradient: bool | None = None
-    """Whether a watched call clipped gradients; None if that is unknown."""
+    """Whether a watched call clipped gradients. None if that is unknown."""
 
     error: str | None = None
     """The exception that the call raised. Then all fields about the clip are missing."""
@@ -239,7 +239,7 @@ class RecordedProcess(Table):
 
     rank: int | None = None
     ranks: int | None = None
-    """The rank and the world size of the process; None if they are unknown."""
+    """The rank and the world size of the process. None if they are unknown."""
 
     pid: int | None = None
     arguments: tuple[str, ...] = ()

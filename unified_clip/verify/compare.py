@@ -71,6 +71,7 @@ def compare_steps(
 
     VerifyError: a run has no clip call, the outputs cannot be compared, or `names` does not fit the parameters.
     RunError: no clip call of a run has a result, for example because all of them raised an error.
+    UnreadableError: a file that a run wrote was changed or removed.
     """
     for run in (old, new):
         reject_changing_outputs(run)

@@ -227,6 +227,8 @@ def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
     If they were not stored, compute them from the gradients before the call. Return {} if these were not stored
     either, or if the coefficients are unknown, as for a clip per slice.
+
+    UnreadableError: the file with the gradients is missing or damaged.
     """
     if line.after:
         return safetensors.load(directory / line.after)

@@ -261,7 +261,9 @@ def _in_order_of(
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
     """Return a call with its parameters, norms and coefficients sorted by name: frameworks differ in the order.
 
-    Return a call unchanged if it has no norm of each tensor. `common_names`: as for `normalize`.
+    Return a call unchanged if it has no norm of each tensor.
+
+    common_names: The name that both runs share, by name in this run. It is the name to sort by.
     """
     names = list(line.parameters)
     if line.rule != "each" or len(line.norms()) != len(names):

@@ -79,7 +79,7 @@ class StepOutput:
     gradients: Mapping[str, Dense] | None
     unclipped: Mapping[str, Dense] | None
     resynced: Mapping[str, Dense] | None = None
-    """The parameters after the weights of the old step were copied into them; None without --resync."""
+    """The parameters after the weights of the old step were copied into them. None without --resync."""
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
@@ -204,7 +204,10 @@ def _load(path: Path) -> Arrays:
 
 
 def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file in which the first axis of each array is the step."""
+    """Return the batches of a file in which the first axis of each array is the step.
+
+    VerifyError: the file has no array, or its arrays are empty or differ in length.
+    """
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in arrays.items()}
     if not lengths:
         raise VerifyError(f"--batches {path} has no array. Save arrays by name with np.savez.", "UC602")

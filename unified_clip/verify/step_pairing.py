@@ -47,8 +47,8 @@ class TensorPair(NamedTuple):
     old: Float64s
     new: Float64s
     scale: float
-    """The number whose ULP is the unit of the distance: for updates, the largest one in both parameters; for gradients,
-    the largest one in both gradients.
+    """The number whose ULP is the unit of the distance. For updates, it is the largest number in both parameters. For
+    gradients, it is the largest number in both gradients.
     """
 
     ulp_scale: float

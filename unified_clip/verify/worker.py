@@ -42,7 +42,8 @@ complete.
 """
 
 RESYNCED = "{}.resynced.safetensors"
-"""As OUTPUT, for the parameters after the weights of the old step were copied into them."""
+"""The template of the file with the parameters after the weights of the old step were copied into them. {} is the
+number of the step."""
 
 OUTPUT_PARTS = ("parameters", "gradients", "unclipped")
 """The tuple that a training step yields: (parameters, gradients, unclipped gradients). The last two are optional."""

@@ -79,7 +79,7 @@ def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tm
     plots = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     assert len(plots) == 2, "norm and threshold, and the loss; neither norm nor loss differs"
     assert all("first difference: step 13" in plot for plot in plots)
-    assert "A: 1 of 30 calls clipped; B: 1 of 30 calls clipped" in html
+    assert "A: 1 of 30 calls clipped, B: 1 of 30 calls clipped" in html
 
 
 def test_the_line_at_the_first_difference_is_at_its_step() -> None:

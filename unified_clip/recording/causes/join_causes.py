@@ -77,7 +77,8 @@ def effective(
     A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So it
     is not yielded if these weights were compared, and agree.
 
-    has_effect: As for `compare`. If given, it decides on differences that act after the clip.
+    has_effect: A function that returns whether updates differ at a step or later. If given, it decides on differences
+        that act after the clip.
     """
     measured = {pair.a.step for pair in pairs if any(True for stage in CHANGED for _ in numbers(pair, stage))}
     differing = {

@@ -41,12 +41,14 @@ class NativeCall:
     framework: str
     rule: Rule
     threshold: float | tuple[float, float] | None
+    """The threshold of the norm, or the two bounds of a clip by value. None if it is not a single number."""
+
     norm_type: float | None = 2.0
     eps: float | None = 0.0
     """The eps that the formula adds to the norm."""
 
     passed_norm: float | None = None
-    """The norm that the caller passed, as by `use_norm=`; None if the function measures it."""
+    """The norm that the caller passed, as by `use_norm=`. None if the function measures it."""
 
 
 @dataclass(frozen=True)

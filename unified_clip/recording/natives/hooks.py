@@ -43,7 +43,7 @@ class Hooks:
         self._replaced: list[tuple[Home, Any]] = []
         self._is_on = False
         self._missing: dict[str, tuple[str, str]] | None = None
-        """The modules of `WATCHED` without hooks; None before the first recording."""
+        """The modules of `WATCHED` without hooks. None before the first recording."""
         self.on_failure: Callable[[str, Exception], object] = lambda what, error: None
         """Reports a framework whose hooks cannot be added. The dispatcher sets it."""
 
@@ -53,7 +53,7 @@ class Hooks:
         The function is the first that exists in `homes`. If none exists, add no hook. A module or class that has
         another function under this name stays unchanged.
 
-        homes: (module or class, name of the function in it) for each place of the function.
+        homes: (module or class, name of the function in it) for each module or class that may have the function.
         """
         homes = [home for home in homes if hasattr(*home)]
         if homes:

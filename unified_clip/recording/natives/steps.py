@@ -115,9 +115,13 @@ class StepWatcher:
     ) -> None:
         """Record a step of an optimizer with the backward passes before it. Then begin to count them again.
 
-        optimizer, settings, is_users: As for `record_step`.
+        optimizer: The full name of the class, such as `torch.optim.SGD`.
+        settings: The settings by PyTorch's names, such as `lr`.
         is_cleared: A function that returns whether the gradients of the step have become None or zero.
         decayed: The result of `decayed_elements`.
+        is_users: Whether the class may be the user's own.
+
+        ValueError: the class is in no known module, unless `is_users`, or the name of a setting is unknown.
         """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
         if self.changed is not None:
@@ -136,7 +140,7 @@ def record_step(
     passes: Other fields of `OptimizerStep` that are known, such as `backward_calls` and `cleared`.
     is_users: Whether the class may be the user's own.
 
-    ValueError: a name is unknown.
+    ValueError: the class is in no known module, unless `is_users`, or the name of a setting is unknown.
     """
     check_names(optimizer, frozenset(settings), is_users=is_users)
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}

@@ -33,7 +33,7 @@ class ClipPoint(Point):
     """A point of a curve of norms: the norms at one step, or at several neighbouring steps."""
 
     threshold: Real | None
-    """The last finite threshold at this point; null if there is none."""
+    """The last finite threshold at this point. null if there is none."""
 
     clipped: int
     """How many calls clipped a gradient."""

@@ -43,7 +43,7 @@ class Parting(ReportModel):
     """The kind of difference: a setting, a number, or a step of the optimizers."""
 
     parameter: str | None
-    """The name of the parameter in run a, or of a setting of the optimizer; null for any other divergence."""
+    """The name of the parameter in run a, or of a setting of the optimizer. null for any other divergence."""
 
     a: Value
     b: Value
@@ -92,11 +92,11 @@ class Run(ReportModel):
     started: str
     unified_clip: str
     command: list[str]
-    """The arguments of Python in the first process; empty if the file is not of `unified-clip record`."""
+    """The arguments of Python in the first process. Empty if the file is not of `unified-clip record`."""
 
     processes: int
     ranks: int | None
-    """The world size; null if it is unknown."""
+    """The world size. null if it is unknown."""
 
     frameworks: list[str]
     functions: dict[str, int]

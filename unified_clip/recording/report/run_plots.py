@@ -55,9 +55,9 @@ class Frame:
             return self.at(math.log10(number) if number > 0 else self.low)
         return self.at(number)
 
-    def at(self, place: float) -> float:
-        """Return the y coordinate of a place between `low` and `high`. A place below `low` is drawn at `low`."""
-        return FLOOR - (FLOOR - TOP - 14) * (max(place, self.low) - self.low) / (self.high - self.low)
+    def at(self, number: float) -> float:
+        """Return the y coordinate of a number between `low` and `high`. A number below `low` is drawn at `low`."""
+        return FLOOR - (FLOOR - TOP - 14) * (max(number, self.low) - self.low) / (self.high - self.low)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Yield (y coordinate, label) of each tick of the y axis."""
@@ -91,7 +91,7 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
         )
         children += [tag("g", *drawn, class_=CLASSES[index]) if len(runs) > 1 else Markup("").join(drawn), label]
     counts = [(sum(each.clipped for each in run), sum(each.calls for each in run)) for run in runs]
-    words = "; ".join(
+    words = ", ".join(
         f"{name}{clipped} of {calls} calls clipped"
         for name, (clipped, calls) in zip(_prefixes(runs), counts, strict=True)
     )

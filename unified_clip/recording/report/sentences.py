@@ -42,7 +42,7 @@ RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
     "scaled gradients": "any factor on all gradients",
     "inexact norm": "an inexact norm of a framework's function",
 }
-"""As RULED_OUT, for causes whose test needs norms of parameters."""
+"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs norms of parameters."""
 
 RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "another learning rate": "another learning rate",
@@ -52,7 +52,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
     "several clips before a step": "several clips before a step",
     "clipping after the step": "clipping after the step",
 }
-"""As RULED_OUT, for causes whose test needs steps of optimizers."""
+"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs steps of optimizers."""
 
 COUNTS = {
     "calls": "clip calls",

@@ -125,7 +125,7 @@ def call(
     left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
-    scratch: A directory for the tensors, as for `read`.
+    scratch: A directory for the tensors. Keep it as long as you use the gradients.
     python: The interpreter that runs the function.
     framework: The key `framework` of the function in the suite, for the advice in errors. None without this key.
 
@@ -197,7 +197,7 @@ def _convert(
     source: The path of the file, or FILE:FUNCTION for the kind "function".
     python: The interpreter of the other process.
     setting: Advice to set another interpreter, which begins with ", or". '' if that is not possible.
-    only: Patterns of names, as for `read`.
+    only: Patterns of names, as for `fnmatch`. If empty, all gradients are converted.
 
     UnreadableError: the conversion failed.
     """
@@ -211,7 +211,7 @@ def _convert(
             end = worker.wait(timeout)
     except OSError as error:
         problem = f"{python} cannot be started: {error.strerror}"
-        raise UnreadableError(f"{problem}. Install a Python interpreter there{setting}", "UC703") from None
+        raise UnreadableError(f"{problem}. Install a Python interpreter at this path{setting}", "UC703") from None
     if end.code is None:
         remedy = f"Set the environment variable {MAX_SECONDS} to a higher number of seconds"
         remedy += ", or correct the function if it hangs" if is_function else ""

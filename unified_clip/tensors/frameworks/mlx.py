@@ -15,7 +15,8 @@ class Converter(TensorConverter):
     def dense(self, tensor: Dense) -> Any:
         array = to_numpy(tensor)
         if tensor.dtype == "complex128":
-            raise TypeError("MLX has no complex128. Save the gradients as complex64, or remove mlx from --frameworks")
+            remedy = "Save the gradients as complex64, or leave out mlx, as with --frameworks torch,jax"
+            raise TypeError(f"MLX has no complex128. {remedy}")
         return mx.array(array, getattr(mx, array.dtype.name))
 
     def sparse(self, tensor: Sparse) -> Any:
