@@ -123,7 +123,7 @@ def get_total_norm(
 
     Args:
         tensors: The gradients, not the parameters: one tensor, or any container of tensors and None. The first tensor
-            decides the framework.
+            that is not a NumPy array decides the framework.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
         error_if_nonfinite: Raise NonFiniteNormError if the norm is NaN or inf, and change nothing. In most compiled
             graphs, it raises TypeError.
@@ -207,7 +207,8 @@ def clip_by_global_norm(
     training recurrent neural networks", 2013.
 
     Args:
-        t_list: The gradients: one tensor, or any container of tensors and None. The first tensor decides the framework.
+        t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
+            array decides the framework.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
@@ -330,7 +331,8 @@ def global_norm(
     Source: `tf.linalg.global_norm`.
 
     Args:
-        t_list: The gradients: one tensor, or any container of tensors and None. The first tensor decides the framework.
+        t_list: The gradients: one tensor, or any container of tensors and None. The first tensor that is not a NumPy
+            array decides the framework.
         name: The name scope of the operations in a graph of TensorFlow. Other frameworks ignore it.
         process_group: The ranks that own the gradients together. On PyTorch: a process group or a `DeviceMesh`. On
             Paddle: a group or a `ProcessMesh`. On JAX: mesh axes, a `Mesh` or process indices. None: this process
@@ -372,9 +374,9 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. It takes precedence over the default clip, whichever was set
-            first. Only weak references to the parameters are kept. None: set the default clip, for parameters without a
-            clip of their own.
+        param_list: The parameters that get this clip. This clip takes precedence over the default clip, even if the
+            default clip is set later. Only weak references to the parameters are kept. None: set the default clip, for
+            parameters without a clip of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:

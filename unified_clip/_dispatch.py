@@ -120,7 +120,10 @@ def _peeked(value: Any) -> Any:
 
 
 def _adapters_in(value: Any) -> Iterator[str]:
-    """Yield the name of the backend of each tensor in a container. Skip iterators. Do not read the tensors."""
+    """Yield the name of the backend of each tensor in a container. Skip iterators. Do not read the tensors.
+
+    Yield "jax" for a pytree of a type that only JAX can read.
+    """
     adapter = adapter_of(type(value))
     if adapter is not None:
         yield adapter

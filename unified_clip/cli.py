@@ -115,7 +115,7 @@ class OutputError(CodedError, code="UC205"):
 def _flush() -> None:
     """Flush standard output now, so that a failure becomes an error. Python would flush only at its exit.
 
-    OutputError: standard output cannot be written. BrokenPipeError: its reader has ended.
+    OutputError: standard output cannot be written. BrokenPipeError: the reader of the output has ended.
     """
     try:
         if sys.stdout is not None:  # None where the shell closed it

@@ -390,9 +390,9 @@ def set_gradient_clip(
 
     Args:
         clip: A GradientClipByValue, GradientClipByNorm or GradientClipByGlobalNorm. None removes the clip.
-        param_list: The parameters that get this clip. It takes precedence over the default clip, whichever was set
-            first. Only weak references to the parameters are kept. None: set the default clip, for parameters without a
-            clip of their own.
+        param_list: The parameters that get this clip. This clip takes precedence over the default clip, even if the
+            default clip is set later. Only weak references to the parameters are kept. None: set the default clip, for
+            parameters without a clip of their own.
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:

@@ -44,7 +44,7 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
             accept. None means no gradient. Tensors have any shape, and the dtype float16, bfloat16, float32, float64,
             complex64 or complex128. Tensors match by name, or by position without names.
-        b: The other container.
+        b: The container to compare with `a`.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in b. An element

@@ -1,1 +1,1 @@
-"""The rule. No module here imports a framework or NumPy."""
+"""The formulas of clipping, and the interfaces of frameworks. No module here imports a framework or NumPy."""

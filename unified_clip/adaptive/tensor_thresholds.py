@@ -122,7 +122,10 @@ def _coefficients(
     vector: Scalar,
     slots: Slots,
 ) -> tuple[Scalar, states.State]:
-    """Return (the vector of coefficients, the state after them). total: The total norm. vector: The tensors' norms."""
+    """Return (the vector of coefficients, the state after the step). A total norm that is not finite changes no state.
+
+    total: The total norm. vector: The tensors' norms.
+    """
     convention, most = clip_rule.convention, xp.asarray(states.MOST)
     is_finite = total <= most
     numbers = state if isinstance(state, dict) else states.unpacked(adagc, xp, state)

@@ -88,7 +88,8 @@ def declared_axes(process_group: Any) -> tuple[str, ...] | None:
 def declared_group(process_group: Any, arrays: Sequence[Any]) -> JaxGroup:
     """Return the process group for the caller's argument `process_group`, which is not None. `arrays`: the gradients.
 
-    ValueError: this process is not in the group. Or the arrays do not show which processes are.
+    ValueError: this process is not in the group, or the arrays do not show which processes are in the group. TypeError:
+    `process_group` has another type.
     """
     count = jax.process_count()
     if isinstance(process_group, str) and process_group == "auto":

@@ -184,7 +184,8 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
 
     Raises:
         ModuleNotFoundError: optax is not installed.
-        TypeError: A bound is not a number. An update has a complex or boolean dtype.
+        TypeError: A bound is not a number, or not a whole number although an update has integers. An update has a
+            complex or boolean dtype.
         ValueError: A bound is NaN, or the lower one is above the upper one, unless they are traced.
 
     Example:

@@ -21,7 +21,9 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""The exponent of a float64 number's last bit plus this is that bit's place among the bits of the words."""
+"""The exponent field of a float64 number plus this value is the index of the number's last bit among the bits of the
+words.
+"""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
