@@ -239,7 +239,7 @@ def test_a_native_with_slices_is_tensorflows(kit: Kit, adapter: Adapter, tmp_pat
 def test_the_path_that_is_taken_is_checked(kit: Kit, adapter: Adapter, ours: str) -> None:
     backend = importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND
     worker.check_path(adapter, backend, ours)
-    with pytest.raises(RuntimeError, match="the backend took another path"):
+    with pytest.raises(RuntimeError, match="the backend used another path"):
         worker.check_path(adapter, backend, PATHS[not kit.exact])
 
 

@@ -108,7 +108,7 @@ def test_tensors_that_one_process_holds_are_not_taken_for_shared_ones() -> None:
     code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
     (verdict,) = verdicts([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert verdict.kind == "crashed"
-    assert "(2 processes): the backend took a distributed tensor for a plain one" in verdict.detail
+    assert "(2 processes): the backend treated a distributed tensor as a plain one" in verdict.detail
 
 
 def test_the_modes_are_of_frameworks_that_have_them() -> None:

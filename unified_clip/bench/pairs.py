@@ -229,7 +229,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
     """Return a function that clips gradients with the values of `arrays` in a static program of Paddle.
 
     The function ignores its argument. It returns the program's result tensors without copying them.
-    clip: The clip object, as for `grad_clip=`.
+    clip: The object that Paddle's optimizers accept as `grad_clip=`.
     """
     import paddle
 

@@ -65,7 +65,7 @@ class CallOutcome(ClipTensors):
     function."""
 
     structure: str = ""
-    """The type of the container that the call returned, such as "list of tuple"; '' if it is not compared."""
+    """The type of the container that the call returned, such as "list of tuple". '' if it is not compared."""
 
     warned: bool = False
     """Whether the call emitted a ClipWarning."""
@@ -77,7 +77,7 @@ class CallOutcome(ClipTensors):
     """The class and the first line of the exception."""
 
     fault: str = ""
-    """A wrong side effect, such as "changed its input gradients"; '' if there is none."""
+    """A wrong side effect, such as "changed its input gradients". '' if there is none."""
 
     exact_norm: bool = False
     """Whether the compiled kernels computed the norm inside a graph, so that it has to be exact."""

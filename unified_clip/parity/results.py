@@ -261,7 +261,7 @@ class Change(ReportModel):
 
     kind: Literal["new", "gone", "verdict", "size", "numbers", "version"]
     framework: str
-    """The framework; for the kind "version" the package. Empty if the change is about all frameworks."""
+    """The framework, or the package for the kind "version". Empty if the change is about all frameworks."""
 
     what: str
     """What has changed: the result in a mode, the result of the framework's function, or a known difference."""

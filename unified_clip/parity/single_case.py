@@ -47,7 +47,7 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
     """Run a case on the host path of each framework. Return {framework: its result or failure}.
 
     interpreters: The path of the Python interpreter for each framework.
-    timeout: The number of seconds that a framework may take for the case.
+    timeout: The number of seconds after which a framework without a result has timed out.
     """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:

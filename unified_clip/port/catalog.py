@@ -89,7 +89,7 @@ class ClipFunction:
 
     @property
     def clipped(self) -> str:
-        """The name of the parameter that takes the gradients or parameters to clip."""
+        """The name of the parameter for the gradients, or the model's parameters, to clip."""
         return self.tensor or self.parameters[0]
 
     @property
@@ -206,7 +206,7 @@ def settings() -> tuple[Setting, ...]:
 
 @functools.cache
 def setting_of(full_name: str) -> Setting | None:
-    """Return the clipping argument that a class or function with this full name takes, or None if it takes none."""
+    """Return the clipping argument of a class or function with this full name, or None if it has none."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
 
 
@@ -245,7 +245,7 @@ def clip_pattern() -> re.Pattern[bytes]:
 
 @functools.cache
 def _owners() -> frozenset[tuple[str, str]]:
-    """Return (package, last part of the name) of every class or function that takes a trainer's clipping argument."""
+    """Return (package, last part of the name) of every class or function that has a trainer's clipping argument."""
     names = [name for setting in settings() for name in (*setting.classes, *setting.elsewhere, *setting.factories)]
     return frozenset((name.partition(".")[0], name.rpartition(".")[2]) for name in names)
 

@@ -43,8 +43,8 @@ def add_parser(commands: Any) -> None:
     port.add_argument(
         "--to",
         choices=("torch", "drop-in"),
-        help="torch: port to PyTorch (default, but not with --check); drop-in: keep the framework, use unified_clip's "
-        "functions (default with --check)",
+        help="torch: port to PyTorch (default, but not with --check). drop-in: keep the framework, and use "
+        "unified_clip's functions (default with --check)",
     )
     port.add_argument(
         "--native", action="store_true", help="with --to torch: call PyTorch's own functions instead of unified_clip's"

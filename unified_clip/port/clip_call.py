@@ -68,7 +68,7 @@ class FoundClip:
     """The call of the function. None if the code only names the function, as in a type annotation."""
 
     why_not: str = ""
-    """The reason why the clip cannot be ported, if `find` has found one; else ''."""
+    """The reason why the clip cannot be ported, if `find` has found one. Otherwise ''."""
 
     tensor: cst.BaseExpression | None = None
     """For a method such as `p.grad.clamp_`: the expression of the tensor."""
@@ -122,7 +122,7 @@ class Entry(NamedTuple):
     keyword: str
     value: cst.BaseExpression
     owner: str = ""
-    """The code of the object whose attribute is set; '' for a dict."""
+    """The code of the object whose attribute is set. '' for a dict."""
 
     @property
     def name(self) -> str:

@@ -24,7 +24,7 @@ class Meaning:
     """The configuration. Its threshold is 1 if the clip's threshold is only known at run time."""
 
     threshold: str = ""
-    """The code of a threshold that is only known at run time ('low, high' for bounds); else ''."""
+    """The code of a threshold that is only known at run time ('low, high' for bounds). Otherwise ''."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ClipSite:
     """Sentences with the checks that the user should make after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "need_clip.flag"; '' if no rule did."""
+    """The name of the rule that gave the verdict, such as "need_clip.flag". '' if no rule did."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
 
 CHECKS = ("isinstance", "issubclass")
-UNKNOWN_OPTIMIZER = "The optimizer that takes this argument cannot be inferred."
+UNKNOWN_OPTIMIZER = "The optimizer that gets this argument cannot be inferred."
 PLACES_OF_NAMES = (cst.ImportAlias, cst.ImportFrom, cst.NameItem, cst.AsName, cst.AssignTarget, cst.FunctionDef)
 
 

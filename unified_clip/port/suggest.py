@@ -151,7 +151,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the first call found that takes a clip as grad_clip=, or None."""
+    """Return the first call found that gets a clip as grad_clip=, or None."""
     value: cst.CSTNode | None = clip.call
     if isinstance(module.parents.get(value) if value is not None else None, cst.IfExp):
         value = module.parents[cast(cst.CSTNode, value)]
@@ -270,7 +270,7 @@ def _selected(module: Module, clip: FoundClip) -> str:
 
 
 def _setting_call(module: Module, clip: FoundClip) -> cst.Call | None:
-    """Return the call of set_gradient_clip that takes a clip, or None if there is none."""
+    """Return the call of set_gradient_clip that gets a clip, or None if there is none."""
     for place in [clip.call, *module.assigned(clip.call).reads] if clip.call is not None else ():
         argument = module.parents.get(place)
         call = module.parents.get(argument) if isinstance(argument, cst.Arg) else None

@@ -275,7 +275,7 @@ importlib.import_module = absent"""
 def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
     first = run("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
-    assert "mode 'device' (device path): the backend took another path" in first.detail
+    assert "mode 'device' (device path): the backend used another path" in first.detail
 
 
 # -- errors and warnings

@@ -70,7 +70,7 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert meaning.threshold == "args.clip"
     assert "with c = args.clip. n is" in meaning.sentences[0]
     assert meaning.worked[1].of == "gradients of norm 1 (at the threshold)"
-    assert "numbers for a threshold of 1; the value of args.clip is only known at run time:" in terminal.as_text(data)
+    assert "numbers for a threshold of 1, because args.clip is only known at run time:" in terminal.as_text(data)
 
 
 def test_bounds_that_are_known_at_run_time_are_both_named() -> None:

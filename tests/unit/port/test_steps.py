@@ -49,7 +49,7 @@ def test_the_clip_comes_before_each_step() -> None:
         ((("optimizer.step()", "optimizer.minimize(loss, parameters=p)")), "has arguments besides the loss"),
         ((("optimizer.step()", "optimizer.minimize(*args)")), "in line 8 has arguments besides the loss"),
         ((("optimizer.step()", "optimizer.minimize(**kwargs)")), "has arguments besides the loss"),
-        ((("optimizer.step()", "optimizer.step(closure)")), "takes a closure. Clip inside"),
+        ((("optimizer.step()", "optimizer.step(closure)")), "gets a closure. Clip in the closure"),
         ((("    clip =", "    global optimizer\n    clip =")), "optimizer is global or nonlocal here"),
         ((("    optimizer =", "    pass; optimizer =")), "Other code is on the line of the optimizer"),
         ((("optimizer.step()", "optimizer.minimize(backward(x))")), "Line 8 computes the loss in optimizer.minimize()"),
@@ -797,7 +797,7 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
         (("    grads = [tf", "    grads.reverse()\n    grads = [tf"), "The step may not apply all gradients"),
         (("zip(grads, variables)", "*[zip(grads, variables)]"), "is ported only as apply_gradients"),
         (("    grads = [tf", "    grads.pop()\n    grads = [tf"), "The step may not apply all gradients"),
-        (("        loss = model(x)", "        loss = [model(x)]"), "backward() takes one loss"),
+        (("        loss = model(x)", "        loss = [model(x)]"), "backward() accepts one loss"),
     ],
 )
 def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:

@@ -77,14 +77,14 @@ class Adapter(TensorConverter, Protocol):
     def read_in_place(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Return the gradients after an in-place call. The worker calls this method only if `writes` is True.
 
-        The default returns `arguments`, for in-place functions that take gradients.
+        The default returns `arguments`, for in-place functions that get gradients.
 
         arguments: The arguments of the in-place call, as `in_place_arguments` returned them.
         """
         return arguments
 
     def parameters(self, tensors: Sequence[Any], need_clip: Sequence[bool | int]) -> Sequence[Any]:
-        """Return a parameter for each gradient. The default is placeholders, for functions that take no parameters.
+        """Return a parameter for each gradient. The default is placeholders, for functions that get no parameters.
 
         tensors: The gradients. Some may be None.
         need_clip: The value of the attribute `need_clip` of each parameter. Ignored if `marks_parameters` is False.
@@ -135,7 +135,7 @@ class Adapter(TensorConverter, Protocol):
         """Compile a function into a graph, and run it on the tensors. Return its result: nested lists of tensors.
 
         mode: The kind of graph, such as "compiled".
-        function: A function that takes the tensors.
+        function: A function of the tensors.
         tensors: The tensors. Some may be None.
         """
 
@@ -208,7 +208,7 @@ class Adapter(TensorConverter, Protocol):
 
 
 class OnParameters(Adapter):
-    """The adapter of a framework whose in-place functions take parameters, and overwrite their `.grad`."""
+    """The adapter of a framework whose in-place functions get parameters, and overwrite their `.grad`."""
 
     writes = True
     marks_parameters = True
@@ -320,7 +320,7 @@ class Invocation:
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that takes a parameter and returns whether to clip it.
+        """A function that returns whether to clip a parameter.
 
         None if parameters have the attribute `need_clip` themselves.
         """

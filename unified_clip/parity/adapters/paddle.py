@@ -44,9 +44,9 @@ class Framework(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle may have a function with the clip rule of this call that takes its gradients.
+        """Return whether Paddle may have a function with the clip rule of this call that accepts its gradients.
 
-        Only the clip classes by norm take sparse gradients.
+        Only the clip classes by norm accept sparse gradients.
         """
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value

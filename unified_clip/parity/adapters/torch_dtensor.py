@@ -45,7 +45,7 @@ class Sharded(Framework):
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.
 
-        Sparse gradients, and every fourth gradient, stay plain tensors. The other gradients take the layouts in turn.
+        Sparse gradients, and every fourth gradient, stay plain tensors. The other gradients get the layouts in turn.
         The total number of elements decides the first layout. Tensors without axes are replicated, and None stays None.
         """
         first = sum(gradient.array.size for gradient in gradients if isinstance(gradient, Dense))

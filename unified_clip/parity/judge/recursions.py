@@ -140,7 +140,7 @@ def adagc(
 
     norms_of_steps: The norm of each tensor in each step, or None for a tensor without a gradient.
     totals: The total norm of each step.
-    coefficient: A function that takes a norm and a threshold, and returns the clip coefficient.
+    coefficient: A function of a norm and a threshold that returns the clip coefficient.
     limit: The largest threshold.
     """
     means, seen = [0.0] * len(norms_of_steps[0]), 0

@@ -49,13 +49,13 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 """The possible verdicts on a result of a framework's own function. `known/match.py` chooses one."""
 
 VERDICTS: Mapping[str, str] = {
-    "equal": "the same bits as exact arithmetic; for a framework's function the same gradients, and a norm "
+    "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
     "that equals the exact norm before it is rounded",
     "no norm": "the same gradients, from a function that returned no norm",
-    "close": "within the contract's bound; for a framework's function within rounding",
+    "close": "within the contract's bound. For a framework's function: within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
     "known": "a difference of a framework's function that the suite lists",
-    "different": "an unexpected difference; for a framework's function one that the suite does not "
+    "different": "an unexpected difference. For a framework's function: one that the suite does not "
     "list, or lists with another size",
     "crashed": "the framework's process ended without a result",
     "timed out": "the framework's process gave no result in time",

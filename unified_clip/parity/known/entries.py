@@ -54,7 +54,7 @@ class NativeDeviation:
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
-    """A key of `KINDS`; '' if nothing differs, or only by rounding."""
+    """A key of `KINDS`. '' if nothing differs, or only by rounding."""
 
     size: float = 0.0
     """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""

@@ -88,7 +88,7 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     - the largest element of all exact arrays
     - 1
 
-    If all exact arrays are 0, `inputs` takes their place in this list.
+    If all exact arrays are 0, use the largest element of `inputs` in place of that of the exact arrays.
 
     results, exact: Equally many arrays, with the same shapes.
     inputs: The gradients before the clip: an array for each exact array, or none.

@@ -1,7 +1,7 @@
 """Group the results by clip rule, for the table that compares the frameworks' functions on the same gradients.
 
-For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row, which shows how their results
-compare to people who port code from one framework to the other.
+For example, `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` share a row. People who port code from one
+framework to the other read in this row how the results compare.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Row:
     def is_exact(self) -> bool:
         """Return whether all functions of unified_clip in this row are exact on the host path of every framework.
 
-        Return False if none of them ran there.
+        Return False if none of these functions ran on the host path.
         """
         hosts = [result.host for case in self.cases for result in case.frameworks.values() if result.host]
         return bool(hosts) and all(each.verdict == "equal" for each in hosts)

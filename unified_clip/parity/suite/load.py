@@ -41,7 +41,7 @@ class Suite:
     but do not fail the run."""
 
     timeout: float = 120.0
-    """Seconds that a worker may take for one result."""
+    """The number of seconds to wait for the next result of a worker."""
 
     known_file: Path | None = None
     """The file of `known`. None if the suite names none."""

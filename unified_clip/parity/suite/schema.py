@@ -226,7 +226,7 @@ class Framework(Table):
     FILE.py:FUNCTION, relative to the suite's file."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """The public names whose function of the user returns no norm: it takes gradients and returns only clipped
+    """The public names whose function of the user returns no norm: it gets gradients and returns only clipped
     gradients, or clips in place and returns None."""
 
     flushes: bool = False

@@ -43,7 +43,7 @@ class UserFunction(NamedTuple):
     """The framework and the public name, as in "numpy.clip_by_global_norm"."""
 
     returns: str = ""
-    """"gradients": the function takes gradients, and returns clipped gradients only. "nothing": the function clips in
+    """"gradients": the function gets gradients, and returns clipped gradients only. "nothing": the function clips in
     place, and returns None in place of the norm. '': it has the arguments and the result of the public name."""
 
     @classmethod
@@ -57,9 +57,9 @@ class UserFunction(NamedTuple):
         return cls(text, *own_functions.split(text, root), place, returns)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
-        """Return a function that takes the arguments of the public name, and calls the user's function for one call.
+        """Return a function with the arguments of the public name that calls the user's function for one call.
 
-        The returned function takes arguments by keyword. It passes required arguments by position, because the user's
+        The returned function accepts arguments by keyword. It passes required arguments by position, because the user's
         parameters may have other names. It raises UserFunctionError for a wrong result.
 
         UserFunctionError: the function cannot be loaded.

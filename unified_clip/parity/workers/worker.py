@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check that the backend takes the path (host or device) that the mode tests, for a tensor with one element.
+    """Check that the backend computes on the path (host or device) that the mode tests, for a tensor with one element.
 
     In the mode `native` there is no path to check.
 
@@ -109,7 +109,7 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
         raise RuntimeError(unknown_mode("check_path", mode))
     if mode != NATIVE and set(on_host) != {mode in EXACT}:
         problem = (
-            "the backend took another path" if on_host else "the backend took a distributed tensor for a plain one"
+            "the backend used another path" if on_host else "the backend treated a distributed tensor as a plain one"
         )
         remedy = f"Check how the adapter makes its tensors, and {'Backend.path' if on_host else 'Backend.distributed'}."
         raise RuntimeError(f"mode {mode!r} ({TITLES[mode]}): {problem}. {remedy}")

@@ -102,7 +102,7 @@ def write(path: Path, report: Report) -> None:
 
 
 def _new_file(path: Path) -> Path:
-    """Return the path of the file that will replace the one at `path`. Its name is short: the other may be too long."""
+    """Return the path of a temporary file in the directory of `path`. Its name is short, in case long names fail."""
     return path.resolve().with_name(f".unified-clip.{os.getpid()}")
 
 

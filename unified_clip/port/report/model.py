@@ -33,7 +33,7 @@ class WorkedExample(ReportModel):
     """The total norm after the clip, or null if the step is skipped or an error is raised."""
 
     results: dict[str, list[Real]] | None
-    """The first elements of the first clipped gradients, by name; null if the step is skipped or an error is raised."""
+    """The first elements of the first clipped gradients, by name. null if the step is skipped or an error is raised."""
 
     @property
     def result(self) -> str:
@@ -51,7 +51,7 @@ class ClipMeaning(ReportModel):
 
     sentences: list[str]
     threshold: str
-    """The expression of a threshold that is only known at run time; else empty. The examples use 1 for it."""
+    """The expression of a threshold that is only known at run time. Otherwise empty. The examples use 1 for it."""
 
     config: dict[str, Any]
     """A clip configuration that does the same. docs/clip_config.schema.json describes its keys."""
@@ -104,7 +104,7 @@ class KnownDifferenceSummary(ReportModel):
 
     framework: str
     function: str
-    """The name in the parity suite's list of known differences; * matches any text."""
+    """The name in the parity suite's list of known differences. * matches any text."""
 
     kind: str
     size: Real | None
@@ -116,7 +116,7 @@ class KnownDifferenceSummary(ReportModel):
     when: str
     why: str
     versions: str
-    """The affected versions of the framework; empty for all."""
+    """The affected versions of the framework. Empty for all versions."""
 
     @property
     def owner(self) -> str:
@@ -137,22 +137,22 @@ class ReportedClip(ReportModel):
 
     verdict: Verdict
     becomes: str
-    """The full name of the replacement; empty if there is none."""
+    """The full name of the replacement. Empty if there is none."""
 
     meaning: int | None
     """The number of the entry in `meanings` for the clip, or null if no clip configuration does the same."""
 
     becomes_meaning: int | None
-    """The number of the entry in `meanings` for the replacement; null if there is none."""
+    """The number of the entry in `meanings` for the replacement. null if there is none."""
 
     same: bool | None
     """Whether `meaning` and `becomes_meaning` are equal, or null if one of them is missing."""
 
     difference: str
-    """The difference between `meaning` and `becomes_meaning` in words; empty if one of them is missing."""
+    """The difference between `meaning` and `becomes_meaning` in words. Empty if one of them is missing."""
 
     comparison: int | None
-    """The number of the entry in `comparisons`; null if both meanings are equal, or one is missing."""
+    """The number of the entry in `comparisons`. null if both meanings are equal, or one is missing."""
 
     measured_as: str
     """The measured function that computes the same as this clip: the parity suite has measured its known differences.

@@ -118,7 +118,7 @@ def _clip(report: Report, clip: ReportedClip, place: str, first_places: dict[str
 
 def _examples(meaning: ClipMeaning) -> Iterator[str]:
     if meaning.threshold:
-        yield f"numbers for a threshold of 1; the value of {meaning.threshold} is only known at run time:"
+        yield f"numbers for a threshold of 1, because {meaning.threshold} is only known at run time:"
     yield from (f"{example.of}: {example.result}" for example in meaning.worked)
 
 

@@ -22,7 +22,7 @@ UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documente
 ONE_BOUND = 'Only one bound is passed. Pass the other bound, too: min=-float("inf") or max=float("inf") has no effect.'
 
 ONLY_NAMED_FUNCTION = (
-    "The function is not called here, and its replacement takes other arguments. Port the code that calls it by hand."
+    "The function is not called here, and its replacement has other parameters. Port the code that calls it by hand."
 )
 
 KINDS = ("in place", "functional", "any tensor", "unknown")
@@ -38,8 +38,8 @@ def is_function(clip: FoundClip) -> bool:
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments.
 
-    A starred argument is unknown only if the replacement takes other arguments. Also flag paddle.clip with one bound,
-    and a function that the code only names if its replacement takes other arguments.
+    A starred argument is unknown only if the replacement has other parameters. Also flag paddle.clip with one bound,
+    and a function that the code only names if its replacement has other parameters.
     """
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]

@@ -37,7 +37,7 @@ ALL = '[parameter for group in {}.param_groups for parameter in group["params"]]
 
 @register(RuleOrder.STEPS, matches=is_class, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite the clips that Paddle's optimizers take as grad_clip=, and flag those that cannot be rewritten.
+    """Rewrite the clips that Paddle's optimizers get as grad_clip=, and flag those that cannot be rewritten.
 
     If all clips of the file are rewritten, rename the clip classes in type annotations, too. With --native, leave
     annotations unchanged, and flag all clips of a file that has need_clip=False.

@@ -183,8 +183,8 @@ class TapeRewrite:
         steps = [span.step for span in ranges if span.step is not None]
         if not all(self._module.has_same_value_at(argument.value, step.apply) for step in steps):
             raise UnsureError(
-                "The threshold may have another value at the training steps, or cannot be read there. If it never "
-                "changes, assign it once to a variable at the top of the file. Otherwise, port this clip by hand."
+                "The threshold may have another value at the training steps, or no value. If it never changes, assign "
+                "it once to a variable at the top of the file. Otherwise, port this clip by hand."
             )
         return ranges
 

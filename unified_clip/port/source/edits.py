@@ -38,7 +38,7 @@ class LineEdit:
 class Edits(cst.CSTTransformer):
     """All edits of a file. Call the methods to collect edits. Then call `to_bytes` for the edited source.
 
-    The methods that take a statement have no effect if it is not alone on its line (`SyntaxTree.has_own_line`).
+    An edit of a statement has no effect if the statement is not alone on its line (`SyntaxTree.has_own_line`).
     """
 
     def __init__(self, module: Module) -> None:
@@ -72,7 +72,7 @@ class Edits(cst.CSTTransformer):
         self._removed.add(argument)
 
     def insert(self, statement: cst.BaseSmallStatement, lines: Sequence[str]) -> None:
-        """Insert lines before a statement, except lines that an earlier call has inserted there."""
+        """Insert lines before a statement, except lines that an earlier call has inserted before it."""
         before = self._lines[statement].before
         before += [line for line in lines if line not in before]
 

@@ -129,7 +129,7 @@ class Gradients:
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
         """Return all expressions that the file passes to the function around a parameter's name, for any parameter.
 
-        Calls of methods do not count. For a lambda, return the other arguments of the call that takes the lambda.
+        Calls of methods do not count. For a lambda, return the other arguments of the call that gets the lambda.
         """
         function = self._module.enclosing_function(name)
         if isinstance(function, cst.FunctionDef):

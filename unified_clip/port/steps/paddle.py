@@ -1,4 +1,4 @@
-"""Find Paddle's optimizers that take `grad_clip=`, and every statement in which they make a step."""
+"""Find Paddle's optimizers that get `grad_clip=`, and every statement in which they make a step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """A Paddle optimizer that takes a clip, and the statements in which it makes a step."""
+    """A Paddle optimizer that gets a clip, and the statements in which it makes a step."""
 
     binding: Binding
     arguments: Sequence[cst.Arg]
@@ -85,7 +85,7 @@ class Optimizer:
 
 
 class PaddleOptimizers:
-    """The optimizers of a file that take clips, and their steps."""
+    """The optimizers of a file that get clips, and their steps."""
 
     def __init__(self, module: Module, clips: Sequence[FoundClip]) -> None:
         self._module = module
@@ -93,7 +93,7 @@ class PaddleOptimizers:
         self._static = is_static(module)
         self._by_binding: dict[object, Optimizer] = {}
         self.optimizers: dict[cst.Arg, Optimizer] = {}
-        """The optimizer that takes each argument grad_clip=."""
+        """The optimizer that gets each argument grad_clip=."""
 
         self.why_not: dict[FoundClip, str] = {}
         sources: dict[object, ClipSource] = {}
@@ -158,7 +158,7 @@ class PaddleOptimizers:
     def _source_in(self, binding: Binding) -> ClipSource:
         """Return the clips that a variable may contain.
 
-        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or no optimizer takes the
+        UnsureError: the variable may contain other values, or a clip that cannot be ported. Or no optimizer gets the
         variable, or code uses it in another way.
         """
         clips = []
@@ -211,8 +211,8 @@ class PaddleOptimizers:
             elif not self._is_test(read) and not is_harmless(self._module, read):
                 line, name = self._module.position(read)[0], binding.text
                 raise UnsureError(
-                    f"Line {line} uses {name} in another way than as grad_clip={name}. If an optimizer's class takes "
-                    f"it there, write grad_clip={name}. {OTHERWISE}"
+                    f"Line {line} uses {name} in another way than as grad_clip={name}. If it is an "
+                    f"argument of an optimizer's class, write grad_clip={name}. {OTHERWISE}"
                 )
 
     def _is_test(self, read: cst.CSTNode) -> bool:
@@ -230,7 +230,7 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that takes this `grad_clip=` argument.
+        """Return the optimizer that gets this `grad_clip=` argument.
 
         UnsureError: the optimizer or its steps cannot be found.
         """
@@ -254,7 +254,7 @@ class PaddleOptimizers:
         if isinstance(target, cst.Name) and self._is_of_another_scope(target):
             raise UnsureError(
                 f"{binding.text} is global or nonlocal here, so not all its steps can be found. If one function can "
-                f"create the optimizer and call its step(), write both there. {OTHERWISE}"
+                f"create the optimizer and call its step(), write both calls in it. {OTHERWISE}"
             )
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
@@ -319,7 +319,7 @@ class PaddleOptimizers:
             if isinstance(node, cst.Call) or self._step(binding, node) is not None:
                 code, line = self._module.code(node), self._module.position(node)[0]
                 raise UnsureError(
-                    f"{code} in line {line} may be the same optimizer as {binding.text}, and step there, too. {BY_HAND}"
+                    f"{code} in line {line} may be the optimizer {binding.text}, too, and make a step. {BY_HAND}"
                 )
         if not steps:
             raise UnsureError(f"This file does not call {binding.text}.step(). {BY_HAND}")
@@ -361,7 +361,7 @@ class PaddleOptimizers:
         if name == "minimize":
             return self._minimize(call, line)
         if call.args:
-            raise UnsureError(f"{full_name}() in line {line} takes a closure. Clip inside it, after backward().")
+            raise UnsureError(f"{full_name}() in line {line} gets a closure. Clip in the closure, after backward().")
         return self._at(call, name, line)
 
     def _minimize(self, call: cst.Call, line: int) -> OptimizerStep:

@@ -147,7 +147,7 @@ class TapeSteps:
         values = [loss, *(bound.value for bound in self._module.binding(loss).bounds)]
         if any(isinstance(value, cst.List | cst.Tuple | cst.Dict | cst.ListComp) for value in values):
             raise UnsureError(
-                "gradient() gets a list, tuple or dict of losses, but backward() takes one loss. Inside the `with` "
+                "gradient() gets a list, tuple or dict of losses, but backward() accepts one loss. Inside the `with` "
                 "block of the tape, add the losses up in a variable with a new name, as in "
                 "total_loss = tf.add_n(losses), and pass this variable to gradient()."
             )
