@@ -61,7 +61,7 @@ class _Call:
 
     @cached_property
     def cause(self) -> Cause | None:
-        """The cause that the numbers of this call show alone."""
+        """The cause that this call shows by itself, or None if it shows none."""
         return find.find_cause(self.call)
 
     @cached_property
@@ -166,10 +166,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: int) -> _Call | None:
-    """Return a call that shows that a hypothesis is wrong, of the calls that contradict it, or None.
+    """Return one of the calls that contradict a hypothesis, if they show that it is wrong, else None.
 
-    A correct call is enough. A call with a difference may have another mistake, too. So only as many such calls are
-    enough as the hypothesis explains.
+    One correct call shows this. Calls with a difference may have another mistake, too: they show it if at least as many
+    of them contradict the hypothesis as it explains.
 
     explained: The number of differences that the hypothesis explains.
     """
@@ -224,9 +224,9 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
     """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
 
-    The same gradients are those with the same indices, names and shapes. The other hypothesis is that those with the
-    same positions from the end are left out. Return [] if the hypothesis leaves out no gradients, or if the other call
-    lacks one of them: gradients of other shapes may be counted.
+    The first hypothesis is about the gradients with the same indices, names and shapes, and the second about those with
+    the same positions from the end. Return [] if the hypothesis leaves out no gradients, or if the other call lacks one
+    of them: a mistake may leave out gradients of certain shapes only.
     """
     here, there = source.call, target.call
     left, size = hypothesis.about, len(here.before)

@@ -17,7 +17,8 @@ from .sums import IN_FLOAT32, rounding_noise
 Interval = tuple[float, float]
 
 Bounds = Callable[[Observation, float, Interval], Interval]
-"""A function that `_numbers` documents."""
+"""A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers, such as eps,
+that give these coefficients."""
 
 LARGEST_EPS = 1.0
 """The largest eps that is named."""

@@ -141,8 +141,9 @@ def _in_steps(way: str, gradient: Float64s, norm: float, threshold: float, dtype
 
 
 def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> dict[str, bool]:
-    """Return {way: whether its norm is that of squares that are added up in `dtype`} for each of WAYS that gives every
-    element of some gradients.
+    """Return the ways of WAYS that give every element of some gradients, as the keys of a dict.
+
+    The value of a way is True if it needs the norm of squares that are added up in `dtype`.
 
     numbers: The indices of the gradients that one norm clips.
     """

@@ -104,8 +104,8 @@ def by_stored_rows(
     """Compare the norms of stored rows if only one of two calls gets a sparse gradient, and the other its stored rows.
 
     A function of TensorFlow clips a sparse gradient by the norm of its stored rows. A port may pass these rows to its
-    clip, as in clip_by_norm(gradient._values(), c). Return both calls, the first one with norms of stored rows in place
-    of exact norms, and the names of all paired parameters.
+    clip, as in clip_by_norm(gradient._values(), c). Return both calls, and the names of all paired parameters. The call
+    with the sparse gradient gets norms of stored rows in place of exact norms.
     """
     names = _with_rows(a, b, names)
     return _of_rows(a, b, names), _of_rows(b, a, {other: name for name, other in names.items()}), names
@@ -156,10 +156,10 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """As `_of_rows`, for a call by the total norm. Only the total norm of the stored rows was recorded.
+    """Return a call by the total norm with norms of stored rows in place of exact norms.
 
-    If it agrees with that of `other`, and one gradient has other norms, these are norms of the same stored rows, since
-    all other gradients are compared.
+    Only the total norm of the stored rows was recorded. If it does not agree with the total norm of `other`, return the
+    call unchanged. If it agrees, and a single gradient has another norm in `other`, `other` has the norm of its rows.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):
