@@ -59,7 +59,7 @@ class Exit:
     """The end of a worker: its exit status and its last output."""
 
     code: int | None
-    """The exit status, negative for a signal; None after a timeout."""
+    """The exit status, negative for a signal, or None after a timeout."""
 
     stderr: Sequence[str]
     """The last lines of its stderr."""

@@ -148,8 +148,8 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients; the caller writes the results. Return the total norm, or None for a clip by value or by
-        norm.
+        """Clip the gradients, and return the total norm, or None for a clip by value or by norm. The caller writes the
+        results.
         """
 
     def _group(self) -> object:

@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     """
 
     per_tensor: list[Norm]
-    """The norm of each gradient; empty without `details`."""
+    """The norm of each gradient, or [] without `details`."""
 
     skipped: bool
 

@@ -102,8 +102,8 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return a new tensor for each product of a tensor with its coefficient; the tensor itself if its coefficient
-        is 1.
+        """Return a new tensor for each product of a tensor with its coefficient, or the tensor itself if its
+        coefficient is 1.
         """
         if isinstance(coef, float):
             return super().scale(coef)
@@ -135,7 +135,7 @@ def collector(
     methods: Sequence[tuple[str, bool]] = (),
     recording: tuple[str, bool] = ("", True),
 ) -> Any | None:
-    """Return the kernels' collector of plain gradients; None without compiled kernels.
+    """Return the kernels' collector of plain gradients, or None without compiled kernels.
 
     It reads tensors by DLPack's C interface or by the buffer protocol.
     methods: Methods of tensors, each with its result for a plain tensor.
@@ -149,7 +149,7 @@ def collector(
 
 
 def path_over(backend: Backend, tensor_list: Any | None) -> TensorListPath | None:
-    """Return the path over a `TensorList`; None if the list is None or has no tensors."""
+    """Return the path over a `TensorList`, or None if the list is None or has no tensors."""
     return TensorListPath(backend, tensor_list) if tensor_list is not None and tensor_list.tensors else None
 
 

@@ -26,7 +26,7 @@ class GraphKernels(Protocol):
         """
 
     def ndim(self, scalar: Scalar) -> int | None:
-        """Return the number of axes of a scalar; None if it is unknown."""
+        """Return the number of axes of a scalar, or None if it is unknown."""
 
 
 class GraphPath(DevicePath):

@@ -249,7 +249,7 @@ def kernels_in_graphs(*own: str, by_default: bool = True) -> bool:
 
 
 def forced_path(*own: str) -> str:
-    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU; '' if it is unset.
+    """Return the device path that UNIFIED_CLIP_PATH forces, for tests on a CPU, or '' if it is unset.
 
     The values are 'framework' and those in `own`, which only this framework has.
 

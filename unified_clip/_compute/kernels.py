@@ -291,7 +291,9 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision than `dtype`; None if the processor has no wider format than float64."""
+    """Return a NumPy dtype with more precision than `dtype`, or None if the processor has no wider format
+    than float64.
+    """
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
 
@@ -374,7 +376,7 @@ def decode(array: Array, dtype: str) -> Array:
 
 
 def encode(values: Array, dtype: str) -> Array:
-    """Return float32 numbers as stored float16 or bfloat16, rounded to even in ties; other dtypes unchanged."""
+    """Return float32 numbers as stored float16 or bfloat16, rounded to even in ties. Return other dtypes unchanged."""
     if dtype == "float16":
         return values.astype(np.float16, copy=False)
     if dtype != "bfloat16":

@@ -41,7 +41,7 @@ class Scaled(NamedTuple):
 
 
 def rounded(view: Array) -> Float64s:
-    """Return the moduli in float64, within one ULP; NaN if either part is NaN."""
+    """Return the moduli in float64, within one ULP, or NaN if either part is NaN."""
     wide = view.astype(np.complex128)
     near = np.hypot(wide.real, wide.imag)  # more precise than np.abs
     if view.dtype != np.complex64:  # for complex64, float64 moduli are precise enough
@@ -87,7 +87,7 @@ def exact_sum(view: Array) -> Accumulator:
 
 
 def max_abs(view: Array, dtype: str) -> float:
-    """Return the largest modulus, rounded once to `dtype`; NaN if an element is NaN, 0 without elements."""
+    """Return the largest modulus, rounded once to `dtype`. It is NaN if an element is NaN, and 0 without elements."""
     result, squares = Accumulator(), {0}
     for chunk in _chunks(view):
         result += _flags(chunk)

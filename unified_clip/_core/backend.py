@@ -47,7 +47,7 @@ class Backend(Protocol):
         """Return whether a value is a dense or sparse tensor, a variable, or a NumPy array."""
 
     def as_tensor(self, value: Any) -> Tensor:
-        """Convert a NumPy array or a variable to a tensor of the framework; return a tensor unchanged.
+        """Convert a NumPy array or a variable to a tensor of the framework. Return a tensor unchanged.
 
         The tensor shares the array's memory if the namespace's in-place functions write into NumPy arrays.
         """
@@ -59,7 +59,9 @@ class Backend(Protocol):
     def dtype(self, tensor: Any) -> str: ...
 
     def shape(self, tensor: Any) -> tuple[int | None, ...] | None:
-        """Return the shape of a tensor, with None for an unknown length; None if the number of axes is unknown."""
+        """Return the shape of a tensor, with None for an unknown length. Return None if the number of axes is
+        unknown.
+        """
 
     def detached(self, parameter: Any) -> Tensor:
         """Return the values of a parameter as a tensor. No derivative with respect to the parameter is recorded."""
@@ -137,11 +139,11 @@ class Backend(Protocol):
     # -- memory, for the host path
 
     def host_view(self, tensor: Tensor) -> Any:
-        """Return the tensor's memory as a NumPy array; bfloat16 as uint16. Only called on the host path."""
+        """Return the tensor's memory as a NumPy array, with bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with the values of a NumPy array; bfloat16 as uint16. The tensor may share the array's
-        memory.
+        """Return a new tensor with the values of a NumPy array, with bfloat16 as uint16. The tensor may share the
+        array's memory.
         """
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
@@ -175,7 +177,7 @@ class Backend(Protocol):
         return results
 
     def threads(self) -> int | None:
-        """Return the framework's number of CPU threads; None if it has no such setting."""
+        """Return the framework's number of CPU threads, or None if it has no such setting."""
         return None
 
     def bump_versions(self, tensors: Sequence[Any]) -> None:
@@ -183,7 +185,9 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Return a dense eager tensor as a NumPy array, copied from its device if necessary; bfloat16 as uint16."""
+        """Return a dense eager tensor as a NumPy array, copied from its device if necessary, with bfloat16 as
+        uint16.
+        """
         return self.host_view(tensor)
 
     # -- capabilities
@@ -279,7 +283,7 @@ class Pytree(ABC):
 
     @abstractmethod
     def children(self, node: Any) -> dict[str, Any] | None:
-        """Return the children of a container by name; None for a leaf or a Python container."""
+        """Return the children of a container by name, or None for a leaf or a Python container."""
 
     @abstractmethod
     def with_children(self, node: Any, children: list[Any]) -> Any:
@@ -291,7 +295,7 @@ class Sparse(ABC):
 
     @abstractmethod
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
-        """Sum the repeated rows of a sparse gradient; return None for a dense gradient."""
+        """Sum the repeated rows of a sparse gradient. Return None for a dense gradient."""
 
     @abstractmethod
     def row_groups(self, indices: Tensor, axes: Sequence[int]) -> Tensor:

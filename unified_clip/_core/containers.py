@@ -151,7 +151,7 @@ def is_variable(backend: Backend, value: Any) -> bool:
 
 
 def variable_index(backend: Backend, items: list[Any] | tuple[Any, ...]) -> int | None:
-    """Return the index of the variable in a (gradient, variable) tuple in either order; None for anything else."""
+    """Return the index of the variable in a (gradient, variable) tuple in either order, or None for anything else."""
     if len(items) != 2 or is_variable(backend, items[0]) == is_variable(backend, items[1]):
         return None
     index = int(is_variable(backend, items[1]))
@@ -262,7 +262,7 @@ def _with_variable(gradient: Any, variable: Any, index: int) -> list[Any]:
 
 
 def sequence(like: Any, items: list[Any]) -> Any:
-    """Return the items in a tuple of the same type as `like`; in a list if `like` is not a tuple."""
+    """Return the items in a tuple of the same type as `like`, or in a list if `like` is not a tuple."""
     if isinstance(like, tuple):
         return like._make(items) if hasattr(like, "_make") else tuple(items)
     return items
@@ -309,7 +309,9 @@ def accepted(backend: Backend) -> str:
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return the framework of a tensor that belongs to another framework than `backend`; None for any other value."""
+    """Return the framework of a tensor that belongs to another framework than `backend`, or None for any
+    other value.
+    """
     framework = framework_of(type(value))
     return framework if _is_array_like(value) and framework != backend.name else None
 

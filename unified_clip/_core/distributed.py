@@ -142,7 +142,7 @@ class PartialSums(Protocol):
     def power_sum(self, p: int, exactly: bool) -> Accumulator: ...
 
     def max_abs(self, dtype: str) -> float:
-        """Return the largest magnitude, rounded to a dtype; NaN if there is a NaN."""
+        """Return the largest magnitude, rounded to a dtype, or NaN if there is a NaN."""
 
     def checksum(self) -> int:
         """Return a checksum of 64 bits over the bits of all values, which also depends on their order."""
@@ -161,7 +161,7 @@ class Shards(Protocol):
     """The gradients of one call, of which this rank has shards. `_distributed.norm` implements this interface."""
 
     values: list[Tensor]
-    """The local tensor of each gradient, in the gradient's own memory; for a sparse gradient, later the sums of its
+    """The local tensor of each gradient, in the gradient's own memory. For a sparse gradient, later the sums of its
     repeated rows.
     """
 

@@ -113,8 +113,8 @@ class Accumulator:
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`; None if `slack` is too large to decide the
-        rounding.
+        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`, or None if `slack` is too large to decide
+        the rounding.
         """
         if self.nan:
             return math.nan

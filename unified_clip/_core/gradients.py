@@ -188,8 +188,8 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a gradient, with None for the length of a sparse axis; None if the number of axes is
-        unknown.
+        """Return the shape of a gradient, with None for the length of a sparse axis. Return None if the number of axes
+        is unknown.
         """
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])

@@ -27,7 +27,7 @@ class Clip(NamedTuple):
     group: range
     path: Path
     threshold: Scalar | tuple[Any, Any]
-    """The threshold of the norm; for the rule "value" the two bounds."""
+    """The threshold of the norm, or the two bounds for the rule "value"."""
 
     n: Scalar | None = None
     coef: Scalar | None = None
@@ -57,7 +57,7 @@ class Observer(Protocol):
 
 
 active: Observer | None = None
-"""The observer of this process and all its threads; None if there is none."""
+"""The observer of this process and all its threads, or None if there is none."""
 
 
 def emit(*fields: Any, **more: Any) -> None:

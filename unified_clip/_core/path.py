@@ -58,7 +58,7 @@ class Scalars(Protocol):
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
         """Return the scalars in the result of `pack`.
 
-        lengths: The length of each vector; None for a number.
+        lengths: The length of each vector, or None for a number.
         """
 
 
@@ -114,7 +114,7 @@ class Path(Protocol):
         """Prepare the writes of g * coef. Return no writes if coef is known to be 1."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether any lower bound is above its upper bound; None if unknown, as in a graph."""
+        """Return whether any lower bound is above its upper bound, or None if unknown, as in a graph."""
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         """Return new tensors with every element clamped to the bounds, which are numbers or tensors that broadcast."""
@@ -140,7 +140,7 @@ class Path(Protocol):
         """Return whether the coefficient is 1. False if only waiting for a device could show it."""
 
     def is_finite(self, n: Scalar) -> bool | None:
-        """Return whether the norm is finite; None inside a compiled graph."""
+        """Return whether the norm is finite, or None inside a compiled graph."""
 
     def nonfinite_counts(self) -> list[tuple[int, int]]:
         """Return (number of NaN, number of inf) for each tensor."""
@@ -250,7 +250,7 @@ class DevicePrimitives(Protocol):
         return self.cast(scalar, dtype)
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Tensor]:
-        """Return g * coef, with coef in float32 for gradients of up to 32 bits; g unchanged if coef is 1."""
+        """Return g * coef, with coef in float32 for gradients of up to 32 bits, or g unchanged if coef is 1."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
         """Prepare the writes of g * coef. Errors should be raised here, unless that needs memory for all products."""
@@ -260,7 +260,9 @@ class DevicePrimitives(Protocol):
         """Convert a bound to the tensor's dtype, rounded once. A number has been rounded to that dtype before."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or a bound is NaN; None if unknown, as in a graph."""
+        """Return whether a lower bound is above its upper bound, or a bound is NaN. Return None if unknown, as in a
+        graph.
+        """
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
         """Return the elements clamped to bounds that `bound` returned. NaN, and values equal to a bound, keep their
@@ -316,7 +318,7 @@ class DevicePrimitives(Protocol):
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
         """Return the scalars in the result of `pack`, on the device of the tensors `like`.
 
-        lengths: The length of each vector; None for a number.
+        lengths: The length of each vector, or None for a number.
         """
         raise not_adaptive(self.name)
 
@@ -324,7 +326,7 @@ class DevicePrimitives(Protocol):
         """Return an unchanged gradient as a result: a copy if tensors can be written, otherwise the gradient itself."""
 
     def is_finite(self, scalar: Scalar) -> bool | None:
-        """Return whether a scalar is finite, which waits for its device; None inside a compiled graph."""
+        """Return whether a scalar is finite. This waits for the device. Return None inside a compiled graph."""
 
     def count_nonfinite(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
         """Return (number of NaN, number of inf) in a tensor, as 0-d tensors on its device."""

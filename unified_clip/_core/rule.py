@@ -93,7 +93,7 @@ class ClipRule(NamedTuple):
 
     p: float = 2.0
     axes: Sequence[int] | None = None
-    """The axes over which each slice of a single gradient has its norm; None for the norm of the whole gradient."""
+    """The axes over which each slice of a single gradient has its norm, or None for the norm of the whole gradient."""
 
     given_norm: Scalar | None = None
     """The total norm, if the caller passes one that was measured before."""
@@ -258,7 +258,7 @@ def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Sca
 
 
 def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConvention) -> Scalar:
-    """Return min(1, threshold / (n + eps)) in float64; NaN for a NaN norm.
+    """Return min(1, threshold / (n + eps)) in float64, or NaN for a NaN norm.
 
     Neither the result nor its derivative divides by zero. `n` and `threshold` may be arrays with a number for each
     slice. The coefficient is then an array, too, or the number 1 if no norm exceeds its threshold.

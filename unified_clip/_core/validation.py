@@ -80,7 +80,7 @@ def bound(backend: Backend, value: Any, what: str) -> Scalar:
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
-    """Return the number of elements; None if a length or the rank is unknown."""
+    """Return the number of elements, or None if a length or the rank is unknown."""
     if shape is None:
         return None
     known = [length for length in shape if length is not None]

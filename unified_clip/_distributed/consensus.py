@@ -114,7 +114,9 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the parameters whose norm may stay on the device of the group; 0 if ranks read it on the host."""
+        """A digest of the parameters whose norm may stay on the device of the group, or 0 if ranks read it on
+        the host.
+        """
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(

@@ -309,7 +309,7 @@ def _all_reduce(
 
     If the calls differ between the ranks of a process group, reject the call in all later process groups. Otherwise,
     the ranks of these groups would wait.
-    must_match: The values to compare first; None to compare nothing.
+    must_match: The values to compare first, or None to compare nothing.
     """
     difference: ValueError | None = None
     for group, positions in _by_group(norm_groups, list(sums)):

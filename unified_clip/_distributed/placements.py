@@ -22,7 +22,7 @@ from .replicas import Copies, Replica, declared_copies
 
 
 def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether `ownership` makes this rank count a gradient; None if it declares nothing for the gradient.
+    """Return whether `ownership` makes this rank count a gradient, or None if it declares nothing for the gradient.
 
     ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
     TypeError: a function did not return True or False. ValueError: this rank has no copy of a gradient
@@ -140,7 +140,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
-        """Return the process groups over which a gradient is sharded, in the order of all-reduces; None if unknown."""
+        """Return the process groups over which a gradient is sharded, in the order of all-reduces, or None."""
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:
@@ -165,7 +165,7 @@ class DistributedGradients(LocalShards):
         return None
 
     def inferred_copies(self, leaf: Leaf, group: ProcessGroup) -> Ranks | None:
-        """Return the ranks with a copy of a plain tensor; None if the framework's attributes do not determine them."""
+        """Return the ranks with a copy of a plain tensor, or None if the framework's attributes do not show them."""
         return None
 
     # -- for all frameworks
@@ -181,7 +181,7 @@ class DistributedGradients(LocalShards):
         return [replica for replica in replicas if replica is not None and replica.number > 1]
 
     def _replica(self, index: int, group: ProcessGroup, alone: Ranks) -> Replica | None:
-        """Return a gradient's `Replica`; None if this rank is not on the gradient's mesh. `alone`: this rank only.
+        """Return a gradient's `Replica`, or None if this rank is not on the gradient's mesh. `alone`: this rank only.
 
         ValueError: ranks with copies are unknown, or are not in the process group.
         """
@@ -373,7 +373,7 @@ class DistributedGradients(LocalShards):
     def _is_owner(self, index: int, group: ProcessGroup, ranks: Ranks) -> bool:
         """Return whether this rank counts a gradient of which only some ranks of the group may have shards or copies.
 
-        ranks: The ranks that are known to have the gradient; for a plain tensor, this rank alone.
+        ranks: The ranks that are known to have the gradient, or this rank alone for a plain tensor.
         ValueError: neither the declaration nor the tensor determines which rank counts the gradient.
         """
         leaf, plain = self._leaves[index], not self.is_sharded(self._gradients[index])

@@ -28,7 +28,7 @@ class Replica(NamedTuple):
 
     leaf: Leaf
     label: str | None
-    """The name and shape as text, which are equal on all ranks with copies; None if unknown."""
+    """The name and shape as text, which are equal on all ranks with copies, or None if unknown."""
 
     tensor: Tensor
     key: Hashable
@@ -53,7 +53,7 @@ class Copies(NamedTuple):
 
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
-    """Return the ranks with copies of a gradient that the caller's `ownership` declares; None if it declares none.
+    """Return the ranks with copies of a gradient that the caller's `ownership` declares, or None if it declares none.
 
     mesh: The ranks of the gradient's mesh, which lacks ranks of the group. ranks: The ranks of the mesh with copies.
     ValueError: `ownership` is a function that does not determine these ranks.

@@ -70,4 +70,4 @@ def _installed_kernels() -> Path | None:
 
 
 KERNELS = _load()
-"""The extension module with the compiled kernels; None if NumPy computes."""
+"""The extension module with the compiled kernels, or None if NumPy computes."""

@@ -45,7 +45,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return host.kernels_in_graphs() and custom_call.register()
 
     _axes: tuple[str, ...] | None = None
-    """The axes of `shard_map` that the caller passes as process_group; None to infer them from types."""
+    """The axes of `shard_map` that the caller passes as process_group, or None to infer them from types."""
 
     def with_spec(self, spec: DistributedSpec) -> Self:
         if isinstance(spec.process_group, str) and spec.process_group == "auto":
@@ -70,7 +70,9 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a NumPy array as a copy, because JAX without x64 would narrow its dtype; anything else unchanged."""
+        """Return a NumPy array as a copy, because JAX without x64 would narrow its dtype. Return anything else
+        unchanged.
+        """
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:
@@ -359,7 +361,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
 
 @functools.cache
 def _collector(kind: type) -> Any | None:
-    """Return the kernels' collector of JAX arrays of this type; None for another type, or without compiled kernels.
+    """Return the kernels' collector of JAX arrays of this type, or None for another type, or without compiled kernels.
 
     It rejects arrays that are deleted or not on a CPU.
     """

@@ -133,7 +133,7 @@ def _is_for_one_device(module: Any) -> bool:
 
 @functools.cache
 def rejection() -> str:
-    """Register the kernels' functions with XLA, once per process. Return XLA's error; '' if there is none."""
+    """Register the kernels' functions with XLA, once per process. Return XLA's error, or '' if there is none."""
     if KERNELS is None:
         return "unified_clip has no compiled kernels"
     try:

@@ -16,7 +16,7 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     """Return the axes over which an array is sharded: those over which its type varies. Over other axes it is
     replicated.
 
-    declared: The axes that the caller passes; None for all axes of `shard_map`.
+    declared: The axes that the caller passes, or None for all axes of `shard_map`.
     ValueError: an axis is not one of `shard_map`, or the caller has to pass axes because types do not track them.
     """
     manual = sorted(_manual_axes())

@@ -64,7 +64,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes that the caller passes; None for a mesh, and for indices of processes.
+    """Return the names of mesh axes that the caller passes, or None for a mesh, and for indices of processes.
 
     TypeError: `process_group` has another type.
     """

@@ -115,7 +115,7 @@ def put_replicated(value: Tensor, sharding: Any) -> Tensor:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> JaxShards | None:
-    """Return the shards of gradients if an array is on several processes, or the caller declares ranks; else None."""
+    """Return the shards of gradients if an array is on several processes, or the caller declares ranks, else None."""
     if not spec.is_given and not any(is_multi_process(_data(leaf.tensor)) for leaf in gradients):
         return None
     return JaxShards(gradients, parameters, spec)
@@ -276,7 +276,7 @@ def _ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def _data(tensor: Any) -> Any:
-    """Return the stored values of a sparse array; a dense array unchanged."""
+    """Return the stored values of a sparse array. Return a dense array unchanged."""
     return tensor.data if isinstance(tensor, BCOO) else tensor
 
 

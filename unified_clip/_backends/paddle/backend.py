@@ -377,7 +377,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients; None under `fleet`, which distributes gradients."""
+    """Return the kernels' collector of plain gradients, or None under `fleet`, which distributes gradients."""
     return None if host.forced_path() or not paddle.in_dynamic_mode() or sharded.hybrid() is not None else COLLECTOR
 
 

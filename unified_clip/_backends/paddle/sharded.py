@@ -52,7 +52,7 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of gradients if a tensor is distributed, `fleet` is used, or the caller declares ranks; else
+    """Return the shards of gradients if a tensor is distributed, `fleet` is used, or the caller declares ranks, else
     None.
     """
     parameters = [_with_placements(leaf) for leaf in parameters]

@@ -36,7 +36,7 @@ def constant(number: float, dtype: Any) -> Tensor:
 
 
 def count_elements(tensor: Tensor) -> float:
-    """Return the number of elements of a tensor; inf if it is unknown."""
+    """Return the number of elements of a tensor, or inf if it is unknown."""
     count = tensor.shape.num_elements()
     return math.inf if count is None else count
 
@@ -49,7 +49,7 @@ def is_for_xla() -> bool:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers; for XLA as the result of a division, which it computes only once.
+    """Return the same numbers. For XLA, they are the result of a division, which XLA computes only once.
 
     XLA repeats cheaper operations in every loop that needs them: it would repeat the sum over all tensors in the
     scaling of each tensor.
@@ -94,7 +94,7 @@ def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
 
 
 def split_long(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors, with each long one split into pieces; for XLA, the tensors themselves."""
+    """Return the tensors, with each long one split into pieces. For XLA, return the tensors themselves."""
     return list(tensors) if is_for_xla() else [piece for tensor in tensors for piece in split_one(tensor)]
 
 

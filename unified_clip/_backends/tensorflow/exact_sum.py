@@ -65,7 +65,8 @@ def _root(total: Scalar, p: float) -> Scalar:
 
 @functools.partial(tf.function, input_signature=SIGNATURE, autograph=False)
 def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
-    """Return which of two neighbouring float32 numbers is nearer to the root of a sum; in a tie, the even one.
+    """Return which of two neighbouring float32 numbers is nearer to the root of a sum. In a tie, return the even
+    number.
 
     words: The exact sum.
     """

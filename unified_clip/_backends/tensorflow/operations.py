@@ -62,7 +62,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-    """Return the products of tensors with a coefficient; a tensor itself if its coefficient is 1.
+    """Return the products of tensors with a coefficient, or a tensor itself if its coefficient is 1.
 
     coef: One coefficient for all tensors, or a vector with one for each tensor.
     """

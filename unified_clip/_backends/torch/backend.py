@@ -340,7 +340,7 @@ def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: boo
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors, which has derivatives; with `per_tensor`, the vector of their norms."""
+    """Return the norm over all tensors, which has derivatives, or with `per_tensor` a vector with their norms."""
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 

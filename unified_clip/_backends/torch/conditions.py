@@ -78,7 +78,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def inner_tensors(tensor: Any) -> list[Any]:
-    """Return the tensors with a gradient's values: those inside a wrapper, such as DTensor; else the tensor itself."""
+    """Return the tensors with a gradient's values: those inside a wrapper, such as DTensor, or the tensor itself."""
     if type(tensor) in PLAIN:
         return [tensor]
     local = getattr(tensor, "_local_tensor", None)

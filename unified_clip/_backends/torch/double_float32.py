@@ -309,7 +309,7 @@ def _powers(numbers: Tensor, p: float) -> DoubleFloat32:
 
 
 def _magnitudes(tensor: Tensor) -> Tensor:
-    """Return |g| of complex numbers within 1 ULP; NaN if a part is NaN. Return real tensors unchanged."""
+    """Return |g| of complex numbers within 1 ULP, or NaN if a part is NaN. Return real tensors unchanged."""
     if not tensor.is_complex():
         return tensor
     parts = torch.view_as_real(tensor.resolve_conj())

@@ -107,7 +107,9 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm by the Triton kernels; by PyTorch's operations if they do not support the order or the memory."""
+    """Return the norm by the Triton kernels, or by PyTorch's operations if they do not support the order or
+    the memory.
+    """
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 
@@ -115,7 +117,7 @@ def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor],
 def scale_on_gpu(
     scale_by_operations: ScaleByOperations, tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool
 ) -> None:
-    """Multiply in place by the Triton kernels; by PyTorch's operations if they do not support the memory."""
+    """Multiply in place by the Triton kernels, or by PyTorch's operations if they do not support the memory."""
     table = gpu.table_of(tensors, per_tensor=per_tensor)
     if table is None:
         scale_by_operations(tensors, coef, per_tensor)

@@ -34,7 +34,7 @@ def is_dtensor(value: Any) -> bool:
 
 
 def full_tensor(value: Any) -> Any:
-    """Return a DTensor gathered from all ranks; return anything else unchanged."""
+    """Return a DTensor gathered from all ranks. Return anything else unchanged."""
     return value.full_tensor() if is_dtensor(value) else value
 
 
@@ -47,7 +47,7 @@ def full_max(values: Any) -> Any:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return the shards of gradients if there is a DTensor or a flat parameter, or the caller declares ranks; else
+    """Return the shards of gradients if there is a DTensor or a flat parameter, or the caller declares ranks, else
     None.
     """
     tensors = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
@@ -155,7 +155,7 @@ class TorchShards(DistributedGradients):
 
     @functools.cached_property
     def _first_alike(self) -> list[int | None]:
-        """For each of `_tensors`, the index of the first one with the same mesh and placements; None for plain tensors.
+        """For each of `_tensors`, the index of the first one with the same mesh and placements. None for plain tensors.
 
         Placements take long to hash. Most tensors share their `placements` object with another tensor, such as a
         gradient with its parameter.

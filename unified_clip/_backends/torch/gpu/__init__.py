@@ -39,7 +39,7 @@ ENABLED = _is_enabled()
 
 
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
-    """Return the table of a gradient list; None if the kernels do not support it.
+    """Return the table of a gradient list, or None if the kernels do not support it.
 
     They support dense tensors on GPUs, unless PyTorch traces or transforms. `per_tensor`: for one norm per tensor.
     """

@@ -53,8 +53,8 @@ def table_of(
 ) -> Table | Tables | None:
     """Return the table of a gradient list, or its tables if it needs several.
 
-    `results`: the tensors that launches write; by default the same ones. None: `table.table_of` returns None for some
-        of the tensors, or there are no chunks, or too many.
+    `results`: the tensors that launches write, by default the same tensors. None: `table.table_of` returns None for
+    some of the tensors, or there are no chunks, or too many.
     """
     groups: dict[tuple[torch.device, bool], list[int]] = {}
     for index, tensor in enumerate(tensors):

@@ -290,7 +290,7 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
-    """Return the table of tensors on one device. `results`: the tensors that launches write; by default `tensors`.
+    """Return the table of tensors on one device. `results`: the tensors that launches write, by default `tensors`.
 
     None: Triton does not support the device, or there are too many chunks for the error bound, or a tensor has no
     memory.
