@@ -26,8 +26,8 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
 def find_cause(call: Observation) -> Cause | None:
     """Return the cause of the difference between a call and the correct call.
 
-    Return None if nothing differs, if no cause fits, or if causes of different kinds fit. If a result has another shape
-    or dtype than the correct one, return None unless results are swapped or missing.
+    Return None if nothing differs, if no cause fits, or if causes of different kinds fit. If the results have other
+    shapes or dtypes than the correct ones, or their number differs, return None unless results are swapped or missing.
     """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):

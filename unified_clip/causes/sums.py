@@ -38,7 +38,8 @@ def eps_in_root(call: Observation, values: Sequence[float]) -> Iterator[Hypothes
     """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
 
     The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
-    norm, or if eps changes every norm by no more than rounding.
+    norm, or if eps changes every norm by no more than rounding. Also yield none unless the clip is by the total norm or
+    per tensor.
 
     values: The values of eps.
     """

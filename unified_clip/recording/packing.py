@@ -150,7 +150,10 @@ def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) 
 
 
 def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -> bool:
-    """Return whether `other` has stored rows of this gradient, by the number of rows or, if that is equal, by norm."""
+    """Return whether `other` has stored rows of this gradient, by the number of rows or, if that is equal, by norm.
+
+    stored: The norm of the stored rows of the gradient.
+    """
     own = call.parameters[name]
     return own.shape != other.shape or (is_near(other.norm, stored) and not is_near(other.norm, own.norm))
 

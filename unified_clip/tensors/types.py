@@ -28,7 +28,8 @@ PARTS = {"complex64": "float32", "complex128": "float64"}
 
 
 Stage = Literal["norm", "coefficient", "tensors", "update"]
-"""The stages of a clip: its norm, its coefficient, the clipped tensors, and the parameters after a step."""
+"""The stages of a clip: its norm, its coefficient, the clipped tensors, and the parameters after a step. In `verify`,
+the last stage is the change of the parameters by the step."""
 
 
 class UnreadableError(CodedError, code="UC701"):

@@ -227,7 +227,7 @@ def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
 
 
 def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int) -> Cause | None:
-    """Return a cause if the optimizers of both runs make another number of steps in a training step, else None.
+    """Return a cause if the optimizers of both runs make different numbers of steps in a training step, else None.
 
     Return None, too, if no step of an optimizer was recorded on one side: it may make steps that are not recorded.
     """

@@ -73,7 +73,7 @@ def normalize(
 
     Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
     out calls on tensors that are not gradients. If a run has no call, use the clips of the step's own code. Leave out
-    the steps of optimizers if the runs have another number of them in a training step.
+    the steps of optimizers if the runs have different numbers of them in a training step.
 
     weights: The initial weights.
     steps: The number of batches.

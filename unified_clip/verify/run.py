@@ -83,7 +83,7 @@ class StepOutput:
 
     @property
     def next_parameters(self) -> Mapping[str, Dense]:
-        """The parameters at the beginning of the next step. With --resync, these are the weights of the old step."""
+        """The parameters at the beginning of the next step. With --resync, the new step gets the old weights."""
         return self.parameters if self.resynced is None else self.resynced
 
 

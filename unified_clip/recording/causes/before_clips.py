@@ -189,8 +189,9 @@ def _orders(pair: CallPair) -> dict[str, str]:
 def by_elimination(point: DivergencePoint) -> Cause | None:
     """Return the cause that follows from the recorded weights, or None if no cause follows from them.
 
-    If the weights agree and the gradients differ, the cause is the loss or the data. If the gradients agree and the
-    next weights differ, the cause is the optimizer. Return None if the norm of a weight is unknown.
+    If the weights agree and the gradients differ, the cause is the loss, the data, or weights that other calls clip. If
+    the gradients agree and the next weights differ, the cause is the optimizer. Return None if the norm of a weight is
+    unknown.
     """
     if point.index >= len(point.pairs):
         return None

@@ -101,10 +101,11 @@ def _with_eps_of_first(pair: CallPair) -> Iterator[tuple[float, float]]:
 
 
 def rounded_coefficient(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if coefficients follow the same formula from equal norms and thresholds, else None.
+    """Return a cause if the coefficients of both calls follow the same formula from equal numbers, else None.
 
-    They then differ by rounding, as by a framework's function. Norms count as equal up to NEAR ULP, and thresholds if
-    they are equal in float32. Return None, too, if the coefficients are not the first difference.
+    Such coefficients differ by rounding only, such as the rounding of a framework's function. The equal numbers are the
+    norms (up to NEAR ULP), the thresholds (rounded to float32, unless both calls are in float64), and the eps. Return
+    None, too, if the coefficients are not the first difference.
     """
     lines = ((point.a, pair.a), (point.b, pair.b))
     if point.first.stage != "coefficient" or pair.a.eps != pair.b.eps or not norms_are_equal(pair):

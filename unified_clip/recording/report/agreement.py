@@ -184,7 +184,10 @@ def _format_relative(relative: float) -> str:
 
 
 def _compared(comparison: RecordingComparison) -> str:
-    """Return the number of compared calls in words. If a run has more calls, add the numbers of all calls."""
+    """Return the number of compared calls in words.
+
+    If only some tensors were compared, add their number. If a run has more calls, add the numbers of all calls.
+    """
     count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
     text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
     tensors = sum(len(pair.names) for pair in comparison.pairs)

@@ -281,7 +281,9 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
         found["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
         counts = " and ".join(f"{run.name} has {count_calls(len(run.lines))}" for run in runs)
-        found["calls"] = f"{counts}. If both ran the same number of steps, they make another number of calls per step"
+        found["calls"] = (
+            f"{counts}. If both ran the same number of steps, they make different numbers of calls per step"
+        )
     for pair in comparison.pairs:
         if pair.a.step > step:
             break

@@ -199,7 +199,7 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 def _extract(source: str, out: Path) -> Path:
     """Extract the HDF5 file from a `.keras` zip into the directory `out`, and return its path.
 
-    UnreadableError: the HDF5 file is missing or compressed.
+    UnreadableError: the HDF5 file is missing or compressed. BadZipFile: the source is not a zip.
     """
     with zipfile.ZipFile(source) as archive:
         if WEIGHTS not in archive.namelist() or archive.getinfo(WEIGHTS).compress_type != zipfile.ZIP_STORED:
