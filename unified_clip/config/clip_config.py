@@ -137,8 +137,6 @@ class ClipConfig(OutcomeProperties, Settings):
     def of(cls, optimizer: Any) -> Self:
         """Import an optimizer's clipping: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, Paddle's `grad_clip`.
 
-        Notes for the user are in `provenance.notes`.
-
         Args:
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
@@ -147,7 +145,7 @@ class ClipConfig(OutcomeProperties, Settings):
             ConfigError: The optimizer's clipping is not supported, such as a custom class, or different clips for
                 groups of parameters.
 
-        Source: unified_clip; docs/formats.md has an example.
+        Source: unified_clip; docs/formats.md has an example. Notes for the user are in `provenance.notes`.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -181,10 +179,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Example:
             >>> import tempfile
-            >>> from pathlib import Path
             >>> from unified_clip import ClipConfig
             >>> with tempfile.TemporaryDirectory() as directory:
-            ...     path = Path(directory, "clip.toml")
+            ...     path = f"{directory}/clip.toml"
             ...     ClipConfig(rule="global_norm", threshold=1.0).save(path)
             ...     ClipConfig.load(path).threshold
             1.0
@@ -277,7 +274,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no
                 name. Or the adaptive rule agc gets no `parameters`.
-            ValueError: step is below 0, or is a tensor with several elements.
+            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
+                adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -295,6 +293,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
                 name, and one has no name. Or the adaptive rule agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
+                Ranks make different calls, or the rule adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -311,7 +310,8 @@ class ClipConfig(OutcomeProperties, Settings):
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
                 one has no name.
-            ValueError: step is below 0, or is a tensor with several elements.
+            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
+                adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)

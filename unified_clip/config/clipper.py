@@ -30,7 +30,7 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""The number of clips that `rate` counts: the last ones."""
+"""`rate` is the share of this number of clips, the last ones."""
 
 
 class Clipper:
@@ -38,9 +38,8 @@ class Clipper:
 
     Args:
         settings: The configuration.
-        names: Parameter names for patterns: a list of names by position, a dict of name to parameter, a model, or its
-            `named_parameters()`. An integration may pass a function from a `Leaf` to its name. None: the keys of dicts,
-            the names in (name, gradient) tuples, or TensorFlow's and Paddle's names of parameters.
+        names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or, from an
+            integration, a function from a `Leaf` to its name. None: the names in the call, or the framework's names.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership.
         unmatched: Advice for the warning about a pattern that matches no name, if a call may lack parameters. The
@@ -137,7 +136,8 @@ class Clipper:
         Raises:
             TypeError: An entry is no gradient. Or patterns need names, and a gradient has none. Or agc gets no
                 `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
-            ValueError: step is below 0, or is a tensor with several elements.
+            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
+                adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._call, self, grads, step, parameters)
@@ -209,6 +209,7 @@ class Clipper:
             TypeError: An entry is neither None nor a floating-point tensor. Or patterns need names, and a parameter has
                 none. Or agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
+                Ranks make different calls, or the rule adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._clip_, self, parameters, step)
@@ -246,7 +247,8 @@ class Clipper:
 
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or patterns need names, and a parameter has none.
-            ValueError: step is below 0, or is a tensor with several elements.
+            ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
+                adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._pairs, self, params_grads, step)
