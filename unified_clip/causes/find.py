@@ -121,20 +121,21 @@ def beyond_range(call: Observation) -> Cause | None:
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
     dtype = "float16" if is_narrow else "float32"
     narrowest = FORMATS[dtype]
-    if norm == math.inf and expected and expected < math.inf and expected * expected >= 2.0**narrowest.max_exponent:
-        sentence = f"the norm is inf instead of {expected:.6g}: squares exceed the range of {dtype}"
+    terms = {1.0: "absolute values", 2.0: "squares", math.inf: "absolute values"}.get(call.p, "powers")
+    if norm == math.inf and expected and expected < math.inf and _log2(expected, call.p) >= narrowest.max_exponent:
+        sentence = f"the norm is inf instead of {expected:.6g}: {terms} exceed the range of {dtype}"
         return _of_norm("overflow", sentence, call)
-    if norm == 0 and expected and expected * expected < 2.0**narrowest.min_exponent:
-        sentence = f"the norm is 0 instead of {expected:.6g}: squares are too small for {dtype}"
+    if norm == 0 and expected and _log2(expected, call.p) < narrowest.min_exponent:
+        sentence = f"the norm is 0 instead of {expected:.6g}: {terms} are too small for {dtype}"
         return _of_norm("underflow", sentence, call)
     total = call.total_norm if norm is None and call.by == "global" else 0.0
-    if total * total >= 2.0**narrowest.max_exponent and _all_became_zero(call):
-        sentence = f"every element is 0, as when squares exceed the range of {dtype} and the norm is inf"
+    if _log2(total, call.p) >= narrowest.max_exponent and _all_became_zero(call):
+        sentence = f"every element is 0, as when {terms} exceed the range of {dtype} and the norm is inf"
         return Cause("overflow", sentence)
     lost = [number for number, each in call.scalings.items() if each.is_zero and not each.is_expected]
     is_lost = bool(lost) and lost == call.wrong and call.by in ("per tensor", "per group")
-    if is_lost and all(call.norms[number] ** 2 >= 2.0**narrowest.max_exponent for number in lost):
-        sentence = f"{call.names_of(lost)} became 0, as when squares exceed the range of {dtype} and a norm is inf"
+    if is_lost and all(_log2(call.norms[number], call.p) >= narrowest.max_exponent for number in lost):
+        sentence = f"{call.names_of(lost)} became 0, as when {terms} exceed the range of {dtype} and a norm is inf"
         return Cause("overflow", sentence)
     infinite = [
         number
@@ -144,6 +145,16 @@ def beyond_range(call: Observation) -> Cause | None:
     if not infinite:
         return None
     return Cause("overflow", f"infinite elements in {call.names_of(infinite)}, which should be finite")
+
+
+def _log2(norm: float, p: float) -> float:
+    """Return the binary logarithm of norm**p, the sum whose root is the p-norm. For p = inf, return that of the norm.
+
+    Return NaN for a norm that is NaN, and -inf for 0.
+    """
+    if norm == 0 or not norm < math.inf:
+        return -math.inf if norm == 0 else norm
+    return math.log2(norm) * (p if p < math.inf else 1.0)
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
