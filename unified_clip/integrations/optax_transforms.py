@@ -48,8 +48,8 @@ def transformation(
     """Return a transformation that clips updates.
 
     optimizer: The next transformation. Required with nonfinite = "skip". None: the result only clips.
-    process_group: 'auto', None if each device has complete updates, or the names of the axes along which updates are
-        sharded.
+    process_group: 'auto' reads the sharding of the arrays. None: each device has complete updates. Otherwise, the names
+        of the axes along which updates are sharded.
 
     TypeError: `optimizer` is no `optax.GradientTransformation`.
     ValueError: nonfinite is "skip", and `optimizer` is None. When used: the rule agc gets no parameters, or updates do

@@ -155,9 +155,11 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 
 
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
-    """Return the user's name of each parameter by Paddle's own name, because static programs have other objects.
+    """Return {Paddle's own name of a parameter: the user's name}. Return None if the user passed no names.
 
-    Return None if the user passed no names. TypeError: `names` is not a Layer or a dict of parameters.
+    Paddle's names identify parameters, because in static programs they are other objects.
+
+    TypeError: `names` is not a Layer or a dict of parameters.
     """
     names = checked_names(names, lambda parameter: BACKEND.parameter_name(parameter) is not None, "Paddle")
     if callable(getattr(names, "named_parameters", None)):

@@ -167,7 +167,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why this use of a clip function or class cannot be ported, or '' if it can.
+    """Return the reason why this use of a clip function or class cannot be ported, or '' if it can be ported.
 
     For example, a subclass of a clip class cannot be ported.
     """

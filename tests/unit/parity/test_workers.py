@@ -113,7 +113,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
             f"signal {signal.SIGABRT.value} (SIGABRT); the last lines of stderr: Fatal Python error: Aborted",
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; the last lines of stderr: so long"),
-        ("os._exit(0)", "unreadable", "the worker ended with status 0"),
+        ("os._exit(0)", "unreadable", "the process ended with status 0"),
         ("return 'garbage'", "unreadable", "TypeError: the result has dtype str"),
     ],
 )

@@ -20,10 +20,10 @@ def diagnose(case: Case, expected: Expected, outcome: CallOutcome) -> Cause | No
 
 
 def observe(case: Case, expected: Expected, outcome: CallOutcome) -> Observation | None:
-    """Return a call and its results as `find_cause` takes them.
+    """Return a call, its result and the exact result as an `Observation`, the argument of `find_cause`.
 
-    Return None if the call raises an error or should raise one, if only one of both results has gradients, or if the
-    call got gradients as parameters.
+    Return None if the call has an adaptive rule, raises an error, should raise one, or got gradients as parameters.
+    Also return None if only one of the two results has gradients.
     """
     call, form, arguments = case.call, case.call_form, case.arguments
     if call.is_adaptive or outcome.raised or case.options.raises:

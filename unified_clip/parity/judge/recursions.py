@@ -117,7 +117,7 @@ def percentile(
 
 
 RULES: dict[str, Callable[..., Iterator[Step]]] = {"ema_ratio": ema_ratio, "zclip": zclip, "percentile": percentile}
-"""The rules of the total norm, by their names in configurations."""
+"""The functions of the rules that limit the total norm, by the names of the rules in configurations."""
 
 TensorStep = tuple[list[float | None], dict[str, Any]]
 """(coefficients of all tensors in a step, state after the step). A tensor without a gradient has None."""

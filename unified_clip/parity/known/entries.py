@@ -32,7 +32,7 @@ KINDS: Mapping[str, str] = {
 }
 
 SIZED = ("value", "touched")
-"""The kinds of differences that are differences of numbers. Their entries need a size or `not_finite`."""
+"""The kinds of differences in which only numbers differ. Their entries need a size or `not_finite`."""
 
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""

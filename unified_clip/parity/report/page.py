@@ -246,7 +246,9 @@ def _breakable(name: str) -> Markup:
 def _plots(report: ParityReport, recorded: Sequence[RecordedCall]) -> Iterator[tuple[str, str, Markup]]:
     """Yield (title, description, plot) for each plot that has numbers."""
     if plot := plots.histogram(report):
-        words = "Number of results by distance from the exact one, at the first differing stage. Bars are logarithmic."
+        words = (
+            "Number of results by distance from the exact result, at the first stage that differs. Bars are log-scaled."
+        )
         yield "Distances from the exact results", words, plot
     if plot := plots.norms(report):
         words = "Relative distance from the exact norm by number of elements, with a mark for each list of gradients."

@@ -98,7 +98,7 @@ def command(
     return [python, "-X", "faulthandler", "-m", "unified_clip.parity.workers.worker", *options, framework]
 
 
-NO_RESULT = "the worker ended with status 0 and without a result for this case, as by os._exit(0)"
+NO_RESULT = "the process ended with status 0 and without a result for this case, for example by os._exit(0)"
 
 
 def run(

@@ -88,8 +88,8 @@ def flag_need_clip(file: FileRewrite, clip: FoundClip) -> None:
         )
     else:
         reason = (
-            "PyTorch's parameters have no need_clip. Set it on each parameter that this argument is for, as in "
-            "layer.bias.need_clip = False for bias_attr=: unified_clip reads that attribute."
+            "PyTorch's parameters have no need_clip, but unified_clip reads this attribute. Instead of this argument, "
+            "set the attribute on each of its parameters, as in layer.bias.need_clip = False for bias_attr=."
         )
     file.flag(clip, reason)
 

@@ -17,12 +17,13 @@ from .registry import RuleOrder, register
 LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this call by hand."
 MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this call by hand."
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
-UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only the documented ones, by name."
+UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented arguments, by name."
 
 ONE_BOUND = 'Only one bound is passed. Pass the other bound, too: min=-float("inf") or max=float("inf") has no effect.'
 
 ONLY_NAMED_FUNCTION = (
-    "The function is not called here, and its replacement has other parameters. Port the code that calls it by hand."
+    "The code only names the function here, and its replacement has other parameters. Port the code that calls this "
+    "name by hand. Then change the name here."
 )
 
 KINDS = ("in place", "functional", "any tensor", "unknown")

@@ -13,8 +13,8 @@ from ..source.syntax_tree import keywords_of, method_of
 from .registry import RuleOrder, register
 
 ONLY_NAMED = (
-    "This name of a clip is not called here, so the arguments of the clip are unknown. Port the code that calls it by "
-    "hand, and change the name here."
+    "The code only names the clip here, so the arguments of the clip are unknown. Port the code that calls this name "
+    "by hand. Then change the name here."
 )
 
 

@@ -161,8 +161,8 @@ class TapeRewrite:
             ranges = [span for span in [self._steps.range_of(clip.node)] if span is not None]
         if not ranges:
             raise UnsureError(
-                "No training step, from gradient() to apply_gradients(), contains this clip. In PyTorch, write it "
-                "between loss.backward() and optimizer.step()."
+                "No training step, from gradient() to apply_gradients(), contains this clip. In PyTorch, write the "
+                "clip between loss.backward() and optimizer.step()."
             )
         for span in ranges:
             if span.step is None:

@@ -18,7 +18,7 @@ from .parameter_groups import may_have_groups
 from .static_programs import is_static
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-BY_HAND = "Clip before each optimizer.step(). With one parameter group, call ClipConfig(...).attach_to(optimizer)."
+BY_HAND = "Clip before each optimizer.step(), or, with one parameter group, by ClipConfig(...).attach_to(optimizer)."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 SOMETHING_ELSE = (
     "Line {2} may assign something other than {1} to {0}. If the value is {1}, create it in this line by its class. "
