@@ -312,12 +312,12 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         (
             {"rule": "value", "min": -1.0, "max": 2.0},
             "lightning",
-            "`min` and `max`. Set `threshold = c` instead, for bounds of",
+            "`min` and `max`. Set `threshold` to c instead, for bounds of",
         ),
         (
             {"rule": "global_norm", "threshold": 1.0, "norm_type": 1.0},
             "torchtitan",
-            "`norm_type = 1`. Set `norm_type = 2`, or export",
+            "`norm_type = 1`. Set `norm_type` to 2, or export",
         ),
         (
             {"rule": "value", "min": -1.0, "max": 2.0},
@@ -500,10 +500,8 @@ def test_export_to_another_family_is_an_error_with_the_remedy(
     path = write("clip.toml", f'rule = "global_norm"\nthreshold = 0.5\n{keys}\n')
     assert main(["config", "export", str(path), "--to", to]) == 2
     out, error = capsys.readouterr()
-    remedy = f"Set `family = {family}`. Or export the nearest rule: pass --nearest, or nearest=True in Python."
-    message = (
-        f"its family is {family}. {own}. {remedy.replace(family, family.replace(chr(39), chr(34)), 1)} {difference}"
-    )
+    remedy = f"Set `family` to {family}. Or export the nearest rule: pass --nearest, or nearest=True in Python."
+    message = f"its family is {family}. {own}. {remedy} {difference}"
     assert out == ""
     assert error == f"unified-clip: error UC107: Cannot export to {FORMATS[to].title}: {message}\n"
 

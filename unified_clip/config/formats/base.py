@@ -306,12 +306,12 @@ class Format(ABC):
         if settings.adaptive is not None:
             return "it does not support `adaptive`. Remove `adaptive`, and set `threshold`." + self.in_python
         if settings.bounds:
-            advice = "Set `threshold = c` instead, for bounds of -c and c. For other bounds, export to another format."
+            advice = "Set `threshold` to c instead, for bounds of -c and c. For other bounds, export to another format."
             return "" if self.has_bounds else f"it does not support `min` and `max`. {advice}{self.in_python}"
         if not isinstance(settings.threshold, float):
             return "it does not support a schedule. Set `threshold` to a number." + self.in_python
         if settings.rule != "value" and not self.norm_types and settings.norm_type not in (None, 2.0):
-            advice = "Set `norm_type = 2`, or export to another format."
+            advice = "Set `norm_type` to 2, or export to another format."
             return f"it does not support `norm_type = {settings.norm_type:g}`. {advice}{self.in_python}"
         return ""
 
@@ -326,7 +326,7 @@ class Format(ABC):
         if (settings.family or DEFAULT_FAMILY) != family:
             default = "" if settings.family else ", the default"
             own = f"This configuration's family is {settings.family or DEFAULT_FAMILY!r}{default}"
-            problem = f'its family is {family!r}. {own}. Set `family = "{family}"`.'
+            problem = f"its family is {family!r}. {own}. Set `family` to {family!r}."
         if problem:
             raise OtherFamilyError(str(self.not_exported(problem)), family)
 
