@@ -614,6 +614,8 @@ NEARLY = [dense([-0.2482231]), dense([0.01266844]), dense([1.530252])]
 """Their norm is that threshold, so eps decides whether they are clipped."""
 LONE = [dense([-0.002481], "float16")]
 """Clipped once or twice by a coefficient just below 1, it moves by one unit in the last place."""
+TWO_EXACTLY = [dense([-2.0], "bfloat16")]
+"""The square of its norm is twice the norm, so half the threshold has the same effect as the square of the norm."""
 
 
 @pytest.mark.parametrize("kind", RANDOM_MISTAKES)
@@ -624,6 +626,7 @@ LONE = [dense([-0.002481], "float16")]
 @example(drawn=(named("clip_grad_norm_", COARSE, max_norm=0.5), 0))
 @example(drawn=(named("clip_grad_norm_", LONE, max_norm=0.0024814605712890625), 0))
 @example(drawn=(named("clip_grad_norm_", NEARLY, max_norm=1.5503052473068237), 2))
+@example(drawn=(named("GradientClipByGlobalNorm", TWO_EXACTLY, clip_norm=2.0), 0))
 @settings(max_examples=30)
 def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn: tuple[Case, int]) -> None:
     one, number = drawn
@@ -637,6 +640,7 @@ def test_a_random_mistake_is_named_as_what_it_is_or_not_at_all(kind: str, drawn:
         facts.add("touched")
     if kind == "another threshold" and found.norm is None:
         facts.add("coefficient")  # which it cannot be told from
+        facts |= {"another norm type"} if exact_norm(one.gradients, 2.0, "float64") == 2 else set()  # type: ignore[arg-type]
     if digest(found.gradients or []) == digest(clipped(one, Mistake(eps=0.0)).gradients or []):
         facts.add("another eps")  # a norm between the threshold and the threshold less eps is not clipped either
     if kind == "left out" and len(one.gradients) == 1:
