@@ -98,7 +98,7 @@ def _candidates(
 
 
 def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]:
-    """Return the paths of the file's other keys about the clip, beside those of an edit."""
+    """Return the paths of the clip keys of a file that an edit does not change."""
     tables = {path[:-1] for path in changes}
     read = placement.read_paths(document, trainer)
     beside = [(*table, *path[-1:]) for table in tables for path in trainer.clip_keys]

@@ -159,7 +159,10 @@ def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_repla
 
 
 def _misplaced(use: ClipUse, why: str) -> ClipUse:
-    """Return a clip of optax as an unknown clip if it clips no gradients. why: The reason, or '' if it does."""
+    """Return a clip of optax unchanged, or as an unknown clip if it clips no gradients.
+
+    why: The reason why it clips no gradients. '': it clips gradients.
+    """
     return replace(use, config=None, why_unknown=why) if why else use
 
 

@@ -46,7 +46,7 @@ def _is_at(call: ast.AST, use: ClipUse) -> bool:
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
-    """Return (words for the clip, its place) of a clip by unified_clip for each package of a trainer."""
+    """Return {package of a trainer: (name, node)} for the clips by unified_clip, such as ("ClipCallback", node)."""
     found: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]

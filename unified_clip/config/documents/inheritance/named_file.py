@@ -74,7 +74,6 @@ class NamedFile(Inheritance):
 
 
 def _with(data: Any, keys: Sequence[Key], value: Any) -> Any:
-    """Return a copy of data with another value at a path of keys."""
     if not keys:
         return value
     return {**data, keys[0]: _with(data[keys[0]], keys[1:], value)}

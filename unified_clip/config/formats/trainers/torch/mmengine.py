@@ -104,7 +104,7 @@ class MMEngine(OwnFormat):
 
     @staticmethod
     def _of_another_type(key: str, kind: str) -> str:
-        """Return the message for a key that clips of type `kind` do not have."""
+        """Return the error message for `key`, which clips of type `kind` do not have."""
         problem = f"clips of type {kind!r} do not have this key"
         for other, keys in CLIP_ARGUMENTS.items():
             if key in keys:
