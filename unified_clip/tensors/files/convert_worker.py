@@ -313,8 +313,9 @@ def load_function(path: Path, name: str) -> Callable[[], Any]:
             raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
     if not callable(function):
-        kind = type(function).__name__
-        raise UnreadableError(f"{name!r} is of type {kind}, not a function. Write the name of a function")
+        raise UnreadableError(
+            f"{name!r} is of type {type(function).__name__}, not a function. Write the name of a function"
+        )
     return function
 
 
