@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +21,20 @@ INFINITIES = frozenset(
     }
 )
 
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+"""The operators that `evaluate` computes, on numbers only."""
+
+MAX_EXPONENT = MAX_DIGITS = 400
+"""A power with a larger exponent, and a whole number with more digits, would take long to compute. It is unknown."""
+
 Target = ast.Name | ast.Attribute
 
 
@@ -31,7 +47,7 @@ class UnknownValueError(Exception):
 
 
 def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Callable[[Target], str]) -> Any:
-    """Return the value of a constant, a negated number, a call of `float`, or a name.
+    """Return the value of a constant, of arithmetic with numbers such as `1.0 / 4`, of a call of `float`, or of a name.
 
     Args:
         node: The expression.
@@ -46,10 +62,14 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
             value = evaluate(operand, value_of, full_name)
             if is_number(value):
-                return -value
+                return -value if isinstance(node.op, ast.USub) else value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            numbers = [evaluate(side, value_of, full_name) for side in (left, right)]
+            if all(map(is_number, numbers)):
+                return _computed(node, *numbers)
         case ast.Call(func=ast.Name(id="float"), args=[argument], keywords=[]):
             value = evaluate(argument, value_of, full_name)
             if is_number(value):
@@ -63,6 +83,16 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _computed(node: ast.BinOp, left: float, right: float) -> float:
+    """Return the result of an operator. UnknownValueError: there is no result, or it is too large."""
+    if not (isinstance(node.op, ast.Pow) and abs(right) > MAX_EXPONENT):
+        with contextlib.suppress(ArithmeticError):
+            value = OPERATORS[type(node.op)](left, right)
+            if isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**MAX_DIGITS):
+                return value
+    raise UnknownValueError(node)
 
 
 def _parsed(text: str, node: ast.expr) -> float:
