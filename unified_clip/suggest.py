@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from . import _install
 from .recording.lines import NO_CALLS, READABLE
 
 RULE_COLORS = ("#2c9c69", "#9a5fc4", "#c98a1b")
+
+NO_FILE = "{path}: no such file. Correct the path. To record a run, type: unified-clip record {file} -- python train.py"
 
 MIN_NORMS = 20
 """A percentile needs at least this many norms to be useful."""
@@ -160,6 +163,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
 
     Raises:
         TypeError: records is neither a path nor an iterable of norms.
+        FileNotFoundError: There is no such file.
         ValueError: percentile or skip is out of range. Fewer than 20 norms are finite. The file is not a recording with
             total norms.
         OSError: The file cannot be read.
@@ -221,9 +225,12 @@ def _norms(records: Any) -> Iterator[float]:
 def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
 
+    FileNotFoundError: there is no such file.
     ValueError: the file is not a complete recording, or has no clip call with a total norm. OSError: the file cannot be
     read.
     """
+    if not path.exists():
+        raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))
     by_step: dict[int, list[float]] = {}
     try:
         header, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] or [{}]

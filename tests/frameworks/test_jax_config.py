@@ -62,3 +62,10 @@ def test_a_graph_is_no_part_of_the_rate() -> None:
     assert clip.rate is None
     clip([jnp.ones(3)])
     assert (clip.rate, clip.step, clip.last.clipped) == (1.0, 1, True)
+
+
+def test_a_configuration_is_compiled_by_a_function_that_calls_it() -> None:
+    clip = ClipConfig(rule="global_norm", threshold=1.0)
+    with pytest.raises(TypeError, match=r"pass a function: jax\.jit\(lambda gradients: clip\(gradients\)\)"):
+        jax.jit(clip)([jnp.ones(3)])
+    assert jax.jit(lambda gradients: clip(gradients))([jnp.ones(3)])[0].shape == (3,)

@@ -131,6 +131,15 @@ def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> N
     assert tf.clip_by_norm is function
 
 
+def test_a_step_without_variables_is_recorded(tmp_path: Path) -> None:
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.build([])
+    with pytest.warns(unified_clip.ClipWarning, match="No clip calls"), unified_clip.record(tmp_path / "run.jsonl"):
+        optimizer.apply([], [])
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert step.optimizer == "keras.optimizers.SGD"
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_the_losses_of_tapes_are_recorded_with_each_step(tmp_path: Path, in_graph: bool) -> None:
     weight = tf.Variable([1.0, 1.0])

@@ -522,7 +522,7 @@ def test_loading_a_state_into_an_optimizer_that_clips_leaves_it_clipping() -> No
 
 
 def test_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"A Linear is not an optimizer"):
+    with pytest.raises(TypeError, match=r"optimizer is a Linear"):
         GLOBAL.attach_to(torch.nn.Linear(1, 1))
 
 

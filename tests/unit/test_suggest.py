@@ -214,3 +214,10 @@ def test_norms_may_be_numpy_numbers_and_so_may_the_settings() -> None:
     norms = [np.float32(norm) for norm in range(30)]
     suggested = suggest_threshold(norms, percentile=np.int64(50), skip=np.int64(0))
     assert suggested == suggest_threshold([float(norm) for norm in norms], percentile=50)
+
+
+def test_a_file_that_does_not_exist_is_named_with_the_command_that_records_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"my run\.jsonl: no such file\. .*unified-clip record 'my run\.jsonl' -- "
+    ):
+        suggest_threshold(tmp_path / "my run.jsonl")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .backend import Backend
-from .types import Leaf, Write
+from .types import Leaf, Write, with_article
 
 framework_of: Callable[[type], str | None] = dict[type, str]().get
 """A function that returns the name of the framework that defines a type, or None. `_dispatch` sets it. Before that, it
@@ -193,7 +193,7 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
                 if not isinstance(item, str):
                     _check_replaceable(backend, item, function, instead, True)
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
-        kind = "an iterator" if isinstance(node, Iterator) else f"a {type(node).__name__}"
+        kind = "an iterator" if isinstance(node, Iterator) else with_article(type(node).__name__)
         if inside_mutable and not isinstance(node, Iterator):
             raise TypeError(
                 f"{function} cannot update {kind} inside a list or a dict. Use {instead}, which returns the result"
@@ -300,7 +300,7 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         remedy = "Pass the gradients"
         if backend.parameters is not None:
             remedy = "Pass model.parameters() to a function that clips in place, and the gradients to any other"
-    return TypeError(f"{leaf.place} is a {kind}, which unified_clip.{backend.name} cannot clip. {remedy}")
+    return TypeError(f"{leaf.place} is {with_article(kind)}, which unified_clip.{backend.name} cannot clip. {remedy}")
 
 
 def accepted(backend: Backend) -> str:

@@ -80,3 +80,8 @@ class Write(NamedTuple):
 
     undo: Callable[[], object] | None = None
     """Restores the state before the change. None if the change overwrites memory, so that it cannot be undone."""
+
+
+def with_article(name: str) -> str:
+    """Return the name of a type with "a" or "an" before it, such as "an int"."""
+    return f"{'an' if name[:1] in 'AEIOaeio' else 'a'} {name}"

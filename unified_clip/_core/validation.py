@@ -18,7 +18,7 @@ from . import entry
 from .backend import Backend
 from .containers import accepted, describe_other, other_framework
 from .path import Path
-from .types import Leaf, Scalar, Tensor
+from .types import Leaf, Scalar, Tensor, with_article
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -261,7 +261,7 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
     several = isinstance(value, list | tuple | Mapping)
     remedy = "Call it once for each tensor" if several else f"Pass a dense tensor of {backend.name}"
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    raise TypeError(f"{function} takes one tensor and received a {kind}. {remedy}")
+    raise TypeError(f"{function} takes one tensor and received {with_article(kind)}. {remedy}")
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:

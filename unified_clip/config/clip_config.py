@@ -18,7 +18,7 @@ from . import documents
 from .clipper import Clipper
 from .documents import Document
 from .formats import convert, from_optimizer
-from .handles import integration, with_names
+from .handles import integration, with_names, without_hash
 from .outcome import OutcomeProperties
 from .schema import Settings
 from .validation import first_error, settings_data
@@ -80,7 +80,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     __str__ = __repr__
 
-    __hash__ = None  # type: ignore[assignment]  # as pydantic's models that hold lists
+    __hash__ = without_hash  # as pydantic's models that hold lists
 
     def __reduce__(self) -> Any:
         return partial(type(self), **self.data()), ()

@@ -9,6 +9,16 @@ from typing import Any
 from ..recording.clip_event import as_mapping
 from .selection import names_in
 
+NO_HASH = (
+    "A {name} has no hash, because it remembers its last clip. To compile it, pass a function: jax.jit(lambda "
+    "gradients: clip(gradients)). For the key of a dict, use clip.dumps()."
+)
+
+
+def without_hash(config: object) -> int:
+    """Raise TypeError: a configuration cannot be a key, or an argument of `jax.jit` by itself."""
+    raise TypeError(NO_HASH.format(name=type(config).__name__))
+
 
 def integration(module: str) -> Any:
     """Import a module of `unified_clip.integrations`, and with it the module's framework. Return the module."""

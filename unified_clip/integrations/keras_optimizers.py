@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from .._core.types import Leaf
+from .._core.types import Leaf, with_article
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from ..errors import ClipWarning
@@ -70,21 +70,24 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
     names = checked_names(names, lambda variable: callable(getattr(variable, "assign", None)), "Keras")
     if not isinstance(names, Mapping | list | tuple | None):
         remedy = "Pass the model, a dict of name to variable, or a list of names in the order of the variables"
-        raise TypeError(f"names is a {type(names).__name__}. {remedy}.")
+        raise TypeError(f"names is {with_article(type(names).__name__)}. {remedy}.")
     return Attached(settings, optimizer, names)
 
 
 def _check(optimizer: Any) -> None:
-    kind = type(optimizer).__name__
+    kind = with_article(type(optimizer).__name__)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"A {kind} is not an optimizer. Pass a keras.optimizers.Optimizer.")
+        raise TypeError(f"optimizer is {kind}. Pass a keras.optimizers.Optimizer.")
     if hasattr(optimizer, "inner_optimizer"):
-        raise TypeError(f"A {kind} has scaled gradients. Attach to its inner_optimizer, which gets unscaled gradients.")
+        raise TypeError(
+            f"optimizer is {kind}, which has scaled gradients. Attach to its inner_optimizer, which gets unscaled "
+            "gradients."
+        )
     if isinstance(optimizer, getattr(keras.optimizers, "MultiOptimizer", ())):
         raise TypeError(
-            f"A {kind} passes all gradients on to other optimizers. Attach to each of its `optimizers`: each of them "
-            "clips by the norm of its own gradients. If a function chooses the optimizers, first call "
-            "optimizer.build(variables)."
+            f"optimizer is {kind}, which passes all gradients on to other optimizers. Attach to each of its "
+            "`optimizers`: each of them clips by the norm of its own gradients. If a function chooses the optimizers, "
+            "first call optimizer.build(variables)."
         )
     missing = [name for name in (*_wrapped(), *USED) if not hasattr(optimizer, name)]
     if missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._core.types import with_article
 from ..recording.clip_event import as_mapping
 
 
@@ -22,7 +23,7 @@ def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -
         if not is_parameter(parameter):
             kind = f"{type(parameter).__module__}.{type(parameter).__qualname__}".removeprefix("builtins.")
             raise TypeError(
-                f"{name!r} in names is a {kind}, not a parameter of {title}. "
+                f"{name!r} in names is {with_article(kind)}, not a parameter of {title}. "
                 "Pass the model that the optimizer trains, or a dict of name to its parameters."
             )
     return names

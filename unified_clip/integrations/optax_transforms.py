@@ -14,6 +14,7 @@ from jax.experimental.sparse import BCOO
 
 from .._backends.jax.backend import BACKEND
 from .._core.distributed import DistributedSpec
+from .._core.types import with_article
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
 from . import steps
@@ -58,7 +59,8 @@ def transformation(
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__}, not an optax.GradientTransformation. Pass {instead}."
+            f"optimizer is {with_article(type(optimizer).__name__)}, not an optax.GradientTransformation. "
+            f"Pass {instead}."
         )
     skips = settings.nonfinite == "skip"
     if skips and optimizer is None:

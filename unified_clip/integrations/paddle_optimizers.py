@@ -12,7 +12,7 @@ from .._api.param_grads import ParamGrads
 from .._backends.paddle.backend import BACKEND
 from .._backends.paddle.classes import OptimizerClip
 from .._backends.paddle.conditions import in_static_mode, in_to_static_mode
-from .._core.types import Leaf
+from .._core.types import Leaf, with_article
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
 from ..config.schema import Settings
@@ -165,7 +165,7 @@ def _names_by_own_name(names: Any) -> dict[str, str] | None:
     if callable(getattr(names, "named_parameters", None)):
         names = dict(names.named_parameters())
     if not isinstance(names, Mapping | None):
-        raise TypeError(f"names is a {type(names).__name__}. Pass a Layer, or a dict of name to parameter.")
+        raise TypeError(f"names is {with_article(type(names).__name__)}. Pass a Layer, or a dict of name to parameter.")
     return (
         None if names is None else {str(BACKEND.parameter_name(parameter)): name for name, parameter in names.items()}
     )

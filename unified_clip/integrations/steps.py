@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.backend import Backend
 from .._core.distributed import INFERRED, DistributedSpec
+from .._core.types import with_article
 from ..config import outcome
 from ..config.clipper import Clipper
 from ..config.outcome import Traced
@@ -75,7 +76,9 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
     TypeError: `settings` is no configuration.
     """
     if not isinstance(settings, Settings):
-        raise TypeError(f"settings is a {type(settings).__name__}. Pass the ClipConfig that made the transformation.")
+        raise TypeError(
+            f"settings is {with_article(type(settings).__name__)}. Pass the ClipConfig that made the transformation."
+        )
     if settings.nonfinite == "skip":
         settings = settings.model_copy(update={"nonfinite": "family"})
     return Clipper(settings, spec=spec, resolve=lambda grads: (ops, grads))

@@ -14,7 +14,7 @@ import torch
 from .._backends.torch import sharded
 from .._core import validation
 from .._core.distributed import INFERRED, DistributedSpec
-from .._core.types import Leaf
+from .._core.types import Leaf, with_article
 from ..config.clip_config import ClipConfig
 from ..config.clipper import Clipper
 from ..config.outcome import OutcomeProperties
@@ -206,7 +206,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     """
     optimizer = _inner(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"A {type(optimizer).__qualname__} is not an optimizer. Pass a torch.optim.Optimizer.")
+        kind = with_article(type(optimizer).__qualname__)
+        raise TypeError(f"optimizer is {kind}. Pass a torch.optim.Optimizer.")
     if not hasattr(optimizer, HOOKS):
         raise TypeError(
             f"This {type(optimizer).__qualname__} has no hooks: its __init__ does not call "

@@ -528,3 +528,8 @@ def test_a_gradient_that_is_not_among_the_names_is_an_error() -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, exclude=["b"]).clipper(names={"a": np.ones(2)})
     with pytest.raises(TypeError, match=r"position 0 is a gradient alone, and .* Pass gradients as a dict"):
         clip([np.ones(2)])
+
+
+def test_a_configuration_has_no_hash_and_the_error_has_the_function_to_compile() -> None:
+    with pytest.raises(TypeError, match=r"^A ClipConfig has no hash.* jax\.jit\(lambda gradients: clip\(gradients\)\)"):
+        hash(ClipConfig(rule="global_norm", threshold=1.0))

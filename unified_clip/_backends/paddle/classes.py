@@ -16,6 +16,7 @@ from paddle.nn.clip import ClipGradBase
 from ..._api import classes, param_grads, settings
 from ..._core import validation
 from ..._core.backend import Backend
+from ..._core.types import with_article
 from .backend import BACKEND
 from .conditions import in_static_mode, in_to_static_mode, is_of_old_ir, of_old_ir
 
@@ -120,7 +121,7 @@ def _checked(program: Any) -> Program:
     if is_of_old_ir(program):
         raise of_old_ir("program is a Program")
     if not isinstance(program, paddle.pir.Program):
-        raise TypeError(f"program is a {type(program).__name__}. Pass a paddle.static.Program")
+        raise TypeError(f"program is {with_article(type(program).__name__)}. Pass a paddle.static.Program")
     return program
 
 
@@ -144,11 +145,11 @@ def _found_by_name(param_list: Any, program: Program) -> Any:
 def _names(parameters: Sequence[Any], program: Program) -> list[str]:
     for position, parameter in enumerate(parameters):
         if is_of_old_ir(parameter):
-            raise of_old_ir(f"position {position} of param_list is a {type(parameter).__name__}")
+            raise of_old_ir(f"position {position} of param_list is {with_article(type(parameter).__name__)}")
         if not isinstance(parameter, paddle.pir.Value):
+            kind = with_article(type(parameter).__name__)
             raise TypeError(
-                f"position {position} of param_list is a {type(parameter).__name__}. Pass parameters of the static "
-                "program, or their names"
+                f"position {position} of param_list is {kind}. Pass parameters of the static program, or their names"
             )
         if not parameter.is_parameter:
             raise ValueError(

@@ -6,6 +6,8 @@ import reprlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..._core.types import with_article
+
 Key = str | int
 """A key of a table, or an index of a list."""
 
@@ -35,7 +37,9 @@ def format_value(value: Any) -> str:
     try:
         return f"{_SHORT.repr(value):.60}"
     except ValueError:  # Python does not print integers with thousands of digits
-        return "a huge integer" if isinstance(value, int) else f"a {type(value).__name__} with a huge integer"
+        return (
+            "a huge integer" if isinstance(value, int) else f"{with_article(type(value).__name__)} with a huge integer"
+        )
 
 
 def infinity(kind: str) -> str:

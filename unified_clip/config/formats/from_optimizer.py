@@ -7,6 +7,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ..._core.types import with_article
 from ...errors import ConfigError
 from ..documents import Document
 from .base import Imported
@@ -105,9 +106,10 @@ def _settings(clip: Any, owner: str) -> dict[str, Any]:
     kind = type(clip)
     package = kind.__module__.partition(".")[0]
     if package not in ("paddle", "unified_clip") or kind.__name__ not in ARGUMENTS:
+        name = with_article(f"{kind.__module__}.{kind.__qualname__}")
         raise ConfigError(
-            f"{owner}: the rule of its grad_clip, a {kind.__module__}.{kind.__qualname__}, is not supported. If a "
-            "rule of unified_clip has the same effect, write a clip configuration with that rule."
+            f"{owner}: the rule of its grad_clip, {name}, is not supported. If a rule of "
+            "unified_clip has the same effect, write a clip configuration with that rule."
         )
     if getattr(clip, "need_clip", None) is not None:
         raise ConfigError(

@@ -152,10 +152,12 @@ def record_step(
 def of_groups(values: Sequence[Any]) -> Any:
     """Return a setting of several parameter groups: one value if it is equal in all groups, else a list.
 
+    Return None if there are no groups, as for an optimizer of Keras without variables.
+
     A value that is a list adds its entries to the list of all groups.
     """
     if all(value == values[0] for value in values):
-        return values[0]
+        return values[0] if values else None
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
 
 
