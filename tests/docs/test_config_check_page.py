@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
     assert cli.main(command.split()) == 1
-    printed, missing, explicit = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    printed, missing, explicit, no_key, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed
     (folder / "speech" / "train.py").write_text("")
     llm = folder / "llm" / "ds_config.json"
@@ -56,6 +56,11 @@ def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.Capt
     clip.write_text(clip.read_text() + table)
     assert cli.main(command.split()) == 1
     assert capsys.readouterr().out == explicit
+    (folder / "conf").mkdir()
+    (folder / "conf" / "data.yaml").write_text("batch_size: 8\n")
+    clip.write_text(clip.read_text().replace('"**"', '"conf/*"'))
+    assert cli.main(command.split()) == 1
+    assert capsys.readouterr().out == no_key
 
 
 def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
@@ -72,7 +77,9 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
 
 def test_the_hooks_run_commands_with_all_that_they_import() -> None:
     assert {hook["id"] for hook in HOOKS} == set(re.findall(r"- id: (\S+)", PAGE))
-    assert set(HOOKS[0]["types_or"]) == {"python", "shell", *KINDS.values()}, "a change of any file that is read"
+    assert set(HOOKS[0]["types_or"]) == {"python", "jupyter", "shell", *KINDS.values()}, (
+        "a change of any file that is read"
+    )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     needed = {package for extra in ("config", "cli", "port") for package in extras[extra]}

@@ -213,6 +213,7 @@ def test_the_source_uses_every_code_and_no_other() -> None:
 
 
 INTERNAL = {
+    "check/notebooks/cells.py: NotebookError",
     "_static_values.py: UnknownValueError",
     "bench/cuda.py: NoDeviceError",
     "config/documents/interpolation.py: _UnknownError",

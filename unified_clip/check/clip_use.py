@@ -45,6 +45,14 @@ class ClipUse:
     why_unknown: str = ""
     """The reason why the effect of the clip is unknown, or '' if it is known."""
 
+    rule: ClipConfig | None = None
+    """For a clip in Python source whose threshold is only known at run time: its other settings. The threshold in it
+    stands for any."""
+
+    unclipped: bool = False
+    """For a step of an optimizer, or an optimizer: whether it has no clip for sure, while another one of the file has
+    one. It counts as no clip for `check.require`."""
+
     values: tuple[Any, ...] = ()
     """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
 

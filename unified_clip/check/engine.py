@@ -15,17 +15,21 @@ from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
 from . import patterns, trainer_files
-from .clip_use import ClipUse, Found, shown
+from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
+from .notebooks.cells import NOTEBOOK
 from .python import source_files
 from .rules import ignoring, off, required, unread
-from .trainer_files import PYTHON
+from .trainer_files import SOURCES
 
 MAX_BYTES = 1 << 20
 """Larger files count as data: they are only searched for names of clips."""
 
-TOO_LARGE = f"It is larger than {MAX_BYTES >> 20} MiB."
+MAX_NOTEBOOK_BYTES = 64 << 20
+"""The same limit for notebooks, whose outputs may be images."""
+
+TOO_LARGE = "It is larger than"
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
@@ -63,7 +67,6 @@ def check(
     found.uses = list(_with_any_nonfinite(found.uses, wanted, rules, root))
     findings, notes = required.check(clip, rules.require, paths, files, found)
     findings += required.each(clip, rules.each, files, found)
-    findings += required.explicit(clip, rules.explicit, files, found)
     judge = Judge(wanted, clip, found.uses)
     findings += off.not_understood(clip, rules.off, files, found)
     ignored: list[Finding] = []
@@ -71,18 +74,15 @@ def check(
     used: set[int] = set()
     for use in found.uses:
         result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
-        index = ignoring.index_of(rules.ignore, use, root) if finding is not None else None
-        if finding is not None and index is not None:
-            used.add(index)
-            rule = rules.ignore[index]
-            if ignoring.approves(rule, use, wanted):
-                result, finding = "ignored", finding.model_copy(update={"ignored": rule.reason})
-            else:
-                why = ignoring.NOT_APPROVED.format(index=index + 1, approved=ignoring.approval(rule, wanted))
-                finding = finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
         if finding is not None:
-            (ignored if result == "ignored" else findings).append(finding)
+            finding = ignoring.applied(rules.ignore, use, finding, wanted, root, used)
+            (findings if finding.ignored is None else ignored).append(finding)
+            result = result if finding.ignored is None else "ignored"
         clips.append(clip_result(use, result))
+    for use in required.explicit(clip, rules.explicit, files, found):
+        finding = without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY)
+        finding = ignoring.applied(rules.ignore, use, finding, wanted, root, used)
+        (findings if finding.ignored is None else ignored).append(finding)
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,
@@ -138,13 +138,15 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         if problem := _unreadable(path):
             found.unread += 1
             if trainer_files.names_clip(path):
-                change = "Split the file" if problem == TOO_LARGE else "Make the file readable"
+                change = "Split the file" if problem.startswith(TOO_LARGE) else "Make the file readable"
                 advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
                 why = f"The file is not read. {problem} {change}, {advice}"
                 found.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
             else:
                 found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
-        elif (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path):
+        elif path.suffix.lower() != NOTEBOOK and (
+            (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path)
+        ):
             uses = _with_rules(trainer_files.read(path, format_), rules, root)
             found.trainers += any(not trainer_files.package(use) for use in uses)
             found.uses += [use for use in uses if not use.set_elsewhere]
@@ -154,7 +156,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
                 for use in uses
                 if use.set_elsewhere
             ]
-        if path.suffix.lower() == PYTHON and not problem:
+        if path.suffix.lower() in SOURCES and not problem:
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
         else:
@@ -163,7 +165,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     uses = _with_rules(source_files.read(sources, advance, configurations), rules, root)
     found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
     found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
-    _leave_to_trainer(found)
+    _leave_to_trainer(found, root)
     found.sources = len({use.path for use in uses})
     return found
 
@@ -204,9 +206,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
     This is so if `source_uses` has a clip in the same file by the framework of the format, or by unified_clip.
     """
     package = trainer_files.package(use)
-    return package != "" and any(
-        each.path == use.path and each.package in (package, source_files.PACKAGE) for each in source_uses
-    )
+    return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
 
 def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
@@ -241,10 +241,10 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
     return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
-def _leave_to_trainer(found: Found) -> None:
+def _leave_to_trainer(found: Found, root: Path) -> None:
     """Replace a clip of Accelerate that leaves the threshold to TrainingArguments by a note, if files use Trainer.
 
-    Accelerate's file then has no value, or "auto".
+    Accelerate's file then has no value, or "auto". `root`: as for `_read`.
     """
     trainers = [use for use in found.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in found.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
@@ -253,24 +253,40 @@ def _leave_to_trainer(found: Found) -> None:
         if is_auto and use.engine == DEEPSPEED:
             found.uses.remove(use)
             found.elsewhere.append(use.path)
-            text = LEFT_TO_TRAINER.format(where=_who_sets(trainers, use.path))
+            text = LEFT_TO_TRAINER.format(where=_who_sets(trainers, use.path, root))
             found.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {text}")
 
 
-def _who_sets(trainers: Sequence[ClipUse], file: Path) -> str:
+def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it", or that may set it.
 
+    Trainers of another project are left out: `_is_near` decides.
+
     file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
+    root: As for `_read`.
     """
 
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
 
-    use = min(trainers, key=lambda use: (distance(use), use.config is None, use.by_default))
+    near = [use for use in trainers if _is_near(use.path, file, root)]
+    if not near:
+        return "which no file near this one sets"
+    use = min(near, key=lambda use: (distance(use), use.config is None, use.by_default))
     place = f"{shown(use.path)}:{use.line}"
     if use.config is None:
         return f"which {place} may set"
     return f"which {place} leaves at its default" if use.by_default else f"as {place} sets it"
+
+
+def _is_near(one: Path, other: Path, root: Path) -> bool:
+    """Return whether two files may be of one project.
+
+    This is so if the directory of one contains the other, or if a directory below `root` contains both.
+    """
+    folders = [os.path.realpath(path.parent) for path in (one, other)]
+    shared = Path(os.path.commonpath(folders))
+    return str(shared) in folders or (shared != root and shared.is_relative_to(root))
 
 
 def _unreadable(path: Path) -> str:
@@ -278,7 +294,8 @@ def _unreadable(path: Path) -> str:
     try:
         size = path.stat().st_size
         with path.open("rb"):
-            return TOO_LARGE if size > MAX_BYTES else ""
+            limit = MAX_NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else MAX_BYTES
+            return f"{TOO_LARGE} {limit >> 20} MiB." if size > limit else ""
     except OSError as error:
         return f"The reason: {error.strerror}."
 

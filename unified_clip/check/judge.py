@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..config.clip_config import ClipConfig
@@ -31,6 +32,13 @@ NO_DEFAULT = (
 OFF_HINT = (
     'If the training code clips by {clip}, as {own} does, this clip has to be off: add "{file}" to check.off in {clip}.'
 )
+WITH_THRESHOLD = "With the threshold of {file}:"
+ENTRY = """[[check.ignore]]
+path = "{glob}"
+clip = "{clip}"
+rule = "none"
+reason = "..."
+"""
 TWICE = "This file clips twice: by this clip, and by {own}. Switch this clip off."
 ON = "check.off requires that this clip is off, since the training code clips. This clip is on."
 
@@ -66,6 +74,10 @@ class Judge:
         edits = Edits(self.wanted, self._file, nearest=nearest)
         if use.twice:
             return "drift", self._twice(use)
+        if use.unclipped:
+            return ("same", None) if is_off(self.wanted) else ("missing", self._unclipped(use, edits))
+        if use.config is None and (found := self._other_rule(use, nearest=nearest)) is not None:
+            return "drift", self._drift(use, found, edits, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
             edit = self._hint(use, edits.remedy(use)) if use.is_set_outside else edits.remedy(use)
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
@@ -80,13 +92,44 @@ class Judge:
         if family is not None and nearest:
             self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
             return "near", None
-        does = " ".join(describe.sentences(use.config))
-        compared = self._comparison(use.config)
+        return "drift", self._drift(use, use.config, edits)
+
+    def _unclipped(self, use: ClipUse, edits: Edits) -> Finding:
+        """Return the finding of an optimizer without a clip, beside one with a clip."""
+        glob = patterns.relative(use.path, self._file.resolve().parent)
+        entry = ENTRY.format(glob=glob, clip=use.clip)
+        edit = f"{edits.remedy(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
+        return self._finding(use, "missing", use.why_unknown, edit)
+
+    def _drift(self, use: ClipUse, config: ClipConfig, edits: Edits, why: str = "") -> Finding:
+        """Return the finding of a clip that differs.
+
+        config: The effect of the clip. why: For a threshold that is only known at run time: words before the effect.
+        """
+        family = family_difference(config, self.wanted)
+        does = " ".join(describe.sentences(config))
+        compared = self._comparison(config)
         differences = _differences(compared)
-        effect = family.sentence if family is not None else self._effect(use.config, compared.compared)
-        edit = edits.edit(use, differences)
-        edit = self._hint(use, edit) if is_off(use.config) else edit
-        return "drift", self._finding(use, "drift", does, edit, differences, effect)
+        effect = family.sentence if family is not None else self._effect(config, compared.compared)
+        edit = edits.edit(replace(use, config=config), differences)
+        edit = self._hint(use, edit) if is_off(config) else edit
+        does = f"{why.format(file=self._file.name)} {does}" if why else does
+        return self._finding(use, "drift", does, edit, differences, effect)
+
+    def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
+        """Return a clip of unknown threshold, with the threshold of the configuration, if it differs all the same.
+
+        Return None if it may have the effect of the configuration. A configuration without a number as its threshold
+        is compared by its rule only. `nearest`: As for `judge`.
+        """
+        if use.rule is None or is_off(self.wanted):
+            return None
+        if not isinstance(self.wanted.threshold, float):
+            return use.rule if use.rule.rule != self.wanted.rule else None
+        settings = {key: value for key, value in use.rule.data().items() if key not in ("min", "max")}
+        config = ClipConfig(**{**settings, "threshold": self.wanted.threshold})
+        family = family_difference(config, self.wanted)
+        return None if family is not None and (family.same or nearest) else config
 
     def _hint(self, use: ClipUse, edit: str) -> str:
         """Return an edit that begins with advice about `check.off` if Python source clips by unified_clip.

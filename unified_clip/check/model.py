@@ -35,8 +35,8 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs, is on in a file of `check.off`, or clips twice. "missing": a path or a pattern of
     `check.require` has no file with a clip, a file of `check.each` has no clip, or a file of `check.explicit` has only
-    the trainer's default. "unknown": the effect of the clip cannot be read from the file. "unused": a rule of the table
-    `check` has no effect."""
+    the trainer's default. Or an optimizer has no clip, and the file clips for another one. "unknown": the effect of the
+    clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
 
     path: str
     """The path of the file. It is relative if the file is below the working directory."""
@@ -46,8 +46,8 @@ class Finding(ReportModel):
     """The column, from 1."""
 
     clip: str
-    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path, the rule
-    or the trainer's default. For "unused": the rule."""
+    """The code or key that clips: a function, an argument, or a trainer with its key. For "missing": the path, the
+    rule, the trainer's default, or the step or optimizer without a clip. For "unused": the rule."""
 
     does: str
     """For "drift": the effect of the clip, in sentences. For other kinds: the reason of the finding, in sentences."""

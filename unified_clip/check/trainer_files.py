@@ -25,8 +25,12 @@ from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines
 from .clip_use import ClipUse
+from .notebooks.cells import NOTEBOOK, all_code
 
 PYTHON = ".py"
+SOURCES = (PYTHON, NOTEBOOK)
+"""The suffixes of files with Python source."""
+
 PYTHON_CONFIGURATION = re.compile(r"^(optim\w*|_base_)\s*=|read_base", re.MULTILINE)
 """Matches Python source that may be a trainer's configuration."""
 
@@ -261,14 +265,23 @@ def package(use: ClipUse) -> str:
 
 
 def names_clip(path: Path) -> bool:
-    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened."""
+    """Return whether the text of a file contains the name of a clip. Return True if the file cannot be opened.
+
+    Of a notebook, only the source of its cells counts.
+    """
     try:
+        if path.suffix.lower() == NOTEBOOK:
+            return text_names_clip(all_code(path))
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return any(pattern.search(content) for pattern in CLIP_NAMES)
     except OSError:
         return True
     except ValueError:  # the file is empty
         return False
+
+
+def text_names_clip(text: bytes) -> bool:
+    return any(pattern.search(text) for pattern in CLIP_NAMES)
 
 
 def _has_clip_word(path: Path) -> bool:
@@ -279,9 +292,11 @@ def may_be_configuration(path: Path) -> bool:
     """Return whether a file may be a trainer's configuration.
 
     Python source may be one if it assigns to `_base_` or to a name that begins with `optim`, or contains `read_base`.
-    Any other file may be one.
+    A notebook is none. Any other file may be one.
     """
-    return path.suffix.lower() != PYTHON or PYTHON_CONFIGURATION.search(_text(path)) is not None
+    if path.suffix.lower() != PYTHON:
+        return path.suffix.lower() != NOTEBOOK
+    return PYTHON_CONFIGURATION.search(_text(path)) is not None
 
 
 def _shows_own_key(trainer: Format, path: Path) -> bool:

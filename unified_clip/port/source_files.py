@@ -28,6 +28,7 @@ FEW = 20
 """Up to this many files are ported in this process. Starting other processes would take longer."""
 
 Advance = Callable[[int], None]
+Read = Callable[[Path], bytes]
 Result = PortedFile | UnreadableFile
 Work = Callable[[Path], Result]
 
@@ -91,7 +92,11 @@ def _is_skipped(folder: Path) -> bool:
 
 
 def port_all(
-    paths: Sequence[Path], target: Target = "torch", native: bool = False, advance: Advance = lambda count: None
+    paths: Sequence[Path],
+    target: Target = "torch",
+    native: bool = False,
+    advance: Advance = lambda count: None,
+    read: Read = Path.read_bytes,
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
@@ -99,11 +104,12 @@ def port_all(
     parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
+    read: A function that returns the Python source of a file. It has to be a function of a module.
     """
-    results = {path: _without_clip(path) for path in paths}
+    results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]
     advance(len(paths) - len(candidates))
-    with closing(_results(partial(_port_one, target=target, native=native), candidates)) as ported:
+    with closing(_results(partial(_port_one, target=target, native=native, read=read), candidates)) as ported:
         for path, result in zip(candidates, ported, strict=True):
             results[path] = result
             advance(1)
@@ -113,10 +119,10 @@ def port_all(
     )
 
 
-def _without_clip(path: Path) -> Result | None:
+def _without_clip(path: Path, read: Read) -> Result | None:
     """Return the result for a file that cannot contain a clip. Return None for other and for unreadable files."""
     with suppress(OSError):  # `_port_one` reports the error
-        return None if clip_pattern().search(path.read_bytes()) else PortedFile(path, b"", b"")
+        return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
     return None
 
 
@@ -196,9 +202,9 @@ def _result(future: Future[Result] | None) -> Result | None:
         return None
 
 
-def _port_one(path: Path, target: Target, native: bool) -> Result:
+def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
     try:
-        ported = port(path, path.read_bytes(), target, native)
+        ported = port(path, read(path), target, native)
         return ported if ported.sites else PortedFile(path, b"", b"")
     except UnreadableError as error:
         return UnreadableFile(path, str(error))

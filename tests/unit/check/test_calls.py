@@ -44,7 +44,6 @@ def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
         ["for x in data:", "    CLIP", "    opt.step()", "    loss.backward()"],
         ["for x in data:", "    loss.backward()", "    if i % 4 == 0:", "        CLIP", "        opt.step()"],
         ["loss.backward()", "if i % 4 == 0:", "    CLIP", "if i % 4 == 0:", "    opt.step()"],
-        ["loss.backward()", "first_opt.step()", "CLIP", "opt.step()"],
         ["for x in data:", "    loss.backward()", "CLIP", "opt.step()"],
         ["if amp:", "    scaler.step(opt)", "else:", "    loss.backward()", "    CLIP", "    opt.step()"],
         ["env.step(action)", "loss.backward()", "CLIP", "self.update()"],

@@ -16,7 +16,7 @@ from support.tiers import sampled
 from unified_clip import ClipConfig, cli
 from unified_clip.check import engine, model
 from unified_clip.check.model import CheckReport
-from unified_clip.check.python import source_files
+from unified_clip.check.python.calls import own_functions
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.errors import ConfigError
@@ -79,9 +79,9 @@ def call_of(name: str, limits: dict[str, float]) -> str:
     return f"import unified_clip as uc\n\nresult = uc.{name}({', '.join(arguments)})\n"
 
 
-@pytest.mark.parametrize("name", sorted(source_files._own_functions()))
+@pytest.mark.parametrize("name", sorted(own_functions._own_functions()))
 def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> None:
-    function = source_files._own_functions()[name]
+    function = own_functions._own_functions()[name]
     family = {} if function.rule == "value" else {"family": function.family}
     wanted = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
     upper, *lower = function.limits

@@ -36,7 +36,7 @@ OWN_CLIPS = {
     "l_tpu.yaml": LIGHTNING.format("tpu_spawn", 0.5),
     "a.py": IMPORTS + "L.Trainer(strategy='deepspeed_stage_2', gradient_clip_val=0.5)\n",
     "b.py": IMPORTS + "L.Trainer(strategy=strategy, gradient_clip_val=0.5)\n",
-    "c.py": IMPORTS + "TrainingArguments('o', deepspeed='ds.json', max_grad_norm=0.5)\n",
+    "c.py": IMPORTS + "TrainingArguments('o', deepspeed={'gradient_clipping': 'auto'}, max_grad_norm=0.5)\n",
     "d.py": IMPORTS + "accelerator = Accelerator(deepspeed_plugin=plugin)\naccelerator.clip_grad_norm_(ps, 0.5)\n",
 }
 
@@ -199,6 +199,16 @@ def test_the_note_names_the_nearest_file_that_sets_the_threshold(check: Check) -
     }
     notes = check(files).notes
     assert any("max_grad_norm applies, as team/b/sft.json:1 sets it." in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "is_near"),
+    [("llm/conf/args.json", True), ("args.json", True), ("llm/zero/x/args.json", True), ("speech/args.json", False)],
+)
+def test_the_note_names_no_file_of_another_project(check: Check, trainer: str, is_near: bool) -> None:
+    notes = check({"llm/zero/acc.yaml": ACCELERATE.format("zero_stage: 2"), trainer: ARGUMENTS}).notes
+    words = f"as {trainer}:1 sets it." if is_near else "which no file near this one sets."
+    assert any(f"max_grad_norm applies, {words}" in note for note in notes)
 
 
 def test_accelerate_with_another_number_than_the_trainer_is_a_drift(check: Check) -> None:

@@ -88,11 +88,40 @@ def test_a_key_of_torchtune_in_a_table_that_the_recipe_does_not_read_is_unknown(
     assert check({"8B_full.yaml": f"{nested}  optimizer: {{lr: 1.0}}\n"}).findings == []
 
 
-@pytest.mark.parametrize(("pattern", "is_found"), [("own/a.yaml", True), ("own/*.yaml", False), ("**", False)])
-def test_a_file_that_a_pattern_names_has_to_show_a_clip_key(check: Check, pattern: str, is_found: bool) -> None:
+@pytest.mark.parametrize("pattern", ["own/a.yaml", "own/*.yaml", "**"])
+def test_a_file_of_a_pattern_has_to_show_a_clip_key(check: Check, pattern: str) -> None:
     clip = f'{WANTED}\n[check]\nexplicit = ["{pattern}"]\n'
     files = {"own/a.yaml": "learning_rate: 0.1\n", "sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
-    findings = check(files, clip).findings
-    assert [(each.kind, each.path) for each in findings] == ([("unknown", "own/a.yaml")] if is_found else [])
+    finding = one(check(files, clip))
+    assert (finding.kind, finding.path, finding.clip) == ("unknown", "own/a.yaml", f'check.explicit "{pattern}"')
+    assert "shows no clip key of a known trainer" in finding.does
+    report = check(files, clip + IGNORE.format("own/*"))
+    assert report.findings == []
+    assert [each.path for each in report.ignored] == ["own/a.yaml"]
     clip = f'{WANTED}\n[check]\nexplicit = ["sft/a.yml"]\n'
     assert check({}, clip).findings == []
+
+
+def test_a_file_of_two_patterns_is_one_finding(check: Check) -> None:
+    clip = f'{WANTED}\n[check]\nexplicit = ["**", "own/*.yaml"]\n'
+    assert one(check({"own/a.yaml": "lr: 0.1\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip)).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_found"),
+    [
+        ("pyproject.toml", "[project]\nname = 'a'\n", False),
+        ("tsconfig.build.json", "{}", False),
+        (".codecov.yml", "a: 1\n", False),
+        ("utils.py", "def f():\n    return 1\n", False),
+        ("run.sh", "python train.py\n", False),
+        ("conf/model.py", "optimizer = dict(lr=1)\n", True),
+        ("conf/data.json", "[1, 2]", True),
+    ],
+)
+def test_a_wildcard_leaves_out_files_that_are_no_configuration(
+    check: Check, name: str, text: str, is_found: bool
+) -> None:
+    clip = f'{WANTED}\n[check]\nexplicit = ["**"]\n'
+    findings = check({name: text, "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip).findings
+    assert [(each.kind, each.path) for each in findings] == ([("unknown", name)] if is_found else [])

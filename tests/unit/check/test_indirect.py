@@ -35,7 +35,7 @@ SELECTED = "import torch\n\n{}\n\ntorch.nn.utils.clip_grad_norm_({}, 1.0)\n"
         (HF.format('deepspeed={"gradient_clipping": 1.0, "train_batch_size": size}'), []),
         (HF.format('deepspeed={"gradient_clipping": limit}'), [(3, "unknown")]),
         (HF.format('deepspeed={"zero_optimization": {"stage": 2}}'), [(3, "unknown")]),
-        (HF.format("deepspeed=args.deepspeed"), []),
+        (HF.format("deepspeed=args.deepspeed"), [(3, "unknown")]),
         ('ds = {"gradient_clipping": 0.5, "steps_per_print": n}\n' + HF.format("deepspeed=ds"), [(1, "drift")]),
         ('ds = {}\nds["gradient_clipping"] = 0.5\n' + HF.format("deepspeed=ds"), [(2, "drift")]),
         ("ds = dict(gradient_clipping=0.5)\n" + HF.format("deepspeed=ds"), [(1, "drift")]),

@@ -11,13 +11,11 @@ def test_files_that_are_not_read_are_counted_by_kind(check: Check) -> None:
         "a.py": TORCH % "1.0",
         "b/x.gin": clip,
         "b/y.gin": "lr = 1\n",
-        "c.ipynb": "{}",
         "b/c.yaml.j2": "a: {{ b }}\n",
     }
     (note,) = check(files).notes
     assert note == (
-        "Files that may contain clips, but are not read: 2 .gin, 1 .ipynb, 1 .j2. Files that name a clip: 1, such as "
-        "b/x.gin."
+        "Files that may contain clips, but are not read: 2 .gin, 1 .j2. Files that name a clip: 1, such as b/x.gin."
     )
     assert check(files, "rule = 'global_norm'\nthreshold = 1.0\n", "a.py").notes == [], "a file, not a directory"
 

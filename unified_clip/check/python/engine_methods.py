@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
+from ...errors import ConfigError
 
 
 class Engine(NamedTuple):
@@ -52,10 +54,16 @@ ENGINES = (
 )
 
 
-def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
+LIMITS = ("clip_val", "clip_value", "max_norm")
+"""The parameters of the methods that set the threshold."""
+
+
+def config(source: Source, call: ast.Call | None, threshold: float | None = None) -> ClipConfig | None:
     """Return the clip configuration with the effect of a call of an engine's method.
 
     Return None if `call` is None, calls anything else, or has a starred argument.
+
+    threshold: A number that stands for a threshold that is only known at run time. None: evaluate the argument.
 
     ConfigError: an argument is only known at run time, or the call passes no threshold.
     """
@@ -69,7 +77,8 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
     passed |= {keyword.arg or "**": keyword.value for keyword in call.keywords}
     settings: dict[str, Any] = {}
     for name in passed.keys() - {"parameters", "module", "optimizer"}:
-        settings[name] = source.constant(passed[name])
+        is_known = threshold is None or name not in LIMITS or ast.unparse(passed[name]) == "None"
+        settings[name] = source.constant(passed[name]) if is_known else threshold
     value = settings.get("clip_val", settings.get("clip_value"))
     if value is not None and settings.get("max_norm") is None:
         return ClipConfig(rule="value", threshold=value)
@@ -78,6 +87,16 @@ def config(source: Source, call: ast.Call | None) -> ClipConfig | None:
         rule="global_norm", threshold=settings.get("max_norm"), family="pytorch",
         norm_type=settings.get("norm_type", 2.0), **nonfinite,
     )  # fmt: skip
+
+
+def rule(source: Source, call: ast.Call | None) -> ClipConfig | None:
+    """Return the settings of a call of an engine's method without its threshold, for which 1 stands.
+
+    Return None if `config` does, and if another argument is only known at run time.
+    """
+    with contextlib.suppress(ConfigError):
+        return config(source, call, 1.0)
+    return None
 
 
 def of_call(source: Source, call: ast.Call | None) -> Engine | None:

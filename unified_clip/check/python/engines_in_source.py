@@ -25,10 +25,14 @@ def of_site(source: Source, line: int, column: int) -> str:
     An argument of the call around the place chooses the engine. Without one, code that wraps all models of the file
     chooses it: a call of `Accelerator` or of `deepspeed.initialize` that is in no `if`.
     """
-    calls = [call for call in _calls(source) if _contains(call, line, column)]
-    chosen = [_of_arguments(source, call) for call in calls]
+    chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
     wrapping = [_wrapping(source, call) for call in _calls(source)]
     return next(filter(None, chosen + wrapping), "")
+
+
+def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
+    """Yield the calls that begin at a place, or have a keyword argument there. Columns count from 1."""
+    return (call for call in _calls(source) if _contains(call, line, column))
 
 
 def _calls(source: Source) -> Iterator[ast.Call]:
@@ -36,7 +40,6 @@ def _calls(source: Source) -> Iterator[ast.Call]:
 
 
 def _contains(call: ast.Call, line: int, column: int) -> bool:
-    """Return whether a call begins at a place, or has a keyword argument there. Columns count from 1."""
     places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
     return any((each.lineno, each.col_offset + 1) == (line, column) for each in places)
 

@@ -19,6 +19,7 @@ from ...errors import ConfigError
 from ...port.catalog import KERAS_OPTIMIZER
 from .. import command_lines
 from ..clip_use import ClipUse
+from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
 
 MAY_SET = re.compile(rb"(?i:need_clip|_layerwise|lomo|max_norm|keras[\s\S]*\*\*|deepspeed)")
@@ -74,7 +75,7 @@ def read(path: Path) -> list[ClipUse]:
     Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings. Return [] for a file that
     is not valid Python: `source_files` reports it if it names a clip.
     """
-    content = path.read_bytes()
+    content = python_source(path)
     if not (MAY_SET.search(content) or names_clip(path)):
         return []
     try:

@@ -7,11 +7,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..._static_values import Target, UnknownValueError, evaluate
 from ...config.documents import Document, format_value
 from ...config.formats import placement
 from ...config.formats.python_source import parse_tree
 from ...errors import ConfigError
 from ..clip_use import ClipUse
+from ..notebooks.cells import python_source
 from ..trainer_files import has_number
 
 WHY = (
@@ -27,7 +29,7 @@ def read(path: Path) -> list[ClipUse]:
     valid Python.
     """
     try:
-        tree = parse_tree(path.read_bytes().decode("utf-8", "replace"), path.name)
+        tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
     except ConfigError:
         return []  # `source_files` reports files that name a clip and are not Python
     for node, name, value in sorted(_settings(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
@@ -66,7 +68,7 @@ def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a literal. Return None for other expressions.
+    """Return the value of a literal, or of arithmetic with numbers. Return None for other expressions.
 
     A call `field(...)` of a dataclass with one keyword argument, such as `field(default=1.0)`, has the value of that
     argument. If the argument is a lambda, it has the value of the lambda's body.
@@ -76,4 +78,10 @@ def _value(node: ast.expr) -> object:
             return _value(value.body if isinstance(value, ast.Lambda) else value)
     with contextlib.suppress(ValueError):
         return ast.literal_eval(node)
+    with contextlib.suppress(UnknownValueError):
+        return evaluate(node, _value_of, lambda name: "")
     return None
+
+
+def _value_of(name: Target) -> object:
+    raise UnknownValueError(name)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
+from ..notebooks.cells import python_source
 
 OPTIMIZER = re.compile(
     r"torch\.optim\.(?!lr_scheduler|swa_utils)([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|paddle\.optimizer\.[A-Z]\w*"
@@ -24,7 +25,7 @@ def first(path: Path) -> tuple[int, str] | None:
     A file that is not valid Python builds none.
     """
     try:
-        source = Source(path.read_bytes().decode("utf-8", "replace"), path.name)
+        source = Source(python_source(path).decode("utf-8", "replace"), path.name)
     except (ConfigError, OSError):
         return None
     calls = (node for node in source.nodes if isinstance(node, ast.Call))

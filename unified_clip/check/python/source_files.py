@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..._static_values import UnknownValueError
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
@@ -21,35 +21,23 @@ from ...errors import ConfigError
 from ...port.catalog import (
     ENGINE_METHODS,
     FRAMEWORKS,
-    ClipFunction,
     clip_function,
-    clip_functions,
-    positional_parameters,
     settings,
 )
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, ClipUse
+from ..notebooks import uses as notebook_uses
+from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
-from . import (
-    call_site,
-    engine_methods,
-    engines_in_source,
-    indirect,
-    lookalikes,
-    optax_order,
-    overrides,
-    source_paths,
-    twice,
-    unused,
-)
-from .calls import effect, own
+from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
+from .calls import effect, own, own_functions
+from .calls.own_functions import NOT_CALLED
+from .steps import unclipped
+from .trainers import deepspeed
 
-PACKAGE = "unified_clip"
 MEASURES = ("get_total_norm", "global_norm")
 """Functions that measure the norm, and clip nothing."""
-
-LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
 
 OFF = "argument.leave_off"
 """The rule of `port` for a trainer's argument that switches clipping off."""
@@ -63,19 +51,9 @@ ONE_BOUND = (
     "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
     "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
-NOT_CALLED = (
-    "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
-    "write its full name, and a number as its threshold. Or ignore this clip with a reason in check.ignore."
-)
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
     "ignore the clip with a reason in check.ignore."
-)
-
-RUN_TIME_PATH = (
-    "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
-    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
-    "check.ignore."
 )
 
 
@@ -89,9 +67,9 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     trainers' configurations, which were read as such. Arguments of trainers, and settings with the name of a clip, are
     not read there.
     """
-    ported, unreadable = port_all(paths, "drop-in", advance=advance)
+    ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
-    own_uses = {path: _own_uses(path) for path in paths}
+    own_uses = {path: own_functions.uses(path) for path in paths}
     for file in ported:
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
     own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
@@ -102,7 +80,19 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     known = {*configurations, *(use.path for use in uses if use is not None)}
     others = [path for path in paths if path not in known and names_clip(path)]
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
-    return _without_measures([use for use in uses if use is not None])
+    uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
+    clips = _without_measures([use for use in uses if use is not None])
+    return list(notebook_uses.placed([*clips, *_unclipped(clips)]))
+
+
+def _unclipped(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+    """Yield the steps of optimizers, and the optimizers, that have no clip in files with other clips."""
+    by_path: dict[Path, list[ClipUse]] = {}
+    for use in uses:
+        by_path.setdefault(use.path, []).append(use)
+    for path, clips in by_path.items():
+        with contextlib.suppress(ConfigError):  # the file is not Python, which is reported
+            yield from unclipped.read(_source(path), path, {(use.line, use.column - 1) for use in clips})
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
@@ -126,7 +116,7 @@ def _calls_of_configurations(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
 
 
 def _source(path: Path) -> Source:
-    return Source(path.read_bytes().decode("utf-8", "replace"), path.name)
+    return Source(python_source(path).decode("utf-8", "replace"), path.name)
 
 
 def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
@@ -186,12 +176,18 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
     engine = engines_in_source.of_site(source, site.line, site.column)
     use = partial(ClipUse, path, site.line, site.column, site.name, package=package, engine=engine)
     if site.verdict == "left":
-        return use(ClipConfig(rule="none"), is_replaced=is_replaced) if site.rule == OFF else None
+        off = use(ClipConfig(rule="none"), is_replaced=is_replaced)
+        return _under_deepspeed(source, off) if site.rule == OFF else None
     if function is not None and function.replacement in MEASURES:
         return None
     threshold = site.meaning.threshold if site.meaning else ""
-    if threshold:
-        return use(why_unknown=f"The threshold, {threshold}, is only known at run time.")
+    if threshold.strip("\"'") == "auto":
+        return None if deepspeed.is_left_to_trainer(source) else use(why_unknown=deepspeed.AUTO)
+    if threshold and site.meaning:
+        why, rule = effect.of_unknown_threshold(
+            source, call, site.meaning, effect.kind_of(function) if function else "in place"
+        )
+        return use(why_unknown=why, rule=rule)
     try:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
@@ -203,21 +199,26 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             return use(why_unknown=ONE_BOUND)
         if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
             trainer, _, argument = site.name.rstrip("=)").partition("(")
-            return replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
+            default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
+            return _under_deepspeed(source, default)
         if call is None:  # an argument of a trainer
-            return use(config)
+            return _under_deepspeed(source, use(config))
         _check_arguments(source, call, site.name)
         code = call_site.with_threshold_slot(call, function.parameters, function.limits) if function else ""
-        return use(effect.of_call(source, call, config, _kind(function) if function else "in place"), call=code)
+        return use(
+            effect.of_call(source, call, config, effect.kind_of(function) if function else "in place"), call=code
+        )
     except ConfigError as error:
-        return use(why_unknown=str(error).removeprefix(f"{path.name}, line {site.line}: "))
+        why = str(error).removeprefix(f"{path.name}, line {site.line}: ")
+        return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
 
 
-def _kind(function: ClipFunction) -> str:
-    """Return the kind of a function, with "class" for optax's, and "functional" for those that return gradients."""
-    if function.name.startswith("optax."):
-        return "class"
-    return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind
+def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
+    """Return the clip of a trainer, as an unknown clip if settings of DeepSpeed may change its effect."""
+    if use.package not in deepspeed.TRAINERS or use.config is None:
+        return use
+    why = deepspeed.problem(source, use.path, use.line, use.column, use.config)
+    return replace(use, config=None, why_unknown=why) if why else use
 
 
 def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
@@ -255,139 +256,3 @@ def _package(name: str) -> str:
     package = "keras" if ".keras." in name else name.partition(".")[0]
     is_of_engine = package not in FRAMEWORKS and name.rpartition(".")[2] in ENGINE_METHODS
     return "torch" if is_of_engine else package
-
-
-# -- unified_clip's own functions
-
-
-class OwnFunction(NamedTuple):
-    """A function or class of unified_clip: its kind, rule and family, and the parameters that set the threshold."""
-
-    kind: str
-    rule: str
-    family: str
-    limits: tuple[str, ...]
-
-
-@cache
-def _own_functions() -> dict[str, OwnFunction]:
-    """Return {name: function} for unified_clip's functions and classes that clip.
-
-    Each has the rule and family of the framework's function that it replaces.
-    """
-    native = (function for function in clip_functions().values() if function.replacement and function.rule)
-    own: dict[str, OwnFunction] = {}
-    for function in native:
-        limits = tuple(function.renamed.get(name, name) for name in function.limits)
-        own.setdefault(function.replacement, OwnFunction(_kind(function), function.rule, function.family, limits))
-    return own
-
-
-def _own_uses(path: Path) -> list[ClipUse]:
-    """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
-
-    If the file names unified_clip and is not valid Python, return one unknown clip. Do so as well if names are only
-    known at run time, because of `import *` or `getattr`.
-    """
-    text = path.read_bytes().decode("utf-8", "replace")
-    if PACKAGE not in text:
-        return []
-    try:
-        source = Source(text, path.name)
-        used = list(source.named(PACKAGE))
-    except ConfigError as error:
-        return [ClipUse(path, 1, 1, PACKAGE, why_unknown=str(error), package=PACKAGE)]
-    uses = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
-    found = [(PACKAGE, *each) for each in overrides.read(source)]
-    found += [("optax", *each) for each in optax_order.own(source)]
-    return uses + [
-        ClipUse(
-            path,
-            call.lineno,
-            call.col_offset + 1,
-            f"{PACKAGE}.{name}",
-            why_unknown=why,
-            package=package,
-            changes_nonfinite=overrides.changes_nonfinite(call),
-        )
-        for package, call, name, why in found
-    ]
-
-
-def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of one use of a name in unified_clip, with the reason if its effect is unknown.
-
-    Return None if the use clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
-
-    path: The file. name: The name within unified_clip, such as "torch.clip_grad_norm_". node: The place of the name.
-    """
-    call = source.parents[node]
-    last = name.rpartition(".")[2]
-    package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else PACKAGE
-    use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{PACKAGE}.{name}", package=package)
-    if not isinstance(call, ast.Call) or call.func is not node:
-        is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
-        return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
-    try:
-        if name == "ClipConfig":
-            config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
-            return unused.marked(source, use(config), call)
-        if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
-            return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
-        if name == "ClipConfig.loads":
-            document = source.arguments(call, ["text", "kind"])
-            return unused.marked(source, use(ClipConfig.loads(**document.data)), call)
-        if name in LOADERS:
-            return unused.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
-        if last in _own_functions():
-            config = _config(source, call, last)
-            code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
-            return use(effect.of_call(source, call, config, _own_functions()[last].kind), call=code)
-    except ConfigError as error:
-        return use(why_unknown=str(error))
-    return None
-
-
-def _file(source: Source, path: Path, call: ast.Call) -> Path:
-    """Return the file that a call of `ClipConfig.load` or `import_from` reads.
-
-    Look for it in the directory of the source `path`, and in those above it.
-
-    ConfigError: the call passes no file, its path is only known at run time, or there is no such file.
-    """
-    passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
-    if not passed:
-        raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass its path as the first argument.")
-    try:
-        name = source_paths.path_of(source, passed[0], path)
-    except UnknownValueError as unknown:
-        raise source.wrong(call, RUN_TIME_PATH.format(call=ast.unparse(call), part=unknown)) from None
-    file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
-    if file is None:
-        place = "" if name.is_absolute() else " in the directory of this source, or above it"
-        raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct the path.")
-    return file
-
-
-def _config(source: Source, call: ast.Call, name: str) -> ClipConfig:
-    """Return the clip configuration with the effect of a call of unified_clip's function. `name`: the function's name.
-
-    ConfigError: an argument is only known at run time or not valid, or the call passes no threshold.
-    """
-    function, parameters = _own_functions()[name], positional_parameters(name)
-    passed = dict(zip(parameters, call.args, strict=False))
-    passed |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-    limits = [source.constant(passed[limit]) for limit in function.limits if limit in passed]
-    if not limits:
-        names = " and ".join(function.limits)
-        raise source.wrong(call, f"cannot infer {names} of {ast.unparse(call)}. Pass {names} by name.")
-    settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
-    if "norm_type" in passed:
-        settings["norm_type"] = source.constant(passed["norm_type"])
-    if "error_if_nonfinite" in passed and source.constant(passed["error_if_nonfinite"]):
-        settings["nonfinite"] = "raise"
-    if len(limits) == 2 and limits[0] != -limits[1]:
-        settings["max"], settings["min"] = limits
-    else:
-        settings["threshold"] = limits[0]
-    return ClipConfig(rule=function.rule, **settings)

@@ -13,6 +13,7 @@ from pathlib import Path
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ..clip_use import ClipUse
+from ..notebooks.cells import python_source
 from . import reads
 
 NEVER_USED = (
@@ -110,7 +111,7 @@ class _File:
 
     @cached_property
     def _text(self) -> str:
-        return self.path.read_bytes().decode("utf-8", "replace")
+        return python_source(self.path).decode("utf-8", "replace")
 
     @cached_property
     def source(self) -> Source | None:

@@ -15,6 +15,7 @@ from ...config.families import family_difference
 from ...config.schema import is_off
 from .. import patterns
 from ..clip_use import ClipUse, shown
+from ..model import Finding
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is intended, change "
@@ -40,6 +41,25 @@ def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
 def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
     is_clip = rule.clip is None or patterns.pattern(rule.clip, ".*").search(use.clip) is not None
     return is_clip and patterns.matches(rule.path, file, root)
+
+
+def applied(
+    rules: Sequence[Ignore], use: ClipUse, finding: Finding, wanted: ClipConfig, root: Path, used: set[int]
+) -> Finding:
+    """Return a finding with the reason of the entry that approves it, or with advice if the entry does not approve it.
+
+    Return the finding itself if no entry has its file and clip. Otherwise, add the index of the entry to `used`.
+
+    use: The clip of the finding. wanted: The shared configuration. root: As for `patterns`.
+    """
+    index = index_of(rules, use, root)
+    if index is None:
+        return finding
+    used.add(index)
+    if approves(rules[index], use, wanted):
+        return finding.model_copy(update={"ignored": rules[index].reason})
+    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], wanted))
+    return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
 
 
 def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse:
@@ -70,10 +90,12 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
 
     For any other clip, the entry approves its rule and threshold, with the other settings of `wanted`, the shared
     configuration. If the entry lacks one of the two keys, it is that of `wanted`. The family and eps may differ. The
-    rule "none" approves any clip that is off.
+    rule "none" approves any clip that is off, and an optimizer without a clip.
     """
     if rule.threshold is None and rule.rule is None:
         return True
+    if use.unclipped:
+        return rule.rule == "none"
     if use.config is None:
         return _approves_values(rule, use.values)
     if rule.rule == "none":

@@ -11,7 +11,7 @@ from .. import patterns
 from ..clip_use import ClipUse, Found, shown
 from ..judge import without_clip
 from ..model import Finding
-from ..trainer_files import PYTHON
+from ..trainer_files import SOURCES
 
 NOT_UNDERSTOOD = (
     "check.off requires that this trainer's own clip is off, but the file shows no trainer with a clip. So the effect "
@@ -24,11 +24,11 @@ EDIT = (
 
 
 def marked(use: ClipUse) -> ClipUse:
-    """Return a clip with `must_be_off` set. Return a clip of unified_clip unchanged.
+    """Return a clip with `must_be_off` set. Return a clip of unified_clip, and an optimizer without a clip, unchanged.
 
     A clip that another file or the script sets becomes unknown.
     """
-    if use.is_own:
+    if use.is_own or use.unclipped:
         return use
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
 
@@ -48,7 +48,7 @@ def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], foun
         matching = [file for file in files if patterns.matches(glob, file, root)]
         is_shown = any(os.path.realpath(file) in shows for file in matching)
         for file in matching:
-            is_part = file.suffix.lower() == PYTHON or file.resolve() in found.bases
+            is_part = file.suffix.lower() in SOURCES or file.resolve() in found.bases
             if os.path.realpath(file) in shows or (is_shown and is_part) or file in reported:
                 continue
             reported.add(file)

@@ -15,20 +15,27 @@ from ..clip_use import ClipUse, Found, shown
 from ..command_lines import SHELLS
 from ..judge import without_clip
 from ..model import Finding
+from ..notebooks import uses as notebook_uses
 from ..python import optimizers
-from ..trainer_files import PYTHON
+from ..trainer_files import PYTHON, SOURCES
 
 WILDCARD = re.compile(r"[*?]")
+OTHER_TOOLS = re.compile(
+    r"\..*|(package(-lock)?|(ts|js)config(\..*)?|tokenizer(_config)?|vocab|special_tokens_map|(generation|preprocessor)_config)"
+    r"\.json|(pyproject|Cargo|netlify)\.toml|(docker-)?compose.*\.ya?ml|(mkdocs|environment|action|codecov)\.ya?ml"
+)
+"""Matches names of files that are for no trainer. A pattern of `check.explicit` with a wildcard leaves them out."""
+
 NO_KEY = (
     "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
     "is unknown."
 )
 SET_KEY = (
     "Restore the clip key. If the file has it, set the format of the file in check.formats. If the file is for no "
-    "trainer, remove it from check.explicit."
+    "trainer, change the pattern to exclude it, or ignore the file with a reason in check.ignore."
 )
 
-SUFFIXES = (*KINDS, PYTHON, *SHELLS)
+SUFFIXES = (*KINDS, *SOURCES, *SHELLS)
 
 
 def below(path: Path) -> list[Path]:
@@ -60,7 +67,7 @@ def check(
     files: The checked files. found: The clips in these files.
     """
     findings = list(_paths_without_clip(clip, paths, files, found))
-    clipping = _files([use for use in found.uses if not use.unused and not use.must_be_off]) | found.files
+    clipping = _files([use for use in found.uses if not (use.unused or use.must_be_off or use.unclipped)]) | found.files
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -88,31 +95,43 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
     files: The checked files. found: The clips in these files.
     """
     root = clip.resolve().parent
-    clipping = _files([use for use in found.uses if not use.unused and not use.must_be_off]) | found.files
+    clipping = _files([use for use in found.uses if not (use.unused or use.must_be_off or use.unclipped)]) | found.files
     for file in files:
         glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
-        if not glob or file.suffix.lower() != PYTHON or os.path.realpath(file) in clipping:
+        if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
         if (optimizer := optimizers.first(file)) is not None:
-            line, code = optimizer
+            line, code = notebook_uses.line_of(file, optimizer[0]), optimizer[1]
             why = f"The file builds an optimizer, {code}, and has no clip."
             edit = "Clip in this file, by ClipConfig or a function of the framework. "
             edit += "If other code clips these gradients, change the pattern to exclude this file."
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
-def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
-    """Yield a finding for each file that `check.explicit` names, without a wildcard, and that shows no clip key.
+def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[ClipUse]:
+    """Yield an unknown clip for each configuration file of `check.explicit` that shows no clip key.
+
+    A pattern with a wildcard applies to TOML, YAML and JSON, and to Python source that may be a configuration. A
+    pattern without a wildcard applies to any file.
 
     clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
     """
     root = clip.resolve().parent
     shows = _files(found.uses) | found.files
-    for glob in (glob for glob in globs if not WILDCARD.search(glob)):
-        for file in files:
-            known = os.path.realpath(file) in shows or file in found.elsewhere or file.resolve() in found.bases
-            if patterns.matches(glob, file, root) and not known:
-                yield without_clip("unknown", file, 1, f'check.explicit "{glob}"', NO_KEY, SET_KEY)
+    for file in files:
+        matching = [glob for glob in globs if patterns.matches(glob, file, root)]
+        named = [glob for glob in matching if not WILDCARD.search(glob)]
+        known = os.path.realpath(file) in shows or file in found.elsewhere or file.resolve() in found.bases
+        if not known and (named or (matching and _is_configuration(file))):
+            yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
+
+
+def _is_configuration(file: Path) -> bool:
+    """Return whether a file may be a trainer's configuration, by its suffix and name."""
+    suffix = file.suffix.lower()
+    if suffix == PYTHON:
+        return trainer_files.may_be_configuration(file)
+    return suffix in KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
 def _elsewhere(files: Sequence[Path], found: Found, also: str = "") -> str:
@@ -140,7 +159,7 @@ def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path]
     clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
     found: The clips in these files.
     """
-    clipping = _files([use for use in found.uses if not use.must_be_off]) | found.files
+    clipping = _files([use for use in found.uses if not (use.must_be_off or use.unclipped)]) | found.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}

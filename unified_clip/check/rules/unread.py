@@ -1,4 +1,4 @@
-"""Count the files that may contain clips, but that the check does not read: notebooks, templates and hidden files."""
+"""Count the files that may contain clips, but that the check does not read: templates and hidden files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..clip_use import shown
 from ..trainer_files import names_clip
 from .required import SUFFIXES
 
-KINDS = (".ipynb", ".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
+KINDS = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
 """The suffixes of files that may contain clips, and are not read."""
 
 OTHER_KINDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")

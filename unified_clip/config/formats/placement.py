@@ -39,7 +39,7 @@ below these tables, and only if its value is a number: elsewhere, it has other m
 
 BY_CODE = (
     "If your own code reads this key, write a clip configuration with its value. For unified-clip config check, "
-    "approve the key by its value in [[check.ignore]]."
+    "approve the key by its value in check.ignore."
 )
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
 

@@ -6,6 +6,9 @@ import ast
 
 from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
+from ....errors import ConfigError
+from ....port.catalog import ClipFunction
+from ....port.clip_site import Meaning
 from .. import call_site
 from . import order, result
 
@@ -28,3 +31,25 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str) -> Cl
     if kind in ("attached", "class"):
         return config
     return call_site.narrowed(source, call, config)
+
+
+def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
+    """Return (reason, settings) of a clip whose threshold is only known at run time. In the settings, 1 stands for it.
+
+    call: The call that clips, or None for an argument of a trainer. meaning: As `unified-clip port` infers it.
+    kind: As for `of_call`.
+    """
+    why = f"The threshold, {meaning.threshold}, is only known at run time."
+    if call is None:
+        return why, meaning.config
+    try:
+        return why, of_call(source, call, meaning.config, kind)
+    except ConfigError as error:
+        return f"{why} {error}", meaning.config
+
+
+def kind_of(function: ClipFunction) -> str:
+    """Return the kind of a function, with "class" for optax's, and "functional" for those that return gradients."""
+    if function.name.startswith("optax."):
+        return "class"
+    return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind

@@ -1,0 +1,68 @@
+"""`unified-clip config check` on DeepSpeed's settings in Python source, which decide instead of max_grad_norm."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import Check, one
+
+ARGUMENTS = (
+    "from transformers import TrainingArguments\n\n{before}args = TrainingArguments('out', {more}deepspeed={value})\n"
+)
+MISSING = {"zero_optimization": {"stage": 2}}
+
+
+def source(value: str, more: str = "max_grad_norm=1.0, ", before: str = "") -> str:
+    return ARGUMENTS.format(value=value, more=more, before=before)
+
+
+@pytest.mark.parametrize("more", ["max_grad_norm=1.0, ", "", "max_grad_norm=0.0, "])
+@pytest.mark.parametrize("value", ["args.deepspeed", "ds if use_it else None", "os.environ['DS']"])
+def test_settings_that_are_only_known_at_run_time_are_unknown(check: Check, value: str, more: str) -> None:
+    finding = one(check({"a.py": source(value, more)}))
+    assert finding.kind == "unknown"
+    assert "only known at run time. If they do not set gradient_clipping, max_grad_norm is ignored." in finding.does
+    assert "DeepSpeed does not expose the gradients" in finding.edit
+
+
+@pytest.mark.parametrize("value", ["None", "''", "'conf/ds.json'", "ds", "'conf/ds.json' if use_it else None"])
+def test_a_file_that_leaves_the_clip_to_the_trainer_is_the_same(check: Check, value: str) -> None:
+    files = {"conf/ds.json": '{"zero_optimization": {}, "gradient_clipping": "auto"}'}
+    assert check({"train/a.py": source(value, before="ds = 'conf/ds.json'\n"), **files}).findings == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"zero_optimization": {}}', "does not set gradient_clipping. Then max_grad_norm is ignored"),
+        ('{"gradient_clipping": 0.5}', "Trainer rejects 0.5, because max_grad_norm is 1.0"),
+        ('{"gradient_clipping": ', "this is not JSON"),
+    ],
+)
+def test_a_file_that_changes_the_clip_is_unknown(check: Check, text: str, why: str) -> None:
+    report = check({"a.py": source("'conf/ds.json'"), "conf/ds.json": text})
+    (finding,) = [each for each in report.findings if each.path == "a.py"]
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+def test_a_file_that_is_not_found_is_unknown(check: Check) -> None:
+    finding = one(check({"a.py": source("'conf/gone.json'")}))
+    assert (finding.kind, "is not found" in finding.does) == ("unknown", True)
+
+
+AUTO = "import deepspeed\n\nconfig = {'train_batch_size': 8, 'gradient_clipping': 'auto'}\n"
+
+
+def test_auto_without_a_trainer_is_unknown_for_its_own_reason(check: Check) -> None:
+    (finding,) = [each for each in check({"a.py": AUTO}).findings if "gradient_clipping" in each.clip]
+    assert finding.kind == "unknown"
+    assert finding.does.startswith(
+        '"auto" leaves the clip to max_grad_norm of TrainingArguments, and this file has none.'
+    )
+
+
+def test_auto_with_a_trainer_leaves_the_clip_to_its_argument(check: Check) -> None:
+    trainer = "from transformers import TrainingArguments\n\nargs = TrainingArguments('o', deepspeed=config{})\n"
+    assert check({"a.py": AUTO + trainer.format("")}).findings == []
+    finding = one(check({"a.py": AUTO + trainer.format(", max_grad_norm=0.5")}))
+    assert (finding.kind, finding.clip) == ("drift", "transformers.TrainingArguments(max_grad_norm=)")

@@ -1,0 +1,195 @@
+"""`unified-clip config check` on a second optimizer, or a second training step, without a clip in a file with one."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from support.config.check_files import WANTED, Check, one
+
+NEAREST = WANTED + '\n[check]\nnearest = ["**"]\n'
+GAN = """\
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+opt_g = torch.optim.Adam(net_g.parameters())
+opt_d = torch.optim.Adam(net_d.parameters())
+
+
+def train(batches):
+    for real in batches:
+        opt_d.zero_grad()
+        loss_d(real).backward()
+        {d}
+        opt_d.step()
+        opt_g.zero_grad()
+        loss_g(real).backward()
+        {g}
+        opt_g.step()
+"""
+CLIP_G, CLIP_D = (f"clip_grad_norm_(net_{name}.parameters(), 1.0)" for name in "gd")
+KERAS = "import tensorflow as tf\n\n\ndef build(lr):\n"
+
+
+def test_a_network_of_a_gan_without_a_clip_is_missing_and_can_be_accepted(check: Check) -> None:
+    source = GAN.format(d="pass", g=CLIP_G)
+    finding = one(check({"gan.py": source}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "opt_d.step", 13)
+    assert "this file clips the gradients of opt_g, in line 16" in finding.does
+    entry = finding.edit[finding.edit.index("[[check.ignore]]") :]
+    report = check({"gan.py": source}, f"{WANTED}\n{entry}")
+    assert report.findings == []
+    assert [each.clip for each in report.ignored] == ["opt_d.step"]
+    assert one(check({"gan.py": source}, f"{WANTED}\n{entry.replace('none', 'value')}")).kind == "missing"
+    assert check({"gan.py": GAN.format(d=CLIP_D, g=CLIP_G)}).findings == []
+
+
+@pytest.mark.parametrize(
+    ("source", "clip"),
+    [
+        (
+            "loss_d.backward()\nloss_g.backward()\n{clip}(net_g.parameters(), 1.0)\nopt_g.step()\nopt_d.step()",
+            "opt_d.step",
+        ),
+        ("loss.backward()\n{clip}(net_g.parameters(), 1.0)\nopt_g.step()\nloss.backward()\nopt_g.step()", "opt_g.step"),
+        (
+            "if amp:\n    scaler.scale(loss).backward()\n    {clip}(net_g.parameters(), 1.0)\n    scaler.step(opt_g)\n"
+            "else:\n    loss.backward()\n    opt_g.step()",
+            "opt_g.step",
+        ),
+        (
+            "def backward_d():\n    loss.backward()\ndef clip():\n    {clip}(net_g.parameters(), 1.0)\n"
+            "loss.backward()\nclip()\nopt_g.step()\nbackward_d()\nopt_d.step()",
+            "opt_d.step",
+        ),
+    ],
+)
+def test_a_step_after_backward_without_a_clip_is_missing(check: Check, source: str, clip: str) -> None:
+    body = textwrap.indent(source.format(clip="clip_grad_norm_"), "    ")
+    before = GAN[: GAN.index("def train")]
+    finding = one(check({"a.py": f"{before}def train(loss):\n{body}\n"}))
+    assert (finding.kind, finding.clip) == ("missing", clip)
+
+
+BOTH = "itertools.chain(net_g.parameters(), net_d.parameters())"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "loss.backward()\n{clip}(model.parameters(), 1.0)\nopt_g.step()\nopt_d.step()",
+        f"loss.backward()\n{{clip}}({BOTH}, 1.0)\nopt_g.step()\nopt_d.step()",
+        "def clip(net):\n    {clip}(net.parameters(), 1.0)\n"
+        "loss.backward()\nclip(net_g)\nopt_g.step()\nloss.backward()\nclip(net_d)\nopt_d.step()",
+        "def closure():\n    loss.backward()\n    {clip}(net_g.parameters(), 1.0)\nopt_g.step(closure)",
+        "loss.backward()\nif args.clip:\n    {clip}(net_g.parameters(), 1.0)\nopt_g.step()\nscheduler_opt.step()",
+        "if amp:\n    scaler.scale(loss).backward()\n    scaler.unscale_(opt_g)\nelse:\n    loss.backward()\n"
+        "{clip}(net_g.parameters(), 1.0)\nif amp:\n    scaler.step(opt_g)\nelse:\n    opt_g.step()",
+        "from .utils import clip_gradients\n"
+        "loss.backward()\n{clip}(net_g.parameters(), 1.0)\nopt_g.step()\n"
+        "loss.backward()\nclip_gradients(net_d)\nopt_d.step()",
+    ],
+)
+def test_steps_with_a_clip_are_no_finding(check: Check, source: str) -> None:
+    body = textwrap.indent(source.format(clip="clip_grad_norm_"), "    ")
+    before = GAN[: GAN.index("def train")]
+    assert check({"a.py": f"{before}def train(loss):\n{body}\n"}).findings == []
+
+
+def test_a_class_around_an_optimizer_is_no_finding(check: Check) -> None:
+    wrapper = "\n\nclass Warmup:\n    def step(self):\n        self.rate = 1\n        self.optimizer.step()\n"
+    assert check({"a.py": GAN.format(d=CLIP_D, g=CLIP_G) + wrapper}).findings == []
+
+
+def test_a_step_whose_gradients_come_from_elsewhere_is_unknown(check: Check) -> None:
+    source = GAN.format(d=CLIP_D, g=CLIP_G) + "\n\ndef update(agent):\n    agent.learn()\n    agent.opt_q.step()\n"
+    finding = one(check({"a.py": source}))
+    assert (finding.kind, finding.clip) == ("unknown", "agent.opt_q.step")
+    assert "does not show whether agent.opt_q.step(...) uses clipped gradients" in finding.does
+
+
+def test_methods_of_a_class_are_followed(check: Check) -> None:
+    source = """\
+    import torch
+
+    class Model:
+        def backward_d(self):
+            self.loss_d.backward()
+
+        def backward_g(self):
+            self.loss_g.backward()
+
+        def optimize(self):
+            self.backward_g()
+            torch.nn.utils.clip_grad_norm_(self.net_g.parameters(), 1.0)
+            self.optimizer_g.step()
+            self.backward_d()
+            self.optimizer_d.step()
+    """
+    finding = one(check({"a.py": textwrap.dedent(source)}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "self.optimizer_d.step", 15)
+
+
+def test_attach_to_covers_only_its_optimizer(check: Check) -> None:
+    own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip.attach_to(opt_g, net_g)\n"
+    source = GAN.format(d="pass", g="pass").replace("\n\n\ndef", f"\n{own}\n\ndef")
+    assert [each.clip for each in check({"a.py": source}).findings] == ["opt_d.step"]
+    source = source.replace("attach_to(opt_g, net_g)", "attach_to(opt_g, net_g)\nclip.attach_to(opt_d, net_d)")
+    assert check({"a.py": source}).findings == []
+
+
+def test_a_clip_in_a_hook_covers_all_steps(check: Check) -> None:
+    hook = "for p in net_g.parameters():\n    p.register_hook(lambda grad: torch.clamp(grad, -1, 1))\n"
+    source = GAN.format(d="pass", g=CLIP_G) + hook
+    assert [each for each in check({"a.py": source}).findings if each.kind == "missing"] == []
+
+
+def test_the_gradients_of_a_tape_are_followed(check: Check) -> None:
+    source = """\
+    import tensorflow as tf
+
+    def step(x):
+        with tf.GradientTape() as g_tape, tf.GradientTape() as d_tape:
+            pass
+        g_grads = g_tape.gradient(loss, net_g.trainable_variables)
+        d_grads = d_tape.gradient(loss, net_d.trainable_variables)
+        clipped, _ = tf.clip_by_global_norm(g_grads, 1.0)
+        g_opt.apply_gradients(zip(clipped, net_g.trainable_variables))
+        d_opt.apply_gradients(zip({grads}, net_d.trainable_variables))
+    """
+    finding = one(check({"a.py": textwrap.dedent(source).format(grads="d_grads")}, NEAREST))
+    assert (finding.kind, finding.clip) == ("missing", "d_opt.apply_gradients")
+    right = "[g for g in tf.clip_by_global_norm(d_grads, 1.0)[0]]"
+    assert check({"a.py": textwrap.dedent(source).format(grads=right)}, NEAREST).findings == []
+
+
+CLIP = "optax.clip_by_global_norm(1.0)"
+OPTAX = f"import optax\n\n\ndef build(lr):\n    tx_g = optax.chain({CLIP}, optax.adam(lr))\n"
+OTHER = "    return tx_g\n\n\ndef other(lr):\n    return optax.sgd(lr)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        (f"{OPTAX}    tx_d = optax.adam(lr)\n    return tx_g, tx_d\n", ["missing"]),
+        (f"{OPTAX}    tx_d = optax.chain({CLIP}, optax.adam(lr))\n    return tx_g, tx_d\n", []),
+        (f"{OPTAX}    tx = optax.sgd(lr)\n    return tx_g, optax.chain({CLIP}, tx)\n", []),
+        (f"{OPTAX}    parts = [{CLIP}]\n    parts += [optax.sgd(lr)]\n    return tx_g, optax.chain(*parts)\n", []),
+        (OPTAX + OTHER, ["unknown"]),
+        (f"{OPTAX}{OTHER}\n\ntx = optax.chain({CLIP}, other(1))\n", []),
+        (
+            KERAS + "    return tf.keras.optimizers.Adam(lr, global_clipnorm=1.0), tf.keras.optimizers.SGD(lr)\n",
+            ["missing"],
+        ),
+        (KERAS + "    return tf.keras.optimizers.Adam(lr, global_clipnorm=1.0)\n", []),
+    ],
+)
+def test_an_optimizer_that_is_built_without_a_clip_beside_one_with_it(
+    check: Check, source: str, kinds: list[str]
+) -> None:
+    assert [each.kind for each in check({"a.py": source}, NEAREST).findings] == kinds
+
+
+def test_a_step_without_a_clip_is_no_clip_of_a_required_file(check: Check) -> None:
+    clip = 'rule = "none"\n'
+    assert check({"gan.py": GAN.format(d="pass", g=CLIP_G.replace("1.0", "float('inf')"))}, clip).findings == []

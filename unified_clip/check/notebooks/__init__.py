@@ -1,0 +1,1 @@
+"""Read Jupyter notebooks as Python source."""

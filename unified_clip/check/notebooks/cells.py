@@ -1,0 +1,197 @@
+"""Read the code cells of a notebook as one Python source, with the place of each line."""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NOTEBOOK = ".ipynb"
+
+PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python3", "pypy", "memit", "mprun", "lprun")
+"""Magics for a whole cell whose rest is Python."""
+
+FILES = ("writefile", "file", "writetemplate")
+"""Magics that write the rest of the cell to a file."""
+
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+MAGIC = re.compile(r"\s*(%%|[%!?])")
+HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
+ASSIGNED = re.compile(r"(\s*[\w,. ]+=\s*)[%!](.*)")
+"""Matches an assignment of the output of a command, such as files = !ls."""
+
+
+class Place(NamedTuple):
+    """The place of a line of code."""
+
+    cell: int
+    """The number of the cell among all cells of the notebook, from 1."""
+
+    line: int
+    """The line in the cell, from 1."""
+
+    file_line: int
+    """The line in the file, from 1."""
+
+
+class Notebook(NamedTuple):
+    """The code of a notebook. All texts have the same number of lines."""
+
+    source: str
+    """The code cells without magics, in Python."""
+
+    commands: str
+    """The command lines after `!` and `%`, and the cells for a shell."""
+
+    other: dict[int, str]
+    """The text of each cell that is not Python, by its first line."""
+
+    places: Sequence[Place]
+
+
+class NotebookError(Exception):
+    """A file is no notebook. The message has the reason."""
+
+
+def python_source(path: Path) -> bytes:
+    """Return the Python source of a file. For a notebook, return that of its code cells.
+
+    For a file that is no valid notebook, return an empty source. OSError: the file cannot be read.
+    """
+    if path.suffix.lower() != NOTEBOOK:
+        return path.read_bytes()
+    try:
+        return read(path).source.encode()
+    except NotebookError:
+        return b""
+
+
+def all_code(path: Path) -> bytes:
+    """Return the text of all code cells of a notebook. If the file is no notebook, return its text.
+
+    OSError: the file cannot be read.
+    """
+    try:
+        notebook = read(path)
+    except NotebookError:
+        return path.read_bytes()
+    return "\n".join([notebook.source, notebook.commands, *notebook.other.values()]).encode()
+
+
+def read(path: Path) -> Notebook:
+    """Read a notebook. NotebookError: the file is no notebook. OSError: it cannot be read."""
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NotebookError(f"The notebook is not valid JSON: {error}.") from None
+    cells = [*_code_cells(data)]
+    sources: list[str] = []
+    commands: list[str] = []
+    places: list[Place] = []
+    other: dict[int, str] = {}
+    lines_of = _file_lines(text, [cell for _, cell in cells])
+    for (number, cell), file_lines in zip(cells, lines_of, strict=True):
+        lines = "".join(cell).split("\n")
+        first = len(places) + 1
+        code, shell = _python(lines)
+        if code is None:
+            other[first] = "\n".join(lines)
+        sources += code if code is not None else [""] * len(lines)
+        commands += shell
+        places += [Place(number, index + 1, line) for index, line in enumerate(file_lines)]
+    return Notebook("\n".join([*sources, ""]), "\n".join(commands), other, places)
+
+
+def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield (number, source as a list of strings) for each code cell. NotebookError: the data is no notebook."""
+    sheets: Any = data.get("worksheets", [data]) if isinstance(data, dict) else []  # of nbformat 3
+    sheets = [each for each in sheets if isinstance(each, dict) and isinstance(each.get("cells"), list)]
+    if not sheets:
+        raise NotebookError("The file is no notebook: it has no cells.")
+    cells: list[Any] = [cell for sheet in sheets for cell in sheet["cells"]]
+    for number, cell in enumerate(cells, 1):
+        if isinstance(cell, dict) and cell.get("cell_type") == "code":
+            source: Any = cell.get("source") or cell.get("input") or ""
+            yield number, [source] if isinstance(source, str) else [str(line) for line in source]
+
+
+def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
+    """Yield the lines in the file for each line of each cell. Where they are not found, the lines are 1.
+
+    text: The text of the notebook. cells: The source of each code cell, as a list of strings.
+    """
+    strings = [*STRING.finditer(text)]
+    ends = [match.start() for match in re.finditer("\n", text)]
+    keys = [index for index, match in enumerate(strings) if match[0] in ('"source"', '"input"')]
+    for cell in cells:
+        index = next((key for key in keys if _is_at(strings, key + 1, cell)), None)
+        lines = []
+        for offset, part in enumerate(cell):
+            line = _line_of(ends, strings[index + 1 + offset].start()) if index is not None else 1
+            lines += [line] * part.count("\n")
+        keys = keys[keys.index(index) + 1 :] if index is not None else keys
+        last = _line_of(ends, strings[index + len(cell)].start()) if index is not None and cell else 1
+        yield [*lines, last]
+
+
+def _is_at(strings: Sequence[re.Match[str]], start: int, cell: Sequence[str]) -> bool:
+    found = strings[start : start + len(cell)]
+    return len(found) == len(cell) and all(
+        json.loads(match[0], strict=False) == part for match, part in zip(found, cell, strict=True)
+    )
+
+
+def _line_of(ends: Sequence[int], position: int) -> int:
+    return bisect.bisect_left(ends, position) + 1
+
+
+def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
+    """Return (lines of Python, lines of commands) of a cell. The first is None if the cell is not Python."""
+    empty = [""] * len(lines)
+    if _parses(lines):
+        return list(lines), empty
+    first = next((index for index, line in enumerate(lines) if line.strip()), 0)
+    if lines[first].startswith("%%"):
+        name, _, argument = lines[first][2:].strip().partition(" ")
+        if name not in PYTHON_MAGICS and not (name in FILES and argument.strip().endswith(".py")):
+            is_shell = name in ("bash", "sh", "shell", "script", "cmd", "system", "!", "sx")
+            return (empty, [*empty[: first + 1], *lines[first + 1 :]]) if is_shell else (None, empty)
+        lines = [*lines[:first], "", *lines[first + 1 :]]
+    code, commands = _without_magics(lines)
+    return (code, commands) if _parses(code) else (None, commands)
+
+
+def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (lines with `pass` in place of magics and commands, lines with only the commands)."""
+    code, commands = [], []
+    is_continued = False
+    for line in lines:
+        match = ASSIGNED.fullmatch(line)
+        is_magic = is_continued or MAGIC.match(line) is not None or HELP.fullmatch(line) is not None
+        if match and not is_continued:
+            code.append(f"{match[1]}None")
+            commands.append(match[2])
+        elif is_magic:
+            indent = line[: len(line) - len(line.lstrip())]
+            code.append("" if is_continued else f"{indent}pass")
+            commands.append(line.strip().lstrip("%!?"))
+        else:
+            code.append(line)
+            commands.append("")
+        is_continued = is_magic and line.rstrip().endswith("\\")
+    return code, commands
+
+
+def _parses(lines: Sequence[str]) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""Name the cell of each clip in a notebook, and find the clips in cells that are not Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .. import command_lines
+from ..clip_use import ClipUse
+from ..trainer_files import text_names_clip
+from . import cells
+from .cells import NOTEBOOK, Notebook, NotebookError
+
+LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
+"""Matches a line in a reason, with the file before it, if any."""
+
+NOT_PYTHON = "This cell names a clip and is not valid Python. Correct it, or ignore it with a reason in check.ignore."
+NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
+
+
+def others(path: Path) -> list[ClipUse]:
+    """Return the clips of a notebook that are not in its Python source: in command lines, and in other languages.
+
+    If the file is no notebook and its text names a clip, return one unknown clip. Return [] for another file.
+    """
+    if path.suffix.lower() != NOTEBOOK:
+        return []
+    try:
+        notebook = cells.read(path)
+    except NotebookError as error:
+        is_named = text_names_clip(path.read_bytes())
+        return [ClipUse(path, 1, 1, "notebook", why_unknown=NO_NOTEBOOK.format(reason=error))] if is_named else []
+    uses = command_lines.clips(path, notebook.commands)
+    return uses + [
+        ClipUse(path, line, 1, "cell", why_unknown=NOT_PYTHON)
+        for line, text in notebook.other.items()
+        if text_names_clip(text.encode())
+    ]
+
+
+def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
+    """Yield the clips. Those in notebooks get their line in the file, and the cell and its line in their names."""
+    notebooks: dict[Path, Notebook] = {}
+    for use in uses:
+        if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
+            yield use
+            continue
+        if use.path not in notebooks:
+            notebooks[use.path] = cells.read(use.path)
+        yield _placed(use, notebooks[use.path])
+
+
+def _placed(use: ClipUse, notebook: Notebook) -> ClipUse:
+    place = _place(notebook, use.line)
+    words = f"cell {place.cell}, line {place.line}"
+    name = words if use.clip == "cell" else f"{use.clip} in {words}"
+    why, twice, note = (_renamed(text, use.path, notebook) for text in (use.why_unknown, use.twice, use.note))
+    return replace(use, line=place.file_line, clip=name, why_unknown=why, twice=twice, note=note)
+
+
+def _place(notebook: Notebook, line: int) -> cells.Place:
+    return notebook.places[min(line, len(notebook.places)) - 1]
+
+
+def _renamed(text: str, path: Path, notebook: Notebook) -> str:
+    """Return a text with the cell and its line in place of each line of the notebook's source."""
+
+    def words(match: re.Match[str]) -> str:
+        if match["file"] not in (None, path.name):
+            return match[0]
+        place = _place(notebook, int(match["line"]))
+        before = f"{path.name}, c" if match["file"] else "C" if match["word"] == "L" else "c"
+        return f"{before}ell {place.cell}, line {place.line}"
+
+    return LINE.sub(words, text)
+
+
+def line_of(path: Path, line: int) -> int:
+    """Return the line in the file for a line of its Python source."""
+    return _place(cells.read(path), line).file_line if path.suffix.lower() == NOTEBOOK else line

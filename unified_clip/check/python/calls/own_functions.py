@@ -1,0 +1,196 @@
+"""Find the clips of unified_clip's own functions, and of `ClipConfig`, in Python source."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...._static_values import UnknownValueError
+from ....config.clip_config import ClipConfig
+from ....config.formats.python_source import Source
+from ....errors import ConfigError
+from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
+from ...clip_use import OWN, ClipUse
+from ...notebooks.cells import python_source
+from .. import call_site, optax_order, overrides, source_paths, unused
+from . import effect
+
+LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
+
+
+NOT_CALLED = (
+    "The effect of this clip is unknown, since the function is not called here. In the code that calls the function, "
+    "write its full name, and a number as its threshold. Or ignore this clip with a reason in check.ignore."
+)
+
+RUN_TIME_PATH = (
+    "{part} is only known at run time, so that the file of {call} is unknown. Write a path relative to the source, "
+    'such as ClipConfig.load(Path(__file__).parent / "clip.toml"). Or ignore the clip with a reason in '
+    "check.ignore."
+)
+
+
+class OwnFunction(NamedTuple):
+    """A function or class of unified_clip: its kind, rule and family, and the parameters that set the threshold."""
+
+    kind: str
+    rule: str
+    family: str
+    limits: tuple[str, ...]
+
+
+@cache
+def _own_functions() -> dict[str, OwnFunction]:
+    """Return {name: function} for unified_clip's functions and classes that clip.
+
+    Each has the rule and family of the framework's function that it replaces.
+    """
+    native = (function for function in clip_functions().values() if function.replacement and function.rule)
+    own: dict[str, OwnFunction] = {}
+    for function in native:
+        limits = tuple(function.renamed.get(name, name) for name in function.limits)
+        own.setdefault(
+            function.replacement, OwnFunction(effect.kind_of(function), function.rule, function.family, limits)
+        )
+    return own
+
+
+def uses(path: Path) -> list[ClipUse]:
+    """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
+
+    If the file names unified_clip and is not valid Python, return one unknown clip. Do so as well if names are only
+    known at run time, because of `import *` or `getattr`.
+    """
+    text = python_source(path).decode("utf-8", "replace")
+    if OWN not in text:
+        return []
+    try:
+        source = Source(text, path.name)
+        used = list(source.named(OWN))
+    except ConfigError as error:
+        return [ClipUse(path, 1, 1, OWN, why_unknown=str(error), package=OWN)]
+    own = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
+    found = [(OWN, *each) for each in overrides.read(source)]
+    found += [("optax", *each) for each in optax_order.own(source)]
+    return own + [
+        ClipUse(
+            path,
+            call.lineno,
+            call.col_offset + 1,
+            f"{OWN}.{name}",
+            why_unknown=why,
+            package=package,
+            changes_nonfinite=overrides.changes_nonfinite(call),
+        )
+        for package, call, name, why in found
+    ]
+
+
+def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
+    """Return the clip of one use of a name in unified_clip, with the reason if its effect is unknown.
+
+    Return None if the use clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
+
+    path: The file. name: The name within unified_clip, such as "torch.clip_grad_norm_". node: The place of the name.
+    """
+    call = source.parents[node]
+    last = name.rpartition(".")[2]
+    package = name.partition(".")[0] if name.partition(".")[0] in FRAMEWORKS else OWN
+    use = partial(ClipUse, path, node.lineno, node.col_offset + 1, f"{OWN}.{name}", package=package)
+    if not isinstance(call, ast.Call) or call.func is not node:
+        is_passed_on = not isinstance(call, ast.Attribute | ast.Compare | ast.Expr)
+        return use(why_unknown=NOT_CALLED) if is_passed_on and last.islower() and last in _own_functions() else None
+    try:
+        if name == "ClipConfig":
+            config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
+            return unused.marked(source, use(config), call)
+        if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
+            return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
+        if name == "ClipConfig.loads":
+            document = source.arguments(call, ["text", "kind"])
+            return unused.marked(source, use(ClipConfig.loads(**document.data)), call)
+        if name in LOADERS:
+            return unused.marked(source, use(ClipConfig.import_from(_file(source, path, call))), call)
+        if last in _own_functions():
+            config = _config(source, call, last, _threshold(source, call, last))
+            code = call_site.with_threshold_slot(call, positional_parameters(last), _own_functions()[last].limits)
+            return use(effect.of_call(source, call, config, _own_functions()[last].kind), call=code)
+    except ConfigError as error:
+        return use(why_unknown=str(error), rule=_rule(source, call, last))
+    return None
+
+
+def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
+    """Return the settings of a call of unified_clip's function without its threshold, for which 1 stands.
+
+    Return None for any other call, and if another argument is only known at run time.
+    """
+    if name not in _own_functions():
+        return None
+    with contextlib.suppress(ConfigError):
+        config = _config(source, call, name, {"threshold": 1.0})
+        with contextlib.suppress(ConfigError):
+            return effect.of_call(source, call, config, _own_functions()[name].kind)
+        return config
+    return None
+
+
+def _file(source: Source, path: Path, call: ast.Call) -> Path:
+    """Return the file that a call of `ClipConfig.load` or `import_from` reads.
+
+    Look for it in the directory of the source `path`, and in those above it.
+
+    ConfigError: the call passes no file, its path is only known at run time, or there is no such file.
+    """
+    passed = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
+    if not passed:
+        raise source.wrong(call, f"cannot infer the file of {ast.unparse(call)}. Pass its path as the first argument.")
+    try:
+        name = source_paths.path_of(source, passed[0], path)
+    except UnknownValueError as unknown:
+        raise source.wrong(call, RUN_TIME_PATH.format(call=ast.unparse(call), part=unknown)) from None
+    file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
+    if file is None:
+        place = "" if name.is_absolute() else " in the directory of this source, or above it"
+        raise source.wrong(call, f"cannot find the file of {ast.unparse(call)}{place}. Correct the path.")
+    return file
+
+
+def _config(source: Source, call: ast.Call, name: str, threshold: dict[str, Any]) -> ClipConfig:
+    """Return the clip configuration with the effect of a call of unified_clip's function.
+
+    name: The function's name. threshold: The keys of the configuration that set the threshold.
+
+    ConfigError: another argument is only known at run time, or an argument is not valid.
+    """
+    function, passed = _own_functions()[name], _passed(call, name)
+    settings: dict[str, Any] = {} if function.rule == "value" else {"family": function.family}
+    if "norm_type" in passed:
+        settings["norm_type"] = source.constant(passed["norm_type"])
+    if "error_if_nonfinite" in passed and source.constant(passed["error_if_nonfinite"]):
+        settings["nonfinite"] = "raise"
+    return ClipConfig(rule=function.rule, **settings, **threshold)
+
+
+def _threshold(source: Source, call: ast.Call, name: str) -> dict[str, Any]:
+    """Return the keys of a configuration that set the threshold of a call of unified_clip's function.
+
+    ConfigError: the threshold is only known at run time, or the call passes none.
+    """
+    function, passed = _own_functions()[name], _passed(call, name)
+    limits = [source.constant(passed[limit]) for limit in function.limits if limit in passed]
+    if not limits:
+        names = " and ".join(function.limits)
+        raise source.wrong(call, f"cannot infer {names} of {ast.unparse(call)}. Pass {names} by name.")
+    if len(limits) == 2 and limits[0] != -limits[1]:
+        return dict(zip(("max", "min"), limits, strict=True))
+    return {"threshold": limits[0]}
+
+
+def _passed(call: ast.Call, name: str) -> dict[str, ast.expr]:
+    """Return the arguments of a call of unified_clip's function, by the names of its parameters."""
+    passed = dict(zip(positional_parameters(name), call.args, strict=False))
+    return passed | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}

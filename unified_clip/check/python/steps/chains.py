@@ -1,0 +1,117 @@
+"""Find optimizers without a clip, in a file that builds another optimizer with one: optax, Keras and Paddle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from pathlib import Path
+
+from ....config.formats.python_source import Source
+from ...clip_use import ClipUse
+from ..optimizers import OPTIMIZER
+from . import flow
+from .events import Timeline
+
+CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
+MAX_DEPTH = 5
+WITHOUT = (
+    "This optimizer is built without a clip, while {other} in line {line} is built with one. Build each optimizer with "
+    "a clip."
+)
+ELSEWHERE = (
+    "This optimizer{more} is built without a clip, while {other} in line {line} is built with one. The file does not "
+    "show whether other code clips its gradients. Build each optimizer with a clip."
+)
+PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow": "keras", "tf_keras": "tf_keras"}
+WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
+"""The last parts of the names of optimizers around another optimizer."""
+
+
+def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
+    """Return a clip of unknown effect for each optimizer that is built without a clip, beside one that has a clip.
+
+    If one function builds both, the clip has `unclipped`. All others together are one clip.
+
+    owners: The code of optimizers whose steps are in the file. These are judged by their steps.
+    """
+    calls = [node for node in source.nodes if isinstance(node, ast.Call) and _package(source, node)]
+    made = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
+    clipped = [call for call in made if _has_clip(source, timeline, call)]
+    beside: list[ClipUse] = []
+    elsewhere: list[ClipUse] = []
+    for call in made:
+        others = [other for other in clipped if _package(source, other) == _package(source, call)]
+        if call in clipped or not others or _targets(source, call) & owners:
+            continue
+        other = next((each for each in others if timeline.function(each) is timeline.function(call)), None)
+        text, name = (WITHOUT if other else ELSEWHERE), source.dotted(call.func)
+        shown = other or others[0]
+        why = text.format(other=ast.unparse(shown.func), line=shown.lineno, more="{more}")
+        place, package = (path, call.lineno, call.col_offset + 1), _package(source, call)
+        use = ClipUse(*place, name, why_unknown=why, unclipped=other is not None, package=package)
+        (elsewhere if other is None else beside).append(use)
+    more = f", and {len(elsewhere) - 1} more in this file," if len(elsewhere) > 1 else ""
+    return beside + [replace(use, why_unknown=use.why_unknown.replace("{more}", more)) for use in elsewhere[:1]]
+
+
+def _package(source: Source, call: ast.Call) -> str:
+    """Return the package of an optimizer that a call builds. Return '' for PyTorch, and for any other call."""
+    name = source.dotted(call.func)
+    is_optimizer = OPTIMIZER.fullmatch(name) is not None and not name.endswith(WRAPPERS)
+    return PACKAGES.get(name.partition(".")[0], "") if is_optimizer else ""
+
+
+def _targets(source: Source, call: ast.Call) -> set[str]:
+    statement = source.parents[call]
+    return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
+
+
+def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
+    """Return whether an optimizer has an argument that clips, or is in a chain with a clip, or may be in one."""
+    if any(each.arg in (*CLIPPING, None) and ast.unparse(each.value) != "None" for each in call.keywords):
+        return True
+    package = source.dotted(call.func).partition(".")[0]
+    return any(_clips(source, timeline, outer, package) for outer in _outer_calls(source, call))
+
+
+def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:
+    """Return whether a call clips, is of a function of the file that clips, or is of the package and gets a clip."""
+    if _is_clip(timeline, call) or any(event.kind == "clip" for event in timeline.of_callees(call)):
+        return True
+    if source.dotted(call.func).partition(".")[0] != package:
+        return False
+    nodes = (each for part in (*call.args, *call.keywords) for each in flow.reached(source, source.nodes[0], part))
+    return any(map(timeline.names_clip, nodes))
+
+
+def _is_clip(timeline: Timeline, call: ast.Call) -> bool:
+    return timeline.is_clip(call) or getattr(call.func, "attr", "") in ("as_optax", "as_paddle", "attach_to")
+
+
+def _outer_calls(source: Source, node: ast.AST, depth: int = 0) -> Iterator[ast.Call]:
+    """Yield the calls that get the value of an expression, also through variables and functions of the file."""
+    for outer in source.around(node):
+        if isinstance(outer, ast.Call):
+            yield outer
+            owner = getattr(outer.func, "value", None)
+            if getattr(outer.func, "attr", "") in flow.APPENDING and owner is not None:
+                yield from _outer_calls_of_name(source, ast.unparse(owner), depth)
+        if isinstance(outer, ast.Assign | ast.AugAssign):
+            for target in outer.targets if isinstance(outer, ast.Assign) else [outer.target]:
+                yield from _outer_calls_of_name(source, ast.unparse(target), depth)
+        if isinstance(outer, ast.Return):
+            function = next((each for each in source.around(outer) if isinstance(each, ast.FunctionDef)), None)
+            if function is not None:
+                yield from _outer_calls_of_name(source, function.name, depth)
+        if isinstance(outer, ast.stmt):
+            return
+
+
+def _outer_calls_of_name(source: Source, code: str, depth: int) -> Iterator[ast.Call]:
+    if depth == MAX_DEPTH:
+        return
+    for node in source.nodes:
+        is_read = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if is_read and ast.unparse(node) == code:
+            yield from _outer_calls(source, node, depth + 1)

@@ -1,0 +1,162 @@
+"""Find the steps of optimizers that no clip precedes, in a file that clips before other steps."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
+from typing import NamedTuple
+
+from ....config.formats.python_source import Source
+from ...clip_use import ClipUse
+from ..optimizers import OPTIMIZER
+from . import chains, flow
+from .events import APPLY, Event, Place, Timeline
+
+CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
+"""The arguments by which an optimizer clips by itself."""
+
+WITHOUT = (
+    "{step} uses gradients that no clip changes, while this file clips the gradients of {other}, in line {line}. Clip "
+    "before each step."
+)
+UNCLEAR = (
+    "This file clips the gradients of {other}, in line {line}, and does not show whether {step} uses clipped "
+    "gradients. Compute, clip and use the gradients in one function."
+)
+
+
+class _Clipped(NamedTuple):
+    """An optimizer whose gradients are clipped, and the clip."""
+
+    owner: str
+    line: int
+
+
+class _Steps:
+    """Judges the steps of one file."""
+
+    def __init__(self, source: Source, timeline: Timeline) -> None:
+        self.source, self.timeline = source, timeline
+        self.attached = dict(self._attached())
+        self.made = self._made()
+
+    def _attached(self) -> Iterator[tuple[str, int]]:
+        """Yield (code of an optimizer, line) for each call of `attach_to`."""
+        for node in self.source.nodes:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "attach_to":
+                for argument in [*node.args[:1], *(each.value for each in node.keywords if each.arg == "optimizer")]:
+                    yield ast.unparse(argument), node.lineno
+
+    def _made(self) -> dict[str, list[ast.Call]]:
+        """Return the calls that build each optimizer, by the code of the optimizer."""
+        made: dict[str, list[ast.Call]] = {}
+        for node in self.source.nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                for target in node.targets:
+                    made.setdefault(ast.unparse(target), []).append(node.value)
+        return made
+
+    def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
+        """Return the line of the clip of a step. Return 0 if there is none, and None if that is unknown.
+
+        before: The events before the step, in order.
+        """
+        if line := self._clip_of_optimizer(event.owner):
+            return line
+        if getattr(event.call.func, "attr", "") in APPLY:
+            return self._clip_of_argument(event.call)
+        for other in reversed(before):
+            if other.kind == "step" or event.excludes(other):
+                continue
+            if other.kind == "backward":
+                return 0
+            if not self._is_of_another(event.owner, other.call):
+                return other.call.lineno
+        return None
+
+    def _clip_of_optimizer(self, owner: str) -> int:
+        """Return the line where a clip is attached or passed to an optimizer, or 0."""
+        if owner in self.attached:
+            return self.attached[owner]
+        for call in self.made.get(owner, ()):
+            passed = [each for each in call.keywords if each.arg in CLIPPING and ast.unparse(each.value) != "None"]
+            unpacked = [each for each in call.keywords if each.arg is None]
+            if passed or (unpacked and OPTIMIZER.fullmatch(self.source.dotted(call.func))):
+                return call.lineno
+        return 0
+
+    def _clip_of_argument(self, call: ast.Call) -> int | None:
+        """Return the line of the clip whose result a step gets as an argument. Return 0 and None as `clip_of` does."""
+        function = self.timeline.function(call) or self.source.nodes[0]
+        nodes = [each for argument in call.args for each in flow.reached(self.source, function, argument)]
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        if clips := [each for each in calls if self.timeline.is_clip(each)]:
+            return clips[0].lineno
+        return 0 if any(getattr(each.func, "attr", "") == "gradient" for each in calls) else None
+
+    def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
+        """Return whether a clip is for another optimizer of the file, by the models whose parameters it clips."""
+        clipped = {model for argument in clip.args[:1] for model in flow.models(self.source, argument)}
+        mine = self._models(owner)
+        others = [self._models(other) for other in self.made if other != owner]
+        is_of_other = any(each and not flow.are_apart(clipped, each) for each in others)
+        return flow.are_apart(clipped, mine) and is_of_other
+
+    def _models(self, owner: str) -> set[str]:
+        calls = [call for call in self.made.get(owner, ()) if OPTIMIZER.fullmatch(self.source.dotted(call.func))]
+        return {model for call in calls for each in call.args[:1] for model in flow.models(self.source, each)} | {
+            model for call in calls for each in call.keywords if each.arg in ("params", "parameters")
+            for model in flow.models(self.source, each.value)
+        }  # fmt: skip
+
+
+def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
+    """Return a clip of unknown effect for each step without a clip, in a file that clips before another step.
+
+    The clip has `unclipped` if the gradients of the step are not clipped for sure.
+
+    clips: The calls that clip, by (line, column) as in `ast`.
+    """
+    timeline = Timeline(source, clips)
+    if any(_is_in_hook(source, node) for node in source.nodes if isinstance(node, ast.Call) and timeline.is_clip(node)):
+        return []  # a hook clips the gradients of all steps
+    steps = _Steps(source, timeline)
+    judged: list[tuple[Event, int | None]] = []
+    for events in timeline.roots():
+        for index, event in enumerate(events):
+            if event.kind == "step" and not _is_wrapper(timeline, event, events):
+                judged.append((event, steps.clip_of(event, events[:index])))
+    clipped = [_Clipped(event.owner, line) for event, line in judged if line]
+    uses = _of_steps(path, judged, clipped) if clipped else []
+    return uses + chains.read(source, path, timeline, {event.owner for event, _ in judged})
+
+
+def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
+    """Return a clip for each step in `judged` that is not clipped, or for which that is unknown.
+
+    A step of an optimizer whose other steps are clipped is left out if it is unknown.
+    """
+    owners = {each.owner for each in clipped}
+    uses: dict[ast.Call, ClipUse] = {}
+    for event, line in judged:
+        if line or (line is None and event.owner in owners):
+            continue
+        other = next((each for each in clipped if each.owner != event.owner), clipped[0])
+        step = ast.unparse(event.call.func)
+        text = WITHOUT if line == 0 else UNCLEAR
+        why = text.format(step=f"{step}(...)", other=other.owner, line=other.line)
+        place = path, event.call.lineno, event.call.col_offset + 1
+        uses[event.call] = ClipUse(*place, step, why_unknown=why, unclipped=line == 0, package="torch")
+    return list(uses.values())
+
+
+def _is_wrapper(timeline: Timeline, event: Event, events: Sequence[Event]) -> bool:
+    """Return whether a step is in a method `step` that computes no gradients, as in a class around an optimizer."""
+    function = timeline.function(event.call)
+    return "step" in getattr(function, "name", "") and not any(each.kind == "backward" for each in events)
+
+
+def _is_in_hook(source: Source, call: ast.Call) -> bool:
+    calls = [outer for outer in source.around(call) if isinstance(outer, ast.Call)]
+    return any("hook" in getattr(outer.func, "attr", "") for outer in calls)

@@ -1,0 +1,1 @@
+"""Find the clips that a trainer in Python source leaves to another library."""

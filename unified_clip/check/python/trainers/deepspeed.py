@@ -1,0 +1,88 @@
+"""Decide whether Trainer clips by `max_grad_norm` under DeepSpeed, whose own settings clip."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...._static_values import UnknownValueError
+from ....config.clip_config import ClipConfig
+from ....config.documents import KINDS, Document, parse, read_text
+from ....config.formats import FORMATS, convert
+from ....config.formats.python_source import Source
+from ....errors import ConfigError
+from .. import source_paths
+from ..engines_in_source import calls_at
+
+KEY = "deepspeed"
+TRAINERS = ("transformers", "trl")
+TRAINER = re.compile(r"transformers\.\w*TrainingArguments|trl\.\w+Config|(transformers|trl)\.\w*Trainer")
+"""Matches the full name of a class by which a file uses Hugging Face's Trainer."""
+
+LARGEST = 1 << 20
+
+UNKNOWN_FILE = (
+    "The settings of DeepSpeed, {code}, are only known at run time. If they do not set gradient_clipping, "
+    "max_grad_norm is ignored. Write the path of the file relative to the source, with "
+    '"gradient_clipping": "auto" in the file. Or ignore the clip with a reason in check.ignore.'
+)
+NO_FILE = (
+    "The file of DeepSpeed's settings, {code}, is not found in the directory of this source, or above it. If it does "
+    "not set gradient_clipping, max_grad_norm is ignored. Correct the path, or ignore the clip with a reason in "
+    "check.ignore."
+)
+AUTO = (
+    '"auto" leaves the clip to max_grad_norm of TrainingArguments, and this file has none. Accelerate clips at 1.0 '
+    "then, and DeepSpeed alone rejects it. Write the threshold instead, or ignore the clip with a reason in "
+    "check.ignore."
+)
+
+
+def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> str:
+    """Return the reason why the clip of a trainer may have another effect under DeepSpeed, or ''.
+
+    The clip is an argument of a call, or a call, at this place of the file `path`. Settings in a dict are read
+    elsewhere. config: The effect of the clip without DeepSpeed.
+    """
+    values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
+    choices = [choice for value in values for choice in _choices(source, value)]
+    return next(filter(None, (_problem_of(source, path, choice, config) for choice in choices)), "")
+
+
+def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the expressions that may be the value of an expression, such as both values of a conditional one."""
+    value = source.followed(node)
+    if isinstance(value, ast.IfExp):
+        yield from _choices(source, value.body)
+        yield from _choices(source, value.orelse)
+    else:
+        yield value
+
+
+def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) -> str:
+    is_table = isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and source.dotted(node.func) == "dict")
+    if is_table or (isinstance(node, ast.Constant) and not node.value):
+        return ""
+    code = ast.unparse(node)
+    try:
+        name = source_paths.path_of(source, node, path)
+    except UnknownValueError:
+        return UNKNOWN_FILE.format(code=code)
+    file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
+    if file is None or file.suffix.lower() not in KINDS or file.stat().st_size > LARGEST:
+        return NO_FILE.format(code=code)
+    threshold = 0.0 if config.rule == "none" else config.threshold
+    try:
+        data = parse(read_text(file), KINDS[file.suffix.lower()], file.name).data
+        document = Document(file.name, "", "python", {"max_grad_norm": threshold, KEY: data})
+        convert.settings((FORMATS["hf"], document))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def is_left_to_trainer(source: Source) -> bool:
+    """Return whether a file uses Trainer, whose `max_grad_norm` then replaces "gradient_clipping": "auto"."""
+    return any(TRAINER.fullmatch(source.dotted(node)) for node in source.nodes)
