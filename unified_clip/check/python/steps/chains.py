@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
 from ....config.formats.python_source import Source
 from ...clip_use import ClipUse
 from ..optimizers import OPTIMIZER
-from . import flow
 from .events import Timeline
 
 CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
-MAX_DEPTH = 5
 WITHOUT = (
     "This optimizer is built without a clip, while {other} in line {line} is built with one. Build each optimizer with "
     "a clip."
@@ -72,7 +70,7 @@ def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
     if any(each.arg in (*CLIPPING, None) and ast.unparse(each.value) != "None" for each in call.keywords):
         return True
     package = source.dotted(call.func).partition(".")[0]
-    return any(_clips(source, timeline, outer, package) for outer in _outer_calls(source, call))
+    return any(_clips(source, timeline, outer, package) for outer in timeline.flow.outer_calls(call))
 
 
 def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:
@@ -81,37 +79,9 @@ def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> 
         return True
     if source.dotted(call.func).partition(".")[0] != package:
         return False
-    nodes = (each for part in (*call.args, *call.keywords) for each in flow.reached(source, source.nodes[0], part))
+    nodes = (each for part in (*call.args, *call.keywords) for each in timeline.flow.reached(part))
     return any(map(timeline.names_clip, nodes))
 
 
 def _is_clip(timeline: Timeline, call: ast.Call) -> bool:
     return timeline.is_clip(call) or getattr(call.func, "attr", "") in ("as_optax", "as_paddle", "attach_to")
-
-
-def _outer_calls(source: Source, node: ast.AST, depth: int = 0) -> Iterator[ast.Call]:
-    """Yield the calls that get the value of an expression, also through variables and functions of the file."""
-    for outer in source.around(node):
-        if isinstance(outer, ast.Call):
-            yield outer
-            owner = getattr(outer.func, "value", None)
-            if getattr(outer.func, "attr", "") in flow.APPENDING and owner is not None:
-                yield from _outer_calls_of_name(source, ast.unparse(owner), depth)
-        if isinstance(outer, ast.Assign | ast.AugAssign):
-            for target in outer.targets if isinstance(outer, ast.Assign) else [outer.target]:
-                yield from _outer_calls_of_name(source, ast.unparse(target), depth)
-        if isinstance(outer, ast.Return):
-            function = next((each for each in source.around(outer) if isinstance(each, ast.FunctionDef)), None)
-            if function is not None:
-                yield from _outer_calls_of_name(source, function.name, depth)
-        if isinstance(outer, ast.stmt):
-            return
-
-
-def _outer_calls_of_name(source: Source, code: str, depth: int) -> Iterator[ast.Call]:
-    if depth == MAX_DEPTH:
-        return
-    for node in source.nodes:
-        is_read = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
-        if is_read and ast.unparse(node) == code:
-            yield from _outer_calls(source, node, depth + 1)

@@ -12,6 +12,7 @@ from ....port.catalog import CLIP_NAME
 from ..calls.order import STEPPER
 from ..optimizers import OPTIMIZER
 from ..reads import FUNCTIONS
+from .flow import Flow
 
 MAX_DEPTH = 4
 """Calls of functions of the file are followed up to this depth."""
@@ -43,11 +44,14 @@ class Timeline:
     """The events of a Python file. `clips`: the calls that clip, by (line, column) as in `ast`."""
 
     def __init__(self, source: Source, clips: Set[Place]) -> None:
-        self.source, self._clips = source, clips
+        self.source, self._clips, self.flow = source, clips, Flow(source)
+        self._known_callees: dict[ast.Call, list[ast.AST]] = {}
         self._calls: dict[ast.AST | None, list[ast.Call]] = {}
         for node in source.nodes:
             if isinstance(node, ast.Call):
                 self._calls.setdefault(self.function(node), []).append(node)
+        for calls in self._calls.values():
+            calls.sort(key=_end)
 
     def function(self, node: ast.AST) -> ast.AST | None:
         """Return the function around a node, or None. Lambdas count as a part of the function around them."""
@@ -79,7 +83,7 @@ class Timeline:
         instance, branches, outer: The calls that lead to the function, the branches around them, and their functions.
         """
         found: list[Event] = []
-        for call in sorted(self._calls.get(function, ()), key=_end):
+        for call in self._calls.get(function, ()) if function in self._with_events else ():
             around = branches | self._branches(call, function, instance)
             own = [event._replace(branches=around) for event in self._own_events(call)]
             if not own and len(instance) < MAX_DEPTH:
@@ -140,8 +144,25 @@ class Timeline:
         is_made = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(self.source.dotted(made.func)) is not None
         return is_made or (STEPPER.match(last) is not None and "engine" not in last.lower())
 
+    @cached_property
+    def _with_events(self) -> set[ast.AST | None]:
+        """The functions with an event, in their own code or in functions that they call."""
+        found = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
+        while added := {
+            function
+            for function, calls in self._calls.items()
+            if function not in found and any(found.intersection(self._callees(call)) for call in calls)
+        }:
+            found |= added
+        return found
+
     def _callees(self, call: ast.Call) -> list[ast.AST]:
         """Return the functions of the file that a call runs: the called one, and those among its arguments."""
+        if call not in self._known_callees:
+            self._known_callees[call] = self._found_callees(call)
+        return self._known_callees[call]
+
+    def _found_callees(self, call: ast.Call) -> list[ast.AST]:
         names = [_last(call.func), *(each.id for each in call.args if isinstance(each, ast.Name))]
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         found: list[ast.AST] = []

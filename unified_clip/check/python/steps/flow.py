@@ -1,65 +1,115 @@
-"""Follow gradients through variables, and compare the parameters of clips and optimizers."""
+"""Follow values through the variables of a file, and compare the parameters of clips and optimizers."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from ....config.formats.python_source import Source
 
-MAX_DEPTH = 8
 APPENDING = ("append", "extend", "insert")
+PARAMETERS = ("parameters", "named_parameters", "trainable_variables")
 
 
-def reaches(source: Source, function: ast.AST, call: ast.Call, target: ast.AST) -> bool:
-    """Return whether the result of a call is in an expression, by itself or through variables of a function."""
-    return any(node is call for node in reached(source, function, target))
+class Flow:
+    """The values and the reads of the variables of a Python file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._tables: dict[ast.AST, dict[str, list[ast.expr]]] = {}
+
+    def reached(self, node: ast.AST, function: ast.AST | None = None) -> Iterator[ast.AST]:
+        """Yield the nodes of an expression, and those of the values of its variables. `function`: None for the file."""
+        table = self._table(function or self.source.nodes[0])
+        seen: set[str] = set()
+        waiting = [node]
+        while waiting:
+            for inner in ast.walk(waiting.pop()):
+                yield inner
+                code = code_of(inner)
+                if code and code not in seen:
+                    seen.add(code)
+                    waiting += table.get(code, ())
+
+    def _table(self, function: ast.AST) -> dict[str, list[ast.expr]]:
+        """Return the values that a function, or the file, assigns to each variable or adds to it, by its code."""
+        if function not in self._tables:
+            table: dict[str, list[ast.expr]] = {}
+            for node in ast.walk(function):
+                for target, value in _assigned(node):
+                    table.setdefault(code_of(target), []).append(value)
+            self._tables[function] = table
+        return self._tables[function]
+
+    @cached_property
+    def _reads(self) -> dict[str, list[ast.expr]]:
+        reads: dict[str, list[ast.expr]] = {}
+        for node in self.source.nodes:
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                reads.setdefault(code_of(node), []).append(node)
+        return reads
+
+    def outer_calls(self, node: ast.AST) -> Iterator[ast.Call]:
+        """Yield the calls that get the value of an expression, also through variables and functions of the file."""
+        seen: set[str] = set()
+        waiting = [node]
+        while waiting:
+            for outer in self.source.around(waiting.pop()):
+                if isinstance(outer, ast.Call):
+                    yield outer
+                for code in self._names_of_value(outer):
+                    if code and code not in seen:
+                        seen.add(code)
+                        waiting += self._reads.get(code, ())
+                if isinstance(outer, ast.stmt):
+                    break
+
+    def _names_of_value(self, outer: ast.AST) -> Sequence[str]:
+        """Return the variables and functions that get the value of an expression from the code around it."""
+        match outer:
+            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in APPENDING:
+                return [code_of(owner)]
+            case ast.Assign(targets=targets):
+                return list(map(code_of, targets))
+            case ast.AugAssign(target=target):
+                return [code_of(target)]
+            case ast.Return():
+                functions = (each for each in self.source.around(outer) if isinstance(each, ast.FunctionDef))
+                return [each.name for each in functions][:1]
+        return ()
+
+    def models(self, node: ast.AST) -> set[str]:
+        """Return the code of the models whose parameters an expression takes, as "net_g" for `net_g.parameters()`.
+
+        "self." at the beginning is left out. Return an empty set if they are unknown.
+        """
+        attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
+        return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
 
 
-def reached(source: Source, function: ast.AST, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-    """Yield the nodes of an expression, and those of the values of its variables in a function."""
-    for inner in ast.walk(node):
-        yield inner
-        is_read = isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Load)
-        if is_read and depth < MAX_DEPTH:
-            for value in values(source, function, ast.unparse(inner)):
-                if not any(each is inner for each in ast.walk(value)):
-                    yield from reached(source, function, value, depth + 1)
+def code_of(node: ast.AST) -> str:
+    """Return the code of a dotted name, or '' for any other node."""
+    if isinstance(node, ast.Name):
+        return node.id
+    before = code_of(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{before}.{node.attr}" if before else ""  # type: ignore[attr-defined]
 
 
-def values(source: Source, function: ast.AST, code: str) -> Iterator[ast.expr]:
-    """Yield the values that a function, or the module, assigns to a variable or adds to it. `code`: its code."""
-    for node in ast.walk(function):
-        match node:
-            case ast.Assign(targets=targets, value=value) if any(_has(target, code) for target in targets):
-                yield value
-            case ast.AugAssign(target=target, value=value) if ast.unparse(target) == code:
-                yield value
-            case ast.AnnAssign(target=target, value=ast.expr() as value) if ast.unparse(target) == code:
-                yield value
-            case ast.For(target=target, iter=value) if _has(target, code):
-                yield value
-            case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[*_, value]) if name in APPENDING:
-                if ast.unparse(owner) == code:
-                    yield value
-
-
-def _has(target: ast.expr, code: str) -> bool:
-    """Return whether an assignment to a target sets a variable, by itself or as a part of a tuple."""
-    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    return any(ast.unparse(part) == code for part in parts)
-
-
-def models(source: Source, node: ast.AST) -> set[str]:
-    """Return the code of the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`.
-
-    "self." at the beginning is left out. Return an empty set if they are unknown.
-    """
-    found = set()
-    for inner in reached(source, source.nodes[0], node):
-        if isinstance(inner, ast.Attribute) and inner.attr in ("parameters", "named_parameters", "trainable_variables"):
-            found.add(ast.unparse(inner.value).removeprefix("self."))
-    return found
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield (variable, value) for each variable that a statement or call sets or adds a value to."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                yield from ((part, value) for part in parts)
+        case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
+        case ast.For(target=target, iter=value):
+            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            yield from ((part, value) for part in parts)
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[*_, value]) if name in APPENDING:
+            yield owner, value
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:

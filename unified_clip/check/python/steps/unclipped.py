@@ -88,8 +88,8 @@ class _Steps:
 
     def _clip_of_argument(self, call: ast.Call) -> int | None:
         """Return the line of the clip whose result a step gets as an argument. Return 0 and None as `clip_of` does."""
-        function = self.timeline.function(call) or self.source.nodes[0]
-        nodes = [each for argument in call.args for each in flow.reached(self.source, function, argument)]
+        function = self.timeline.function(call)
+        nodes = [each for argument in call.args for each in self.timeline.flow.reached(argument, function)]
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
@@ -97,7 +97,7 @@ class _Steps:
 
     def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
         """Return whether a clip is for another optimizer of the file, by the models whose parameters it clips."""
-        clipped = {model for argument in clip.args[:1] for model in flow.models(self.source, argument)}
+        clipped = {model for argument in clip.args[:1] for model in self.timeline.flow.models(argument)}
         mine = self._models(owner)
         others = [self._models(other) for other in self.made if other != owner]
         is_of_other = any(each and not flow.are_apart(clipped, each) for each in others)
@@ -105,9 +105,9 @@ class _Steps:
 
     def _models(self, owner: str) -> set[str]:
         calls = [call for call in self.made.get(owner, ()) if OPTIMIZER.fullmatch(self.source.dotted(call.func))]
-        return {model for call in calls for each in call.args[:1] for model in flow.models(self.source, each)} | {
+        return {model for call in calls for each in call.args[:1] for model in self.timeline.flow.models(each)} | {
             model for call in calls for each in call.keywords if each.arg in ("params", "parameters")
-            for model in flow.models(self.source, each.value)
+            for model in self.timeline.flow.models(each.value)
         }  # fmt: skip
 
 
