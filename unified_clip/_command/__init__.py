@@ -24,8 +24,8 @@ def reject(error: CodedError) -> int:
 
 
 def interrupted() -> int:
-    """Print that the command was interrupted and wrote no report. Return the exit status for an interruption."""
-    print("unified-clip: interrupted. The workers were ended, and no report was written.", file=sys.stderr)
+    """Print that the command was interrupted and wrote no report. Return the exit status 130."""
+    print("unified-clip: interrupted. All its processes were ended, and no report was written.", file=sys.stderr)
     return INTERRUPTED
 
 

@@ -50,7 +50,7 @@ NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
 
 VERDICTS: Mapping[str, str] = {
     "equal": "the same bits as exact arithmetic. For a framework's function: the same gradients, and a norm "
-    "that equals the exact norm before it is rounded",
+    "that equals the exact norm before rounding",
     "no norm": "the same gradients, from a function that returned no norm",
     "close": "within the contract's bound. For a framework's function: within rounding",
     "flushed": "correct except for subnormal numbers, which the framework flushes to zero",
@@ -224,7 +224,7 @@ def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
 def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
     """Yield the norm, or None if there is none, then each clipped gradient.
 
-    All tensors together may not fit into memory, so the caller drops each tensor before it takes the next.
+    All tensors together may not fit into memory, so the caller drops each tensor before it reads the next tensor.
     """
     yield result.norm
     yield from result.gradients or ()
