@@ -236,7 +236,7 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return what two entries of one clip have in common: its place, its effect, and the ignore rule that covers it."""
+    """Return what two entries of one clip share: its place, its effect, and the entry of `check.ignore` for it."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 

@@ -272,7 +272,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient, without clips of unknown effect. None: no clip."""
+        """Share of the last 100 clips that changed a gradient. Clips of unknown effect do not count. None: no clip."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]

@@ -230,7 +230,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient, without clips of unknown effect. None: no clip."""
+        """Share of the last 100 clips that changed a gradient. Clips of unknown effect do not count. None: no clip."""
         rate: float | None = self._clipper.rate
         return rate
 

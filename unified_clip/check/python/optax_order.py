@@ -156,7 +156,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether `as_optax` gets an optimizer, whose updates it returns."""
+    """Return whether a node is a call of `as_optax` with an optimizer. It returns the updates of that optimizer."""
     if not isinstance(node, ast.Call) or not (isinstance(node.func, ast.Attribute) and node.func.attr == METHOD):
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

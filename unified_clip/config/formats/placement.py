@@ -33,8 +33,8 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names of the path of a clip key, such as "train maxnorm". A key with such a name counts only
-below these tables, and only if its value is a number: elsewhere, it has other meanings.
+"""Matches the last two names of the path of a clip key, such as "train maxnorm". In other tables, keys with these last
+names have other meanings. A key counts only if its value is a number.
 """
 
 BY_CODE = (

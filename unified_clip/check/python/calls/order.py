@@ -106,7 +106,10 @@ def _events(source: Source, call: ast.Call) -> list[_Event]:
 
 
 def _all_events(source: Source, region: ast.AST, call: ast.Call) -> list[_Event]:
-    """Return the events in `region` that may run in one pass with a call: neither in another function nor branch."""
+    """Return the events in `region` that may run in one pass with a call.
+
+    Events in another function, or in another branch of an `if`, are left out.
+    """
     function = _function(source, call)
     events = []
     calls = [node for node in ast.walk(region) if isinstance(node, ast.Call) and _function(source, node) is function]
