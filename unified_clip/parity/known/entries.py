@@ -60,12 +60,12 @@ class NativeDeviation:
     """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""
 
     norm: float | None = None
-    """The relative difference from the exact norm. None if there is no norm to compare. inf if one is inf or NaN, and
-    the other is another number."""
+    """The relative difference from the exact norm. None if there is no norm to compare. inf if one norm is inf or
+    NaN, and the norms differ."""
 
     gradients: float | None = None
     """The largest difference of an element, relative to the largest exact element of its gradient. inf if an element is
-    inf or NaN on one side, and another number on the other. None if the gradients were not compared."""
+    inf or NaN in one of the two results, and the elements differ. None if the gradients were not compared."""
 
     not_finite: NotFinite = ""
 

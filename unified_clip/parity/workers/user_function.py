@@ -73,7 +73,7 @@ class UserFunction(NamedTuple):
             try:
                 returned = function(gradients, *positional, **arguments)
             except SystemExit as error:
-                remedy = "Return a result, or raise an error that is no SystemExit"
+                remedy = "Return a result, or raise an error other than SystemExit"
                 raise UserFunctionError(f"{self.text} ended with SystemExit: {error.code}. {remedy}") from None
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"

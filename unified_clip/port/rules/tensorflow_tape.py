@@ -210,7 +210,7 @@ class TapeRewrite:
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:
-        """Return (full name of the clip that replaces an optimizer's argument, such as clipnorm=, and its line)."""
+        """Return (full name of the clip that replaces an optimizer's argument, such as clipnorm=, line that clips)."""
         rule, limit = KERAS_RULES[keyword_of(argument)], self._module.code(argument.value)
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)

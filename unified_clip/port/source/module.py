@@ -50,10 +50,10 @@ class Binding:
     """The code of the variable or attribute, such as "self.clip"."""
 
     bounds: Sequence[BoundValue]
-    """The values that the file binds to it."""
+    """The values that the file binds to the variable or attribute."""
 
     reads: Sequence[cst.CSTNode]
-    """The nodes at which the file reads it."""
+    """The nodes at which the file reads the variable or attribute."""
 
     key: object = None
     """Identifies the variable. None for other expressions, and for a name that the file never binds."""
