@@ -28,7 +28,7 @@ class Rule(Protocol):
         """Return the state before the first norm: numbers by name."""
 
     def threshold(self, state: Mapping[str, Real], norm: Real, step: Real) -> tuple[Real, Mapping[str, Real]]:
-        """Return (the threshold for this norm, the state after it). Raise no error.
+        """Return (the threshold for this norm, the state after it). It raises no error.
 
         Args:
             state: Numbers with the names that `init` returned.
