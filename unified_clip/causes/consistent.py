@@ -57,7 +57,9 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        return frozenset(gradient.dtype for gradient in self.call.counted.values())
+        """The dtypes of the gradients. float64 counts as float32: few causes depend on which of both it is."""
+        dtypes = (gradient.dtype for gradient in self.call.counted.values())
+        return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
     @cached_property
     def cause(self) -> Cause | None:
