@@ -205,7 +205,7 @@ def test_the_package_itself_reads_nested_iterators_once(kit: Kit) -> None:
         np.testing.assert_allclose(kit.array(kit.kept(holders)[1]), [0.8], rtol=1e-6)
     else:
         for container in ([iter(tensors())], {"a": iter(tensors())}):
-            with pytest.raises(TypeError, match=r"It received an iterator. Pass list"):
+            with pytest.raises(TypeError, match=r"an iterator inside a list or a dict\. Replace it by a list"):
                 unified_clip.clip_grad_norm_(container, 1.0)
 
 

@@ -150,7 +150,7 @@ def collect_one(
 ) -> tuple[GradientList, Functional]:
     """Return (a list with one gradient to clip into a new tensor, the writer that returns the result).
 
-    plain: Whether to try without a check of the gradient's name and position, which only errors need.
+    plain: Whether to try without the gradient's name and position, which only errors need.
     """
     if plain and tensor is not None and not observer.needs_leaves() and not spec.is_given:
         path = backend.collect_tensors([tensor], differentiable=True, in_place=False)

@@ -194,9 +194,10 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
                     _check_replaceable(backend, item, function, instead, True)
     elif not (inside_mutable and (node is None or backend.is_tensor(node))):
         kind = "an iterator" if isinstance(node, Iterator) else with_article(type(node).__name__)
-        if inside_mutable and not isinstance(node, Iterator):
+        if inside_mutable:
+            remedy = f"{'Replace it by a list, or use' if isinstance(node, Iterator) else 'Use'} {instead}"
             raise TypeError(
-                f"{function} cannot update {kind} inside a list or a dict. Use {instead}, which returns the result"
+                f"{function} cannot update {kind} inside a list or a dict. {remedy}, which returns the result"
             )
         made = "dict" if isinstance(node, Mapping) else "list"
         raise TypeError(

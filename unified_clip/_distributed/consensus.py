@@ -106,7 +106,7 @@ _CALLS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 class Consensus:
-    """The collectives of one call over a process group."""
+    """The collectives of one call over a process group. All ranks of the group have to call them, in the same order."""
 
     def __init__(self, group: Group, call: Call, place: int = 0) -> None:
         """`place`: the index of this norm among the norms of the call."""
@@ -228,9 +228,10 @@ class Consensus:
         return high, float(total - Fraction(high))
 
     def check_any_counted(self, counted: Sequence[Tensor], local: Sequence[Tensor]) -> None:
-        """Raise ValueError, on all ranks, if ranks have gradients, and none counts any. All ranks have to call this.
+        """Raise ValueError, on all ranks, if ranks have gradient elements, but no rank counts any. All ranks have to
+        call this.
 
-        local: The local tensors of this rank's gradients. counted: Those that this rank counts.
+        local: The local tensors of this rank's gradients. counted: The local tensors that this rank counts.
         """
         has_elements = [any(math.prod(tensor.shape) for tensor in tensors) for tensors in (counted, local)]
         if self.max_over_ranks(2 if has_elements[0] else int(has_elements[1])) == 1:

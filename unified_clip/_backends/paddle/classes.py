@@ -136,7 +136,7 @@ def _found_by_name(param_list: Any, program: Program) -> Any:
     for position, name in enumerate(param_list):
         if isinstance(name, str) and name not in parameters:
             raise ValueError(
-                f"position {position} of param_list is {name!r}, which is no parameter of the program. Pass one of "
+                f"position {position} of param_list is {name!r}, which is not a parameter of the program. Pass one of "
                 f"{reprlib.repr(sorted(parameters))}"
             )
     return [parameters[item] if isinstance(item, str) else item for item in param_list]
