@@ -62,6 +62,7 @@ def test_a_clip_of_selected_parameters_is_unknown(check: Check, tensors: str, wh
         "model.module.parameters()",
         "trainer.model.module.parameters()",
         "gan.generator.parameters()",
+        "self.model['generator'].parameters()",
         "self.critic.parameters()",
         "params",
         "[p for p in model.parameters() if p.requires_grad and p.grad is not None]",

@@ -96,6 +96,27 @@ def test_steps_with_a_clip_are_no_finding(check: Check, source: str) -> None:
     assert check({"a.py": f"{before}def train(loss):\n{body}\n"}).findings == []
 
 
+def test_items_of_a_dict_and_steps_by_xla_are_optimizers(check: Check) -> None:
+    source = """\
+    import torch
+    import torch_xla.core.xla_model as xm
+
+    def train(self, loss):
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model["g"].parameters(), 1.0)
+        self.optimizer["g"].step()
+        loss.backward()
+        self.optimizer["d"].step()
+        loss.backward()
+        xm.optimizer_step(opt_x)
+    """
+    findings = check({"a.py": textwrap.dedent(source)}).findings
+    assert [(each.kind, each.clip) for each in findings] == [
+        ("missing", "self.optimizer['d'].step"),
+        ("missing", "xm.optimizer_step"),
+    ]
+
+
 def test_a_class_around_an_optimizer_is_no_finding(check: Check) -> None:
     wrapper = "\n\nclass Warmup:\n    def step(self):\n        self.rate = 1\n        self.optimizer.step()\n"
     assert check({"a.py": GAN.format(d=CLIP_D, g=CLIP_G) + wrapper}).findings == []

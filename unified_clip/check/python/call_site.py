@@ -190,7 +190,7 @@ def _part(source: Source, owner: ast.expr) -> str:
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
         parts.insert(0, parts[0].value)
     whole = next((index for index, part in enumerate(parts) if _is_model(source, part, owner)), len(parts))
-    inner = [part for part in parts[whole + 1 :] if not MODEL.fullmatch(_last(part))]
+    inner = [part for part in parts[whole + 1 :] if not (MODEL.fullmatch(_last(part)) or _is_entry(part, parts[whole]))]
     if not inner:
         return ""
     if not all(map(_last, inner)):
@@ -213,6 +213,14 @@ def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
         and ast.unparse(other.value) == text
         for other in source.nodes
     )  # fmt: skip
+
+
+def _is_entry(node: ast.expr, models: ast.expr) -> bool:
+    """Return whether an expression is a whole model in a dict of models, such as `self.model["generator"]`."""
+    match node:
+        case ast.Subscript(value=value, slice=ast.Constant(value=str())):
+            return value is models
+    return False
 
 
 def _last(node: ast.expr) -> str:

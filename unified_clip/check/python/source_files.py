@@ -44,7 +44,7 @@ OFF = "argument.leave_off"
 
 LINE = re.compile(r"^Line (\d+)")
 
-ADVICE = re.compile(r"^Port |by hand")
+ADVICE = re.compile(r"^Port |^Then change |by hand")
 """Matches sentences in a reason of `port` that advise how to port."""
 
 ONE_BOUND = (
