@@ -92,7 +92,7 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
         if function := clip_function(f"{package}.{code}"):
             name = code.partition(".")[0]
             why_not = f"This name comes from `from {package} import *`. Add an import: from {package} import {name}"
-            yield FoundClip(node, f"{package}.{code}", function, why_not=why_not)
+            yield FoundClip(node, f"{package}.{code}", function, call, why_not)
             return
     if not imports.stars or not module.is_unbound(node):
         return

@@ -87,6 +87,7 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
         "This name comes from `from torch.nn.utils import *`. "
         "Add an import: from torch.nn.utils import clip_grad_norm_",
     )
+    assert "clip = unified_clip.torch.GradientClipByGlobalNorm(1.0)  # once" in site.suggestion
     assert "unified_clip" not in text
 
 
