@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 20
 """Larger files count as data: they are only searched for names of clips."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
-"""The same limit for notebooks, whose outputs may be images."""
+"""Larger notebooks count as data. The limit is higher than for other files, because outputs may be images."""
 
 TOO_LARGE = "It is larger than"
 
@@ -244,7 +244,8 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
 def _leave_to_trainer(found: Found, root: Path) -> None:
     """Replace a clip of Accelerate that leaves the threshold to TrainingArguments by a note, if files use Trainer.
 
-    Accelerate's file then has no value, or "auto". `root`: as for `_read`.
+    Accelerate's file then has no value, or "auto".
+    root: The directory of the clip configuration.
     """
     trainers = [use for use in found.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
     for use in [each for each in found.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
@@ -263,7 +264,7 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     Trainers of another project are left out: `_is_near` decides.
 
     file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
-    root: As for `_read`.
+    root: The directory of the clip configuration.
     """
 
     def distance(use: ClipUse) -> int:

@@ -120,7 +120,8 @@ class Judge:
         """Return a clip of unknown threshold, with the threshold of the configuration, if it differs all the same.
 
         Return None if it may have the effect of the configuration. A configuration without a number as its threshold
-        is compared by its rule only. `nearest`: As for `judge`.
+        is compared by its rule only.
+        nearest: Whether a clip that differs in family or eps only is accepted.
         """
         if use.rule is None or is_off(self.wanted):
             return None

@@ -92,7 +92,7 @@ def config(source: Source, call: ast.Call | None, threshold: float | None = None
 def rule(source: Source, call: ast.Call | None) -> ClipConfig | None:
     """Return the settings of a call of an engine's method without its threshold, for which 1 stands.
 
-    Return None if `config` does, and if another argument is only known at run time.
+    Return None if this is no such call, or if another argument is only known at run time.
     """
     with contextlib.suppress(ConfigError):
         return config(source, call, 1.0)

@@ -50,7 +50,7 @@ def applied(
 
     Return the finding itself if no entry has its file and clip. Otherwise, add the index of the entry to `used`.
 
-    use: The clip of the finding. wanted: The shared configuration. root: As for `patterns`.
+    use: The clip of the finding. wanted: The shared configuration. root: The directory of the clip configuration.
     """
     index = index_of(rules, use, root)
     if index is None:

@@ -36,8 +36,8 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str) -> Cl
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
     """Return (reason, settings) of a clip whose threshold is only known at run time. In the settings, 1 stands for it.
 
-    call: The call that clips, or None for an argument of a trainer. meaning: As `unified-clip port` infers it.
-    kind: As for `of_call`.
+    call: The call that clips, or None for an argument of a trainer. meaning: The effect, from `unified-clip port`.
+    kind: "in place", "functional", "class" or "attached", as `of_call` describes them.
     """
     why = f"The threshold, {meaning.threshold}, is only known at run time."
     if call is None:

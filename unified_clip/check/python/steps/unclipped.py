@@ -87,7 +87,10 @@ class _Steps:
         return 0
 
     def _clip_of_argument(self, call: ast.Call) -> int | None:
-        """Return the line of the clip whose result a step gets as an argument. Return 0 and None as `clip_of` does."""
+        """Return the line of the clip whose result is an argument of a step.
+
+        Return 0 if there is no such clip, and None if that is unknown.
+        """
         function = self.timeline.function(call)
         nodes = [each for argument in call.args for each in self.timeline.flow.reached(argument, function)]
         calls = [node for node in nodes if isinstance(node, ast.Call)]
