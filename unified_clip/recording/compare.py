@@ -184,7 +184,8 @@ def _to_report(
 
     Report these divergences, but only one for each pair of calls, the first in this list:
 
-    - the first that is too large even for rounding that has grown
+    - the first that is too large even for rounding that has grown, or a coefficient of the same call that differs far
+      more than the norms
     - the first that is too large for rounding
     - the first of all
     - the first of each stage without a distance, such as the threshold
@@ -212,6 +213,8 @@ def _to_report(
                 numeric.setdefault("beyond rounding", (each, index))
             if each.ulps_at_its_size is None or each.ulps_at_its_size > max(allowed, GROWTH * earlier):
                 numeric.setdefault("beyond growth", (each, index))
+            if numeric.get("beyond growth", (None, -1))[1] == index and _is_own_jump(each, differences):
+                numeric["beyond growth"] = (each, index)
         earlier = max([earlier, *(each.ulps_at_its_size for each in differences if each.ulps_at_its_size is not None)])
     rest = [line.step for run in (a, b) for line in run.lines[len(pairs) : len(pairs) + 1]]
     if rest and (missing or "beyond growth" not in numeric):  # otherwise it may be a consequence of that one
@@ -224,6 +227,19 @@ def _to_report(
     for divergence, index in settings.values():
         chosen.setdefault(index, divergence)
     return [(chosen[index], index) for index in sorted(chosen)]
+
+
+def _is_own_jump(divergence: Divergence, differences: Sequence[Divergence]) -> bool:
+    """Return whether the coefficients of a call differ far more than its norms, so that these are not the reason.
+
+    Return False if a setting of the calls differs.
+
+    differences: All divergences of the pair of calls.
+    """
+    sizes = [each.ulps_at_its_size for each in differences if each.stage != "coefficient" or each.ulps is None]
+    if divergence.stage != "coefficient" or divergence.ulps is None or not sizes or None in sizes:
+        return False
+    return divergence.ulps > GROWTH * max(ROUNDING, *(size or 0.0 for size in sizes))
 
 
 def _pairs_after(pairs: Sequence[CallPair], missing: MissingCalls | None) -> set[int]:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from ..causes.observation import Cause
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text, untransposed
 from ..recording.compare import RecordingComparison
+from ..recording.divergence import Divergence, numbers
 from ..recording.optimizers.steps import STAGES
+from ..recording.pairing import CallPair
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.arithmetic import FORMATS
@@ -42,7 +44,7 @@ def find_cause(
         if finding is None and not clips.findings and not is_resynced:
             finding = _grown_rounding(rows, clips, max_ulp)
         if finding is None and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
-            finding = _other_gradients(rows, pairing, limit)
+            finding = _updated_before(rows, clips, recordings, limit) or _other_gradients(rows, pairing, limit)
     finding = finding or _changed_after_clip(rows, recordings, limit)
     finding = finding or _without_gradient(rows, pairing, recordings, limit)
     finding = finding or _cause_of_update(rows, clips, pairing, recordings, limit)
@@ -83,6 +85,43 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
         f"at step {row.step}, both sides begin with the same parameters, and their gradients differ before the "
         f"clip{losses}. {advice}",
     )
+
+
+def _updated_before(
+    rows: Sequence[StepComparison],
+    clips: RecordingComparison,
+    recordings: Sequence[NormalizedRecording],
+    max_ulp: float,
+) -> Cause | None:
+    """Return a cause if the first gradients that differ follow other updates of the same step, as of a GAN, else None.
+
+    The updates are those of the parameters of earlier clip calls of the step. Their difference must be large enough to
+    explain that of the gradients.
+    """
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
+    first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
+    if row is None or first is None or first.step != row.step or first.relative is None:
+        return None
+    pairs = [pair for pair in clips.pairs if pair.a.step == row.step]
+    place = next((n for n, pair in enumerate(pairs) if _differs(pair, first)), 0)
+    before = {name for pair in pairs[:place] for name in pair.a.parameters}
+    updates = [each for each in row.parameters.update if each.parameter in before]
+    relative = max((each.relative for each in updates), default=0.0)
+    if GROWTH * relative < first.relative:
+        return None
+    names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
+    sentence = (
+        f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively, and only then do the "
+        f"gradients of the next clip differ. {_settings(recordings, row.step)}"
+    )
+    return Cause("another optimizer", sentence)
+
+
+def _differs(pair: CallPair, divergence: Divergence) -> bool:
+    """Return whether a pair of calls shows a divergence."""
+    numbers_of_stage = numbers(pair, divergence.stage)
+    return any((a, b) == (divergence.a, divergence.b) for _, a, b in numbers_of_stage)
 
 
 def _other_weights(pairing: StepPairing, row: StepComparison) -> Cause | None:

@@ -78,3 +78,16 @@ def test_a_clip_by_the_total_norm_of_stored_rows_is_the_same(tmp_path: Path, ker
                stored_norm=stored)  # fmt: skip
     new = call(stored, {"table": (STORED, [30, 4]), "kernel": (kernel, [4, 2])})
     assert (compared(tmp_path, [old], [new]).first is None) is is_same
+
+
+def test_a_coefficient_far_from_the_other_is_named_beside_rounding_of_gradients(tmp_path: Path) -> None:
+    """In float64, convolutions may differ by a little more than 64 ULP."""
+    exact, stored = (math.hypot(norm, KERNEL) for norm in (EXACT, STORED))
+    table, kernel = [20, 4], [4, 2]
+    old = call(exact, {"table": (EXACT, table), "kernel": (KERNEL, kernel)}, dtype="float64", sparse=1, watched=True,
+               stored_norm=stored)  # fmt: skip
+    near = KERNEL * (1 + 2.0**-45)
+    total = math.hypot(EXACT, near)
+    new = call(total, {"table": (EXACT, table), "kernel": (near, kernel)}, dtype="float64")
+    found = compared(tmp_path, [old], [new])
+    assert "rows" in [each.kind for each in found.findings]

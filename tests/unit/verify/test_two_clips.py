@@ -139,6 +139,43 @@ def test_another_mistake_in_one_of_two_clips_is_named(compared: Any, clip: str, 
         assert mistakes(compared(OLD, script(*clips))) == [mistake]
 
 
+IN_TURN = """
+import numpy as np
+import unified_clip.numpy as uc
+
+def step(weights, batches):
+    net = {name: value.copy() for name, value in weights.items()}
+    for batch in batches:
+        x = np.float32(batch["x"].mean())
+        critic = {name: value * x + 1 for name, value in net.items() if name.startswith("critic")}
+        critic = uc.clip_by_global_norm(critic, 0.5)[0]
+        net |= {name: net[name] - np.float32(RATE) * grad for name, grad in critic.items()}
+        maker = {name: value - net["critic.bias"].sum() + OFF for name, value in net.items() if name[0] == "m"}
+        maker = uc.clip_by_global_norm(maker, 0.75)[0]
+        net |= {name: net[name] - np.float32(0.25) * grad for name, grad in maker.items()}
+        yield net, {**critic, **maker}
+"""
+"""The gradients of the maker depend on the updated critic, as in a GAN."""
+
+
+@pytest.mark.parametrize(
+    ("rate", "off", "mistake", "says"),
+    [
+        ("0.2505", "np.float32(0)", "another optimizer", "and only then do the gradients of the next clip differ"),
+        ("0.25", "np.float32(0.01)", "other data or loss", "their gradients differ before the clip"),
+    ],
+)
+def test_gradients_that_differ_by_an_earlier_update_of_the_step_are_not_blamed_on_data(
+    compared: Any, rate: str, off: str, mistake: str, says: str
+) -> None:
+    old, new = (
+        IN_TURN.replace("RATE", each[0]).replace("OFF", each[1]) for each in (("0.25", "np.float32(0)"), (rate, off))
+    )
+    finding = compared(old, new)["finding"]
+    assert finding["mistake"] == mistake
+    assert says in finding["text"]
+
+
 def test_one_clip_of_two_networks_is_named(compared: Any) -> None:
     new = script("both = uc.clip_by_global_norm({**critic, **maker}, 0.5)[0]", "critic |= {n: both[n] for n in critic}",
                  "maker |= {n: both[n] for n in maker}")  # fmt: skip
