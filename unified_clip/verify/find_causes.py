@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from ..causes.observation import Cause
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text, untransposed
 from ..recording.compare import RecordingComparison
-from ..recording.divergence import Divergence, numbers
+from ..recording.divergence import numbers
 from ..recording.optimizers.steps import STAGES
-from ..recording.pairing import CallPair
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.arithmetic import FORMATS
@@ -39,6 +38,8 @@ def find_cause(
     limit = max(max_ulp, ROUNDING)
     is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
     finding = None
+    if kinds <= BY_ELIMINATION and (finding := _late_clip(rows, recordings, limit)) is not None:
+        return finding
     if kinds <= OUTSIDE_THE_CLIP:
         finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
         if finding is None and not clips.findings and not is_resynced:
@@ -47,7 +48,8 @@ def find_cause(
             finding = _updated_before(rows, clips, recordings, limit) or _other_gradients(rows, pairing, limit)
     finding = finding or _changed_after_clip(rows, recordings, limit)
     finding = finding or _without_gradient(rows, pairing, recordings, limit)
-    finding = finding or _cause_of_update(rows, clips, pairing, recordings, limit)
+    if finding is None and "clipping after the step" not in kinds:  # which explains the updates, too
+        finding = _cause_of_update(rows, clips, pairing, recordings, limit)
     return finding or (None if clips.first else _rounding(rows, max_ulp))
 
 
@@ -87,6 +89,34 @@ def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_u
     )
 
 
+def _late_clip(
+    rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording], max_ulp: float
+) -> Cause | None:
+    """Return a cause if one side steps one of its optimizers before its clip call, and the updates differ, else None.
+
+    Such a step has made fewer clip calls than steps of optimizers before it.
+    """
+    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
+    if row is None or "update" not in row.beyond_rounding(max_ulp):
+        return None
+    sides = []
+    for recording in recordings:
+        start = sum(step < row.step for step in recording.recorded_steps)
+        steps = _optimizer_steps(recording, row.step)
+        late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
+        sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
+    (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides
+    if old_calls != new_calls or old_steps != new_steps or old_calls < old_steps or bool(old_late) == bool(new_late):
+        return None
+    recording, late, other = (old, old_late, new) if old_late else (new, new_late, old)
+    return Cause(
+        "clipping after the step",
+        f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before its "
+        f"optimizers have stepped {late[0]} time{'s' * (late[0] > 1)}, so the step uses unclipped gradients. "
+        f"{other.run.script} clips first",
+    )
+
+
 def _updated_before(
     rows: Sequence[StepComparison],
     clips: RecordingComparison,
@@ -104,7 +134,8 @@ def _updated_before(
     if row is None or first is None or first.step != row.step or first.relative is None:
         return None
     pairs = [pair for pair in clips.pairs if pair.a.step == row.step]
-    place = next((n for n, pair in enumerate(pairs) if _differs(pair, first)), 0)
+    shown = [any((a, b) == (first.a, first.b) for _, a, b in numbers(pair, first.stage)) for pair in pairs]
+    place = shown.index(True) if any(shown) else 0
     before = {name for pair in pairs[:place] for name in pair.a.parameters}
     updates = [each for each in row.parameters.update if each.parameter in before]
     relative = max((each.relative for each in updates), default=0.0)
@@ -116,12 +147,6 @@ def _updated_before(
         f"gradients of the next clip differ. {_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
-
-
-def _differs(pair: CallPair, divergence: Divergence) -> bool:
-    """Return whether a pair of calls shows a divergence."""
-    numbers_of_stage = numbers(pair, divergence.stage)
-    return any((a, b) == (divergence.a, divergence.b) for _, a, b in numbers_of_stage)
 
 
 def _other_weights(pairing: StepPairing, row: StepComparison) -> Cause | None:

@@ -52,6 +52,9 @@ class NormalizedRecording:
     share them.
     """
 
+    recorded_steps: list[int] = field(default_factory=list)
+    """The step of each recorded call, in order."""
+
     calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
     """The calls by step, before any are merged."""
 
@@ -99,7 +102,7 @@ def _read_calls(
     """Return the recording of a run, with the names that the training step yields. No calls are merged."""
     recording = runs.read(run.directory / RECORDING)
     lines = list(_distribute_over_steps(recording.lines, run, steps)) or list(_lines_of_own_clipping(run, steps))
-    result = NormalizedRecording(run, common_names=common_names)
+    result = NormalizedRecording(run, common_names=common_names, recorded_steps=[line.step for line in lines])
     result.optimizer_steps = list(_distribute_over_steps(recording.optimizer_steps, run, steps))
     matchers = {step: NameMatcher(run, weights, step, steps) for step in dict.fromkeys(line.step for line in lines)}
     same_calls = _same_calls(lines)

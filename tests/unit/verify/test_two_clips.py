@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.port.verify_pairs import mistakes, verified
+from support.port.verify_pairs import mistakes, needs_torch, verified
 
 STEP = """
 import numpy as np
@@ -176,7 +176,51 @@ def test_gradients_that_differ_by_an_earlier_update_of_the_step_are_not_blamed_o
     assert says in finding["text"]
 
 
+def test_a_parameter_left_out_is_named_although_the_other_gradients_differ_by_more_than_rounding(compared: Any) -> None:
+    """As by convolutions, whose sums have many terms."""
+    near = "critic = {n: g * np.float32(1 + 2e-6) for n, g in critic.items()}"
+    data = compared(OLD, script(near, without("critic", "bias"), all_of("maker")))
+    assert "left out" in mistakes(data)
+    assert "'critic.bias' is missing" in texts(data)
+
+
 def test_one_clip_of_two_networks_is_named(compared: Any) -> None:
     new = script("both = uc.clip_by_global_norm({**critic, **maker}, 0.5)[0]", "critic |= {n: both[n] for n in critic}",
                  "maker |= {n: both[n] for n in maker}")  # fmt: skip
     assert mistakes(compared(OLD, new)) == ["per group for global"]
+
+
+TORCH_IN_TURN = """
+import torch
+import unified_clip.torch as uc
+
+def step(weights, batches):
+    net = {name: torch.nn.Parameter(torch.from_numpy(value.copy())) for name, value in weights.items()}
+    critic, maker = ([p for n, p in net.items() if n.startswith(each)] for each in ("critic", "maker"))
+    optimizers = [torch.optim.Adam(each, 0.01) for each in (critic, maker)]
+    for batch in batches:
+        x = torch.tensor(batch["x"]).mean()
+        for p in net.values():
+            p.grad = None
+        sum((p * x + 1).square().sum() for p in critic).backward()
+        uc.GradientClipByGlobalNorm(0.5).clip_(critic)
+        optimizers[0].step()
+        sum((p - x).square().sum() for p in maker).backward()
+        uc.GradientClipByGlobalNorm(0.75).clip_(maker)
+        optimizers[1].step()
+        yield net, {name: p.grad for name, p in net.items()}
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize(("net", "number", "threshold"), [("critic", 0, 0.5), ("maker", 1, 0.75)])
+def test_one_of_two_clips_after_its_optimizers_step_is_named(
+    compared: Any, net: str, number: int, threshold: float
+) -> None:
+    clip = f"uc.GradientClipByGlobalNorm({threshold}).clip_({net})"
+    first, last = f"        {clip}\n", f"        optimizers[{number}].step()\n"
+    data = compared(TORCH_IN_TURN, TORCH_IN_TURN.replace(first + last, last + first))
+    assert set(mistakes(data)) == {"clipping after the step"}
+    later = TORCH_IN_TURN.replace(last, "")
+    later = later.replace("        yield", f"{last}        yield")
+    assert compared(TORCH_IN_TURN, later)["same"]

@@ -51,6 +51,32 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return None
 
 
+def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if only one run has some of the gradients, by name, also if the norms of the others differ."""
+    only_a = [name for name in pair.a.parameters if name not in pair.names]
+    only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]
+    rest = only_a or only_b
+    if pair.by_shape or not pair.names or bool(only_a) == bool(only_b) or any(name.isdecimal() for name in rest):
+        return None
+    run, other, line = (point.b, point.a, pair.b) if only_a else (point.a, point.b, pair.a)
+    sentence = f"{names_text(rest)} {'are' if len(rest) > 1 else 'is'} missing"
+    return point.cause("left out", f"{sentence}{excluded_hint(run, other, line)}", run)
+
+
+def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
+    """Return advice for a run that leaves out gradients, perhaps by need_clip=False.
+
+    Return "" for frameworks without need_clip, and for PyTorch's own functions, which ignore it.
+    """
+    if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
+        return ""
+    return (
+        f". If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. With "
+        "unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a PyTorch "
+        "model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
+    )
+
+
 def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if coefficients differ because a run clips by another norm than the exact one, else None.
 

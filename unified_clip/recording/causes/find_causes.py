@@ -22,7 +22,7 @@ from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
-from ..runs import RecordedCall, RecordedRun
+from ..runs import RecordedCall
 from . import before_clips, sequence
 from .coefficients import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
@@ -119,23 +119,9 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
             hint = hint if cause.kind == "swapped" and pair.by_shape else ""
             other = point.a if run is point.b else point.b
             line = pair.a if run is point.a else pair.b
-            hint += _excluded(run, other, line) if cause.kind == "left out" else ""
+            hint += before_clips.excluded_hint(run, other, line) if cause.kind == "left out" else ""
             return point.cause(cause.kind, f"{cause.sentence}{hint}", run)
-    return None
-
-
-def _excluded(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return advice for a run that leaves out gradients, perhaps by need_clip=False.
-
-    Return "" for frameworks without need_clip, and for PyTorch's own functions, which ignore it.
-    """
-    if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
-        return ""
-    return (
-        f". If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. With "
-        "unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a PyTorch "
-        "model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
-    )
+    return before_clips.missing_names(point, pair)
 
 
 def _fewer_gradients(point: DivergencePoint, pair: CallPair) -> Cause | None:
