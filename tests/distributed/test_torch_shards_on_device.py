@@ -230,7 +230,10 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     ("fault", "message"),
     [
         ("other thresholds", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
-        ("one rank rejects", "a rank rejected call 2 of this process group, so the norm of the call is NaN. Restart"),
+        (
+            "one rank rejects",
+            "a rank raised an error at call 2 of this process group, so the norm of the call is NaN. Restart",
+        ),
         ("one rank checks", "the ranks made different calls at call 2 of this process group. Restart all ranks from"),
         (
             "one rank has float64",

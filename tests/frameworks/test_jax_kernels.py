@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import jet
 from support import reference
 from support.kits import in_a_new_process
 
@@ -203,6 +204,12 @@ def test_the_norm_counts_subnormal_numbers() -> None:
     assert float(jax.jit(uc.global_norm)(grads)) == norm_of(grads) > 2.0**-126
 
 
+def test_xla_returns_a_subnormal_norm_as_zero() -> None:
+    grads = [jnp.asarray([2.0**-130], "float32")]
+    assert float(uc.global_norm(grads)) == 2.0**-130
+    assert float(jax.jit(uc.global_norm)(grads)) == 0
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0])
 def test_special_values(value: float) -> None:
     grads = [jnp.asarray([1.0, value], "float32"), jnp.zeros((0, 3))]
@@ -261,6 +268,14 @@ def test_derivatives_are_those_of_the_operations(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv("UNIFIED_CLIP_GRAPH")
         for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-6, atol=1e-7)
+
+
+def test_taylor_series_are_computed_by_the_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
+    point, direction = jnp.asarray([3.0, 4.0]), jnp.asarray([1.0, 0.0])
+    norm, (slope,) = jet.jet(lambda grad: uc.global_norm([grad]), (point,), ((direction,),))
+    assert float(norm) == 5
+    assert float(slope) == pytest.approx(0.6)
 
 
 def test_derivatives_outside_of_jit_have_the_exact_value() -> None:

@@ -14,6 +14,7 @@ import torch
 from support import reference
 from support.kits import in_a_new_process
 from support.tiers import nightly, quick
+from torch._inductor import config as inductor
 
 import unified_clip
 import unified_clip.torch as uc
@@ -271,3 +272,13 @@ def test_an_exported_program_needs_no_kernels(strict: bool) -> None:
     torch.testing.assert_close(norm, wanted_norm, rtol=2.0**-23, atol=0)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=2.0**-22, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_graph_rounds_what_it_reads_in_float32_if_the_compiler_emulates_casts(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    monkeypatch.setattr(inductor, "emulate_precision_casts", True)
+    (grad, *_) = gradients(dtype)
+    compiled = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), fullgraph=True)
+    torch.testing.assert_close(compiled(grad), 2 * uc.clip_by_norm(grad, 1.0).float(), rtol=0, atol=0)

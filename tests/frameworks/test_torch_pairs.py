@@ -65,7 +65,9 @@ def test_a_device_without_float64_chooses_them_for_the_whole_list(monkeypatch: p
             BACKEND.path([here], differentiable=True, extra_inputs=[torch.empty((), device="mps")]), DoubleFloat32Path
         )
         assert type(BACKEND.path([here], differentiable=True)) is TorchPath
-        with pytest.raises(TypeError, match="float64 gradients cannot be clipped together with gradients on a device"):
+        with pytest.raises(
+            TypeError, match="float64 and complex128 gradients cannot be clipped together with gradients on a device"
+        ):
             uc.global_norm([there, here.double()])
 
 

@@ -83,8 +83,10 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 
 
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
-    """Return a path with one norm for each gradient, on the host. Return None if each gradient needs a
-    separate `Norm`.
+    """Return a host path that computes the norms of all gradients as one vector, or None.
+
+    It is None if the gradients were not collected in one pass, or are not on the host, if the state is on a device, if
+    there are `inputs`, and during a recording.
     """
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None

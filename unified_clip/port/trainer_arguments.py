@@ -75,10 +75,10 @@ def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 
 
 def derived(module: Module, node: cst.ClassDef) -> Iterator[FoundClip]:
-    """Yield a clip for a class derived from a trainer's arguments, as in class Arguments(TrainingArguments).
+    """Yield a clip for each base class that has a trainer's clip argument, such as `TrainingArguments` or `PPO`.
 
-    A parser sets the values of such a class at run time. Skip trainers that do not clip by default, unless the class
-    reads the argument from a file, as LightningCLI.
+    The threshold is unknown, because it is often set at run time, for example by a parser. Skip base classes that clip
+    nothing by default, unless they read the argument from a file or the command line, as LightningCLI does.
     """
     for base in node.bases:
         name = module.full_name(base.value)

@@ -233,8 +233,10 @@ class PaddleShards(DistributedGradients):
         return ", ".join(f"{placement} over {name}={size}" for placement, name, size in along)
 
     def _ranks_along(self, gradient: Any, is_along: Callable[[Any], bool]) -> list[int]:
-        """Return the ranks that differ from this rank only along the dimensions of the mesh whose placement `is_along`
-        accepts.
+        """Return the ranks along the mesh dimensions whose placement `is_along` accepts, in the order of the mesh.
+
+        In all other dimensions, they have the position of this rank. This rank is among them. Return [] if this rank is
+        not on the mesh.
         """
         mesh = _ranks_on(gradient)
         for at in np.argwhere(mesh == self._rank):

@@ -120,8 +120,8 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
-            "float64 gradients cannot be clipped together with gradients on a device without float64. Convert them to "
-            "float32, or clip them separately"
+            "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
+            "Convert their parameters to float32 or complex64. Or clip each device in its own call, by its own norm"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"

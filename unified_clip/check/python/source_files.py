@@ -120,9 +120,10 @@ def _source(path: Path) -> Source:
 
 
 def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
-    """Return the frameworks' own clips in a file. None stands for a use that is no clip, as `_native` describes.
+    """Return the frameworks' own clips in a file. Return [] if `port` found none.
 
-    If the file is not valid Python, return one unknown clip.
+    An entry is None if the code is no clip, such as a call that only measures a norm. If `ast` cannot parse a file with
+    clips, return one unknown clip.
 
     configurations: Trainers' configurations, where arguments of trainers are not read. is_replaced: Whether the file
     clips by unified_clip, so that trainers' own clips should be switched off.

@@ -10,7 +10,7 @@ from typing import Any
 from .keys import Key
 from .unknown import PartialTable, Unknown
 
-ADVICE = "Write the value instead, or import the configuration that your program prints."
+ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
 LONGEST = 10_000
 """A text with more characters after replacement is unknown."""
 

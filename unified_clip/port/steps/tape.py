@@ -155,9 +155,10 @@ class TapeSteps:
         self._check_list(source)
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
-                "The step may not apply all gradients, each to its own variable. If it does, write "
-                "apply_gradients(zip(gradients, variables)). Otherwise, write the step in PyTorch by hand, and set "
-                ".grad of all other parameters to None before step()."
+                "It is unclear whether the step applies all gradients, each to its own variable. If it does, write "
+                f"apply_gradients(zip(gradients, {variables})), and assign or remove no single "
+                "gradient. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
+                "parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)
 

@@ -35,10 +35,10 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs. Number their calls by the steps of their optimizers if both runs recorded these steps.
+    """Return both runs, with calls and optimizer steps numbered by the steps of the optimizers.
 
-    Calls keep their numbers if a run did not count each call as a step. The optimizer steps of a run are left out if
-    only the first ones were recorded.
+    All numbers stay as they are unless both runs recorded optimizer steps, and number their calls 1, 2, 3 and so on. If
+    a run recorded only its first optimizer steps, remove these steps from the run.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
     if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
