@@ -164,7 +164,8 @@ def check_last_call(group: Any, size: int, message: Callable[[], str]) -> None:
     if rejected:
         raise ValueError(
             f"a rank raised an error at call {number} of this process group, so the norm of the call is NaN. Restart "
-            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise this error with its reason"
+            "all ranks from the same checkpoint with UNIFIED_CLIP_TRITON=0. Then all ranks raise the error with its "
+            "reason"
         )
     if stays == size and can < size:
         raise ValueError(

@@ -143,7 +143,7 @@ def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
     assert text == source + more
     assert site.verdict == "flagged"
     if "trainer.opt.step" in more:
-        assert "trainer.opt in line 10 may be the same optimizer as self.opt" in site.reason
+        assert "trainer.opt in line 10 may be the optimizer self.opt, too" in site.reason
 
 
 def test_a_class_that_has_its_own_is_another_matter() -> None:
