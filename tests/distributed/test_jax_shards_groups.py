@@ -17,6 +17,7 @@ from support.processes.worlds import World
 from support.tiers import nightly
 
 import unified_clip.numpy as whole
+from unified_clip._backends.jax import process_group
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +97,7 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
         ("a negative index", r"is \[-1\], and there are 4 processes"),
         ("no axis", r"is \(\), which has no process. Pass None for this process alone"),
         ("a flag", r"TypeError: process_group is \[True\]. Pass the name of a mesh axis"),
+        ("an array", r"TypeError: process_group is array\(\[0, 1\]\). Pass the name of a mesh axis"),
         ("devices", r"TypeError: process_group is \[.*\]. Pass the name of a mesh axis, .*several processes, you can"),
     ],
 )
@@ -148,3 +150,11 @@ def test_an_error_reaches_the_processes_of_the_group(four: World) -> None:
 def test_traced_code_takes_names_of_axes_only(four: World, group: str) -> None:
     for failure in four.attempt(jax_groups.traced, group):
         assert "which is not supported in traced code. Pass names of axes of shard_map" in str(failure)
+
+
+def test_a_new_job_has_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `jax.distributed` is shut down and initialized again."""
+    group = process_group.group_of((0,))
+    assert process_group.group_of((0,)) is group
+    monkeypatch.setattr(process_group, "_job", lambda: (object(), 0))
+    assert process_group.group_of((0,)) is not group

@@ -58,6 +58,8 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("max_norm", "ValueError: max_norm is -1.0"),
         ("norm_type", "ValueError: norm_type"),
         ("max_norm and an entry", "ValueError: max_norm is nan"),
+        ("check_numel", "TypeError: check_numel is '4'"),
+        ("ownership", "ValueError: ownership is 'shared'"),
         ("order", "ValueError: norm_type"),
         ("clip_norm", "ValueError: clip_norm is nan"),
         ("entry", "TypeError: position 3 is a str"),

@@ -96,3 +96,12 @@ def test_a_rank_that_rejects_the_call_stops_all_ranks(torch_worlds: Worlds) -> N
         assert result.error.startswith(
             "position 7" if rank == 1 else "rank 1 rejected this call: TypeError: position 7"
         )
+
+
+def test_a_placement_that_does_not_add_up_numbers_is_rejected(torch_worlds: Worlds) -> None:
+    for error in torch_worlds(4).run(terms.norm_of_norms):
+        assert "has the placement _NormP" in error
+
+
+def test_a_rank_without_the_mesh_of_a_gradient_clips_the_others(torch_worlds: Worlds) -> None:
+    assert torch_worlds(4).run(terms.norm_beside_a_mesh_of_two) == [1.0] * 4

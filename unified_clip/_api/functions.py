@@ -9,7 +9,7 @@ from typing import Any
 from .._core import containers, rule, validation
 from .._core.backend import Backend
 from .._core.collect import collect, collect_in_place, collect_one, from_tree, prepare_rejection_for
-from .._core.distributed import declared
+from .._core.distributed import DISTINCT, DistributedSpec, declared
 from .._core.rule import ClipRule
 from .._core.types import Tensor
 
@@ -46,7 +46,8 @@ def clip_grad_norm_(
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, parameters = backend.resolve(parameters)
-    spec = declared(process_group, ownership, check_numel, check_replicas)
+    arguments = process_group, ownership, check_numel, check_replicas
+    spec = _declared(backend, parameters, arguments, in_place=True)
     try:
         threshold = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
         p = validation.norm_type(norm_type)
@@ -89,7 +90,8 @@ def get_total_norm(
 ) -> Tensor:
     if isinstance(backend, Resolver):
         backend, tensors = backend.resolve(tensors)
-    spec = declared(process_group, ownership, check_numel, check_replicas)
+    arguments = process_group, ownership, check_numel, check_replicas
+    spec = _declared(backend, tensors, arguments, in_place=False)
     try:
         p = validation.norm_type(norm_type)
     except (TypeError, ValueError):
@@ -131,7 +133,8 @@ def clip_by_global_norm(
     if isinstance(backend, Resolver):
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "clip_by_global_norm"):
-        spec = declared(process_group, ownership, check_numel, check_replicas)
+        arguments = process_group, ownership, check_numel, check_replicas
+        spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
                 "check_replicas compares ranks when the norm is measured, and use_norm passes a norm instead. Leave "
@@ -211,5 +214,25 @@ def global_norm(
     if isinstance(backend, Resolver):
         backend, t_list = backend.resolve(t_list)
     with backend.name_scope(name or "global_norm"):
-        spec = declared(process_group, ownership, check_numel, check_replicas)
+        arguments = process_group, ownership, check_numel, check_replicas
+        spec = _declared(backend, t_list, arguments, in_place=False)
         return rule.total_norm(collect(backend, t_list, "global_norm", spec=spec)[0], 2.0)
+
+
+def _declared(
+    backend: Backend, container: Any, arguments: tuple[Any, Any, Any, Any], *, in_place: bool
+) -> DistributedSpec:
+    """Return the declaration of a call. If an argument is invalid, the ranks that share the gradients raise, too.
+
+    arguments: (process_group, ownership, check_numel, check_replicas).
+
+    TypeError or ValueError: an argument is invalid.
+    """
+    try:
+        return declared(*arguments)
+    except (TypeError, ValueError):
+        process_group, ownership, *_ = arguments
+        if process_group is not None:
+            valid = DistributedSpec(process_group, None if ownership is None else DISTINCT)
+            prepare_rejection_for(backend, container, valid, "total", in_place=in_place)
+        raise

@@ -99,9 +99,8 @@ class DistributedSpec:
         'auto' and None as `process_group`, and False as a check, do not count.
         """
         is_counted = self.check_numel is not None and self.check_numel is not False
-        return (
-            self.process_group not in (None, "auto") or self.ownership is not None or is_counted or self.check_replicas
-        )
+        has_group = not (self.process_group is None or _is_auto(self.process_group))
+        return has_group or self.ownership is not None or is_counted or self.check_replicas
 
     def expected_numel(self, count: Callable[[], int]) -> int | None:
         """Return the number of elements that `check_numel` expects: the caller's number, or for True the result of
@@ -120,6 +119,10 @@ class DistributedSpec:
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 
+def _is_auto(process_group: Any) -> bool:
+    return isinstance(process_group, str) and process_group == "auto"  # comparing an array returns an array
+
+
 INFERRED = DistributedSpec()
 """The declaration of a caller that passes nothing: gradients are complete on this rank, or have placements."""
 
@@ -129,7 +132,7 @@ def declared(
 ) -> DistributedSpec:
     """Return the declaration of a caller who passes these arguments to a public function."""
     is_default = ownership is None and check_numel is None and check_replicas is False
-    if is_default and isinstance(process_group, str) and process_group == "auto":
+    if is_default and _is_auto(process_group):
         return INFERRED
     return DistributedSpec(process_group, ownership, check_numel, check_replicas)
 

@@ -65,6 +65,7 @@ GROUPS: dict[str, Callable[[], Any]] = {
     "no axis": lambda: (),
     "a flag": lambda: [True],
     "devices": lambda: jax.devices()[:2],
+    "an array": lambda: np.array([0, 1]),
 }
 
 

@@ -98,6 +98,10 @@ BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
     "max_norm and an entry": lambda given, wrong: uc.clip_grad_norm_(
         [*given, "x"] if wrong else given, math.nan if wrong else 1.0, **WORLD
     ),
+    "check_numel": lambda given, wrong: uc.clip_grad_norm_(given, 1.0, check_numel="4" if wrong else None, **WORLD),
+    "ownership": lambda given, wrong: uc.clip_by_global_norm(
+        [each.grad for each in given], 1.0, ownership="shared" if wrong else "replicated"
+    )[1],
     "order": lambda given, wrong: uc.get_total_norm([each.grad for each in given], -1 if wrong else 2, **WORLD),
     "clip_norm": lambda given, wrong: uc.clip_by_global_norm(
         [each.grad for each in given], math.nan if wrong else 1.0, **WORLD

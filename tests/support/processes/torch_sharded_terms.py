@@ -128,3 +128,22 @@ CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
     "summed already": summed_already,
     "integers": integers,
 }
+
+
+def norm_of_norms() -> str:
+    """The error for a DTensor of norms that are not added up, although its placement is a subclass of Partial."""
+    gradient = DTensor.from_local(torch.ones(2), mesh_of("row"), [Shard(0)], run_check=False)
+    try:
+        uc.get_total_norm([torch.linalg.vector_norm(gradient)])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def norm_beside_a_mesh_of_two() -> float:
+    """A norm of each gradient, of which one is on a mesh of the first two ranks."""
+    parts = [DTensor.from_local(torch.ones(2), DeviceMesh("cpu", [0, 1]), [Shard(0)], run_check=False)]
+    given = [nn.Parameter(each) for each in (*parts, torch.zeros(2))]
+    given[0].grad, given[1].grad = parts[0], torch.tensor([3.0, 4.0])
+    uc.GradientClipByNorm(1.0).clip_(given)
+    return float(given[1].grad.norm())

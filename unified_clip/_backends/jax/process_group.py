@@ -30,32 +30,46 @@ class JaxGroup(ProcessGroup):
         return all_reduce(tuple(self.ranks), numbers, jnp.sum if op == "SUM" else jnp.max)
 
 
-@functools.cache
+Job = tuple[Any, int]
+"""(JAX's client of the devices, the rank of this process). Both change if `jax.distributed` is initialized again."""
+
+
+def _job() -> Job:
+    return jax.devices()[0].client, jax.process_index()
+
+
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
+    """Return the process group of these ranks. It is another one after `jax.distributed` is initialized again."""
+    return _group_of(ranks, _job())
+
+
+@functools.cache
+def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
     return JaxGroup(ranks)
 
 
 @functools.cache
-def _mesh_of(ranks: tuple[int, ...]) -> Mesh:
-    """Return a mesh with one device of each process with these ranks."""
+def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
+    """Return a mesh with one device of each process with these ranks. `job`: the present one, as key of the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
 
 def all_reduce(ranks: tuple[int, ...], numbers: Sequence[int], reduce: Callable[..., Tensor]) -> list[int]:
-    mesh = _mesh_of(ranks)
+    job = _job()
+    mesh = _mesh_of(ranks, job)
     with jax.enable_x64(True), jax.set_mesh(mesh):  # replaces a mesh that the caller has set
         own = np.asarray(numbers, np.int64)[None]
         rows = jax.make_array_from_callback(
             (mesh.size, own.size), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
         )
-        reduced: list[int] = np.asarray(_compiled(ranks, reduce)(rows).addressable_data(0)).tolist()
+        reduced: list[int] = np.asarray(_compiled(ranks, reduce, job)(rows).addressable_data(0)).tolist()
         return reduced
 
 
 @functools.cache
-def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-    replicated = NamedSharding(_mesh_of(ranks), PartitionSpec())
+def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -> Callable[[Tensor], Tensor]:
+    replicated = NamedSharding(_mesh_of(ranks, job), PartitionSpec())
     compiled: Callable[[Tensor], Tensor] = jax.jit(functools.partial(reduce, axis=0), out_shardings=replicated)
     return compiled
 

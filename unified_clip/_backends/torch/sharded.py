@@ -223,8 +223,11 @@ class TorchShards(DistributedGradients):
             return _local(gradient.redistribute(placements=placements))
 
     def _check_terms(self, index: int) -> None:
+        from torch.distributed.tensor import Partial  # loaded, since the gradient is a DTensor
+
         for placement in self._gradients[index].placements:
-            if placement.is_partial() and placement.reduce_op not in ("sum", "avg"):
+            # a subclass of Partial may add up in another way, as `_NormPartial` adds up norms
+            if placement.is_partial() and (type(placement) is not Partial or placement.reduce_op not in ("sum", "avg")):
                 raise ValueError(
                     f"the gradient at {self._leaves[index].place} has the placement {placement}, which is not "
                     "supported. Call gradient.redistribute first"
@@ -309,6 +312,8 @@ class TorchShards(DistributedGradients):
         if not is_dtensor(tensor):
             return [] if self.is_complete(leaf, tensor) else None
         mesh = tensor.device_mesh
+        if mesh.get_coordinate() is None:
+            return []
         dims = [dim for dim, p in enumerate(tensor.placements) if mesh.size(dim) > 1 and _is_shard(p)]
         return [self._group_of(mesh.get_group(dim)) for dim in dims]
 
