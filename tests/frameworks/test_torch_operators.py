@@ -275,10 +275,8 @@ def test_an_exported_program_needs_no_kernels(strict: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_graph_rounds_what_it_reads_in_float32_if_the_compiler_emulates_casts(
-    monkeypatch: pytest.MonkeyPatch, dtype: str
-) -> None:
-    monkeypatch.setattr(inductor, "emulate_precision_casts", True)
+def test_a_graph_rounds_what_it_reads_in_float32_if_the_compiler_emulates_casts(dtype: str) -> None:
     (grad, *_) = gradients(dtype)
-    compiled = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), fullgraph=True)
-    torch.testing.assert_close(compiled(grad), 2 * uc.clip_by_norm(grad, 1.0).float(), rtol=0, atol=0)
+    with inductor.patch(emulate_precision_casts=True):
+        compiled = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), fullgraph=True)(grad)
+    torch.testing.assert_close(compiled, 2 * uc.clip_by_norm(grad, 1.0).float(), rtol=0, atol=0)

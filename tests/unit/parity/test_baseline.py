@@ -16,7 +16,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 
 from unified_clip import cli
 from unified_clip.parity.known.entries import KnownDifference
-from unified_clip.parity.report import baseline, build, change_rows, junit, write
+from unified_clip.parity.report import baseline, build, change_rows, junit, page, write
 from unified_clip.parity.results import (
     SCHEMA,
     Change,
@@ -177,6 +177,7 @@ def test_a_whole_framework_or_case_is_told_once() -> None:
         "2 results that cannot be compared as in the baseline (jax: the baseline has it, but this run does not)"
         in judged.verdict
     )
+    assert "two" in page.render(judged), "the page has no section of a case that was not run"
     why = f"the baseline has it, but this run does not. {baseline.ADVICE}"
     assert [(each.what, each.detail, each.cases) for each in judged.problems] == [
         ("jax", why, []),
