@@ -30,6 +30,15 @@ def test_each_group_is_clipped_by_its_own_norm(torch_worlds: Worlds, first: str,
                 np.testing.assert_array_equal(after, np.float32(coef))
 
 
+@pytest.mark.parametrize("p", [2.0, 3.0])
+def test_all_ranks_raise_if_ownership_of_a_later_group_raises_on_one_rank(torch_worlds: Worlds, p: float) -> None:
+    for rank, (first, second, after) in enumerate(torch_worlds(2).run(groups.rejected_in_second_group, p)):
+        reason = "LookupError: no stage"
+        assert first.startswith(reason if rank else f"ValueError: rank 1 rejected this call: {reason}"), first
+        assert second == ""
+        assert after == [[1 + rank] * 2] * 2
+
+
 def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
     for found in torch_worlds(2).run(groups.clipped, ["sharded", "terms", "plain"], "", 15):
         assert found.error.startswith("16 gradient elements were counted, and 15 expected")

@@ -149,6 +149,12 @@ def test_parameters_in_another_order_are_found(
         check(found, message)
 
 
+def test_ranks_use_the_process_groups_of_single_gradients_in_one_order(worlds: Worlds) -> None:
+    for found, clipped in worlds(2).run(rejections.in_order_of_groups):
+        assert found.error == ""
+        assert clipped == [[0.5, 0.5], [0.5, 0.5]]
+
+
 def test_a_parameter_that_is_a_shard_on_one_rank_and_a_copy_on_another_is_found(worlds: Worlds) -> None:
     """Its norm would count the copy of one rank, and only a shard of the other."""
     message = r"the parameter at position 0: \[4\] \(Replicate\(\),\) on rank 0; \[4\] \(Shard\(dim=0\),\) on rank 1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from unified_clip._core.types import Leaf
 from unified_clip._distributed import replicas
 from unified_clip._distributed.digests import PIECES
 from unified_clip._distributed.ranks import Ranks
+from unified_clip.errors import ClipWarning
 from unified_clip.ownership import mesh_ownership
 
 RANKS = 8
@@ -406,8 +408,8 @@ def test_a_number_is_no_process_group(collectives: list[Any]) -> None:
 
 
 def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"'\*\.experts\.\*' of ownership has no effect, .*: '\*\.weight' matches"):
-        experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
+    with pytest.raises(ValueError, match=r"'\*\.experts\.\*\.w' of ownership has no effect, because"):
+        experts(ownership={"*.experts.*": "replicated", "*.experts.*.w": "distinct"})
     with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
@@ -420,6 +422,18 @@ def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]
             1.0,
             ownership={"b": "distinct"},
         )
+
+
+def test_patterns_may_decide_for_parameters_of_other_ranks_only(collectives: list[Any]) -> None:
+    """Or for frozen parameters. A warning names a pattern whose value is not used on this rank."""
+    with pytest.warns(ClipWarning, match=r"'\*\.experts\.\*' .*no effect on the parameters .*: '\*\.weight' matches"):
+        norm = experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
+    assert norm == pytest.approx(4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert experts(ownership={"*.weight": "distinct", "*.experts.*": "distinct"}) == pytest.approx(4 + 2)
+        assert experts(ownership={"*.experts.*": "distinct", "*": "replicated"}) == pytest.approx(4 + 2)
+        assert experts(ownership={"*.experts.*": "distinct", "*.experts.1.*": "distinct"}) == pytest.approx(4 + 2)
 
 
 def test_a_model_can_be_moved_after_a_clip(collectives: list[Any]) -> None:

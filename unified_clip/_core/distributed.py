@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Literal, Protocol
 
 from .exact import Accumulator
@@ -67,26 +68,36 @@ class DistributedSpec:
             )
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
-    def check_patterns(self, leaves: Sequence[Leaf]) -> None:
-        """Raise ValueError if a parameter has no name, or if earlier patterns match every parameter that a pattern
-        matches.
+    def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
+        """Return a warning for each pattern that decides for none of the parameters that it matches, because earlier
+        patterns with other values match them.
 
-        A pattern that matches no parameter is no error, because other ranks may have such parameters.
+        The pattern may decide for parameters of other ranks, or for parameters that are frozen in this call.
+        ValueError: A parameter has no name. Or an earlier pattern with another value matches every name that a pattern
+        can match.
         """
         if not isinstance(self.ownership, Mapping):
-            return
+            return []
         for leaf in leaves:
             self.ownership_of(leaf)
-        patterns = list(self.ownership)
-        for at, pattern in enumerate(patterns):
-            names = [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)]
-            earlier = [each for each in patterns[:at] if any(fnmatchcase(name, each) for name in names)]
-            if names and all(any(fnmatchcase(name, each) for each in earlier) for name in names):
-                first = next(each for each in earlier if fnmatchcase(names[0], each))
+        warnings, patterns = [], list(self.ownership.items())
+        for at, (pattern, owner) in enumerate(patterns):
+            others = [earlier for earlier, earlier_owner in patterns[:at] if earlier_owner != owner]
+            if covering := [earlier for earlier in others if _covers(earlier, pattern)]:
                 raise ValueError(
-                    f"the pattern {pattern!r} of ownership has no effect, because earlier patterns match the same "
-                    f"parameters: {first!r} matches {names[0]!r}, too. Put {pattern!r} before {first!r}"
+                    f"the pattern {pattern!r} of ownership has no effect, because {covering[0]!r} is before it, and "
+                    f"matches every name that {pattern!r} matches. Put {pattern!r} before {covering[0]!r}"
                 )
+            names = [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)] if others else []
+            deciding = [next(each for each, _ in patterns if fnmatchcase(name, each)) for name in names]
+            if pattern not in deciding and (other := next((each for each in deciding if each in others), None)):
+                name = names[deciding.index(other)]
+                warnings.append(
+                    f"the pattern {pattern!r} of ownership has no effect on the parameters of this rank, because "
+                    f"earlier patterns match them: {other!r} matches {name!r}, too. To use the value of {pattern!r}, "
+                    f"put {pattern!r} before {other!r}"
+                )
+        return warnings
 
     def __deepcopy__(self, memo: object) -> DistributedSpec:
         """Return itself: a copy has the same process group and parameters."""
@@ -121,6 +132,20 @@ class DistributedSpec:
 
 def _is_auto(process_group: Any) -> bool:
     return isinstance(process_group, str) and process_group == "auto"  # comparing an array returns an array
+
+
+@cache
+def _covers(pattern: str, narrower: str) -> bool:
+    """Return whether a pattern matches every name that `narrower` matches.
+
+    Return False if a pattern has a wildcard other than `*`, because these are not compared.
+    """
+    if pattern == narrower:
+        return True
+    if any(mark in pattern + narrower for mark in "?["):
+        return False
+    # As a name, `narrower` has a character in place of each "*" that no pattern has. So only a "*" can match it.
+    return fnmatchcase(narrower.replace("*", "\0"), pattern)
 
 
 INFERRED = DistributedSpec()

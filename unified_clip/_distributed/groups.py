@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from .._core.types import Tensor
+from .._core.types import Leaf, Tensor
 from .on_device import NormOnDevice, NormRequest
 from .ranks import Ranks
 
@@ -20,6 +20,10 @@ class Group(Protocol):
     @property
     def ranks(self) -> Sequence[int]:
         """The global rank of each process, for messages."""
+
+    @property
+    def name(self) -> str:
+        """A name that is equal on all ranks of the group. Process groups with the same ranks have different names."""
 
     @property
     def key(self) -> Any:
@@ -45,6 +49,20 @@ class Group(Protocol):
         """Take part in the all-reduce that sums `Partial` gradients, with zeros. `length`: the number of elements."""
 
 
+class NormGroup(NamedTuple):
+    """A parameter whose gradient is clipped by its own norm."""
+
+    gradient: int | None
+    """The index of its gradient. None if this rank has no gradient of it."""
+
+    groups: Sequence[Group]
+    """The process groups over which its shards are spread. Sums are all-reduced over one group after the other."""
+
+    leaf: Leaf
+    label: str | None = None
+    """Its name and shape as text, which must be equal on the ranks of its groups. None if these are not compared."""
+
+
 class ProcessGroup(ABC):
     """A `Group` that has the global ranks of its processes. A subclass defines the framework's all-reduce."""
 
@@ -59,6 +77,10 @@ class ProcessGroup(ABC):
                 "clip on the ranks of the group only"
             )
         self.key, self.ranks, self.rank, self.size = key, ranks, int(ranks.places(here)), len(ranks)
+
+    @property
+    def name(self) -> str:
+        return ""
 
     @property
     def leaves_norms(self) -> bool:
@@ -92,3 +114,21 @@ class SingleProcess(ProcessGroup):
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         return list(numbers)
+
+
+def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
+    """Yield (process group, indices of its parameters): first the first group of each parameter, then the second.
+
+    Parameters with the same process group share a collective. All ranks yield their groups in the same order, even if
+    they list the parameters in different orders. Otherwise, ranks could wait for each other in different groups.
+    positions: The indices in `norm_groups` to use.
+    """
+    for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
+        members: dict[Group, list[int]] = {}
+        for at in positions:
+            if len(norm_groups[at].groups) > depth:
+                members.setdefault(norm_groups[at].groups[depth], []).append(at)
+        groups = (
+            list(members) if len(members) < 2 else sorted(members, key=lambda group: (list(group.ranks), group.name))
+        )
+        yield from ((group, members[group]) for group in groups)

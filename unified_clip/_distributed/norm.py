@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._compute.kernels import general_root
 from .._core import validation
@@ -18,23 +18,9 @@ from . import on_device
 from .consensus import Call, Consensus, send_rejection
 from .differences import ELEMENTS, PARAMETERS
 from .digests import digest
-from .groups import Group
+from .groups import Group, NormGroup, by_group
 from .integers import Sum
 from .replicas import CHECK, Replica, ReplicaSet, grouped
-
-
-class NormGroup(NamedTuple):
-    """A parameter whose gradient is clipped by its own norm."""
-
-    gradient: int | None
-    """The index of its gradient. None if this rank has no gradient of it."""
-
-    groups: Sequence[Group]
-    """The process groups over which its shards are spread. Sums are all-reduced over one group after the other."""
-
-    leaf: Leaf
-    label: str | None = None
-    """Its name and shape as text, which must be equal on the ranks of its groups. None if these are not compared."""
 
 
 class LocalShards(ABC):
@@ -149,6 +135,11 @@ class LocalShards(ABC):
         """The number of parameters, with or without a gradient. None if it may differ between ranks."""
         return self._spec.comparable(self._parameters)
 
+    def check_patterns(self) -> None:
+        """Raise ValueError or warn if a pattern of `ownership` has no effect."""
+        for warning in self._spec.check_patterns(self._parameters):
+            validation.warn_at_call(warning)
+
     def labels(self) -> list[tuple[Leaf, str]] | None:
         """Return (parameter, its name, shape and placements as text) for each parameter.
 
@@ -178,7 +169,12 @@ class LocalShards(ABC):
         is_first: bool,
     ) -> Scalar:
         self._has_counted = False
-        counted = self.counted(indices)
+        try:
+            counted = self.counted(indices)
+        except Exception as error:
+            if self._measured:  # the ranks wait for this norm, after an earlier norm of the call
+                self.send_rejection("total", error)
+            raise
         self._has_counted = True
         arguments = {**must_match, "norm_type": float(p), PARAMETERS: self.parameters}
         call = self._call_of(arguments, indices, measure, function, is_first)
@@ -287,7 +283,7 @@ class LocalShards(ABC):
         collectives.
         """
         norm_groups = self.norm_groups(known_only=True)
-        return [group for group, _ in _by_group(norm_groups, range(len(norm_groups)))]
+        return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 
 
 def label(leaf: Leaf) -> str | None:
@@ -312,7 +308,7 @@ def _all_reduce(
     must_match: The values to compare first, or None to compare nothing.
     """
     difference: ValueError | None = None
-    for group, positions in _by_group(norm_groups, list(sums)):
+    for group, positions in by_group(norm_groups, list(sums)):
         call = _call_of([norm_groups[at] for at in positions], must_match or {}, function)
         consensus = Consensus(group, call)
         if difference is not None:
@@ -327,19 +323,6 @@ def _all_reduce(
             sums.update(zip(positions, consensus.power_sums([sums[at] for at in positions]), strict=True))
     if difference is not None:
         raise difference
-
-
-def _by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
-    """Yield (process group, indices of its parameters): first the first group of each parameter, then the second.
-
-    Parameters with the same process group share a collective. positions: The indices in `norm_groups` to use.
-    """
-    for depth in range(max((len(norm_group.groups) for norm_group in norm_groups), default=0)):
-        members: dict[Group, list[int]] = {}
-        for at in positions:
-            if len(norm_groups[at].groups) > depth:
-                members.setdefault(norm_groups[at].groups[depth], []).append(at)
-        yield from members.items()
 
 
 def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], function: str) -> Call:

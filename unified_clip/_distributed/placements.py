@@ -15,8 +15,8 @@ from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec, Measures
 from .._core.types import Leaf, Tensor
 from .consensus import undeclared
 from .differences import REMEDY
-from .groups import Group, ProcessGroup, SingleProcess
-from .norm import LocalShards, NormGroup, label
+from .groups import Group, NormGroup, ProcessGroup, SingleProcess
+from .norm import LocalShards, label
 from .ranks import Ranks
 from .replicas import Copies, Replica, declared_copies
 
@@ -252,7 +252,7 @@ class DistributedGradients(LocalShards):
         return SingleProcess() if self._spec.process_group is None else self._group
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        self._spec.check_patterns(self._parameters)
+        self.check_patterns()
         for owner in self._spec.owners:
             if hasattr(owner, "check_present"):
                 owner.check_present(self._tensors())

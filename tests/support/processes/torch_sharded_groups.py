@@ -22,6 +22,30 @@ class Grouped(NamedTuple):
     """The local gradients after the clip."""
 
 
+def rejected_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
+    """Return the errors of two calls, and the gradients. In the first one, the `ownership` function of rank 1 raises
+    for a parameter of the second group."""
+    named = [(name, nn.Parameter(torch.zeros(2))) for name in "ab"]
+    for _, parameter in named:
+        parameter.grad = torch.full((2,), 1.0 + dist.get_rank())
+
+    def raising(parameter: Any) -> bool:
+        if parameter is named[1][1] and dist.get_rank() == 1:
+            raise LookupError("no stage")
+        return True
+
+    groups: Any = [{"name": "second", "include": ["b"], "threshold": 10.0}]
+    config: Any = ClipConfig(rule="global_norm", threshold=10.0, norm_type=p, groups=groups)
+    errors = []
+    for owner in (raising, "distinct"):
+        try:
+            config.clipper(process_group=dist.group.WORLD, ownership=owner).clip_(named)
+            errors.append("")
+        except (LookupError, ValueError) as raised:
+            errors.append(f"{type(raised).__name__}: {raised}")
+    return errors[0], errors[1], [parameter.grad.tolist() for _, parameter in named]  # type: ignore[union-attr]
+
+
 def clipped(kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False) -> Grouped:
     """Clip gradients of ones by a configuration with one group for each, of the threshold 1.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -13,11 +14,15 @@ import torch
 import torch.distributed as dist
 from support.processes.torch_sharded import distributed, mesh_of, parameters
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
 from unified_clip._backends.torch.process_group import TorchGroup
+
+SHORT = 10
+"""The timeout in seconds of process groups in which ranks may wait for each other."""
 
 ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.full(7, 3, np.float32)]
 
@@ -206,6 +211,19 @@ def in_order(names: Sequence[str], each: bool, order: Sequence[int]) -> Attempt:
         given.reverse()
     clip = uc.GradientClipByNorm(1.0) if each else uc.GradientClipByGlobalNorm(1.0)
     return attempt(lambda: clip.clip_(given) or 0.0)
+
+
+def in_order_of_groups() -> tuple[Attempt, list[Any]]:
+    """Norms of single gradients over two process groups with the same ranks. Rank 1 lists them in another order."""
+    groups = [dist.new_group(timeout=timedelta(seconds=SHORT)) for _ in range(2)]
+    meshes = [DeviceMesh.from_group(group, "cpu") for group in groups]
+    given = [distributed(np.full(4, number + 3, np.float32), mesh, [Shard(0)]) for number, mesh in enumerate(meshes)]
+    listed = [nn.Parameter(torch.zeros_like(gradient)) for gradient in given]
+    for parameter, gradient in zip(listed, given, strict=True):
+        parameter.grad = gradient
+    order = listed[::-1] if dist.get_rank() == 1 else listed
+    found = attempt(lambda: uc.GradientClipByNorm(1.0).clip_(order) or 0.0)
+    return found, [parameter.grad.to_local().tolist() for parameter in listed]  # type: ignore[union-attr]
 
 
 def without_one(function: str) -> Attempt:

@@ -32,8 +32,8 @@ from unified_clip._core.gradients import GradientList
 from unified_clip._core.types import Leaf
 from unified_clip._distributed import consensus, waiting
 from unified_clip._distributed.consensus import Call, Consensus
-from unified_clip._distributed.groups import SingleProcess
-from unified_clip._distributed.norm import LocalShards, NormGroup
+from unified_clip._distributed.groups import NormGroup, SingleProcess
+from unified_clip._distributed.norm import LocalShards
 from unified_clip._distributed.replicas import Replica
 
 PAYLOAD = WORDS + 1 + consensus.CHECKED + 2 + consensus.COMPARED
@@ -55,7 +55,7 @@ class Meeting:
 class Member:
     """A `Group` in a thread: what it adds up has to fit int64, and to be of one length everywhere."""
 
-    leaves_norms = False
+    leaves_norms, name = False, ""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.left), self

@@ -13,8 +13,8 @@ from jax.experimental.sparse import BCOO
 from ..._compute import host, kernels
 from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
-from ..._distributed.groups import ProcessGroup, SingleProcess
-from ..._distributed.norm import LocalShards, NormGroup, label
+from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
+from ..._distributed.norm import LocalShards, label
 from ..._distributed.placements import declared_owner, ownership_unknown
 from ..._distributed.replicas import Replica
 from . import mesh_axes
@@ -184,7 +184,7 @@ class JaxShards(LocalShards):
 
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
         alone = isinstance(self.group(), SingleProcess)
-        self._spec.check_patterns(self._parameters)
+        self.check_patterns()
         self._copies = []
         return [shard for index in indices for shard in (self._local(index) if alone else self._counted(index))]
 

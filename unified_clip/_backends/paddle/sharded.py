@@ -13,8 +13,7 @@ import paddle
 
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
-from ..._distributed.groups import ProcessGroup
-from ..._distributed.norm import NormGroup
+from ..._distributed.groups import NormGroup, ProcessGroup
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import Ranks, is_first_in_part
 
@@ -92,6 +91,10 @@ class PaddleGroup(ProcessGroup):
         if group is None and paddle.distributed.is_initialized():
             group = paddle.distributed.get_group(0)
         super().__init__(group, Ranks([0] if group is None else group.ranks), here=paddle.distributed.get_rank())
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.key, "id", ""))
 
     def all_reduce(self, numbers: Sequence[int], op: str) -> list[int]:
         if self.size == 1:

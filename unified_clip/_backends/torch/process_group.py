@@ -39,6 +39,10 @@ class TorchGroup(ProcessGroup):
         return reduced
 
     @property
+    def name(self) -> str:
+        return " ".join(group.group_name for group in self._groups)
+
+    @property
     def leaves_norms(self) -> bool:
         """Return whether Triton's kernels can run on the device of this group."""
         if not gpu.ENABLED:

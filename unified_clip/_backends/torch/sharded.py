@@ -14,8 +14,7 @@ import torch
 from ..._core.distributed import DistributedSpec, Measure, Measures
 from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
-from ..._distributed.groups import ProcessGroup, SingleProcess
-from ..._distributed.norm import NormGroup
+from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.on_device import Terms
 from ..._distributed.placements import DistributedGradients, Terminology
 from ..._distributed.ranks import Ranks, is_first_in_part
