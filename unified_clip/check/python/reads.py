@@ -30,13 +30,22 @@ DEPTH = 5
 """A chain of names, such as rule = clip, is followed up to this length."""
 
 
-def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0) -> bool:
+def is_used(source: Source, name: str, scope: ast.AST | None = None, depth: int = 0, *, stores: bool = True) -> bool:
     """Return whether code may clip by the variable `name`: it calls the variable, calls a method that clips, or passes,
     returns or stores the variable.
 
-    scope: The function or class that has the variable, or None for a variable of the module.
+    scope: The function or class that has the variable, or None for a variable of the module. stores: Whether an
+    assignment to an attribute, as in `self.clip = clip`, counts.
     """
-    return any(is_use(source, node, depth) for node in _references(source, name, scope))
+    nodes = _references(source, name, scope)
+    return any(is_use(source, node, depth) for node in nodes if stores or not _is_stored(source, node))
+
+
+def _is_stored(source: Source, node: ast.expr) -> bool:
+    match source.parents[node]:
+        case ast.Assign(targets=[ast.Attribute()]):
+            return True
+    return False
 
 
 def is_attribute_used(source: Source, name: str) -> bool:

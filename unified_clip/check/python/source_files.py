@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,9 @@ from .calls import effect, own, own_functions
 from .calls.own_functions import NOT_CALLED
 from .steps import unclipped
 from .trainers import deepspeed
+
+_Known = tuple[Source, Mapping[str, own.Own]]
+"""A file's source, and its configurations by their code."""
 
 MEASURES = ("get_total_norm", "global_norm")
 """Functions that measure the norm, and clip nothing."""
@@ -74,7 +77,13 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
     own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
     resolved = list(unused.resolved(own_uses_all, paths))
-    uses += [*resolved, *_calls_of_configurations(resolved)]
+    known_own = _own_configurations(resolved)
+    clippers = [
+        each for path, (source, known) in known_own.items() for each in own.unused_clippers(source, path, known)
+    ]
+    uses = _without_own(uses, known_own)
+    uses += [*resolved, *unused.resolved(clippers, paths)]
+    uses += [each for path, (source, known) in known_own.items() for each in own.read(source, path, known)]
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
@@ -82,17 +91,21 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(notebook_uses.placed([*clips, *_unclipped(clips)]))
+    return list(notebook_uses.placed([*clips, *_unclipped(clips, known_own)]))
 
 
-def _unclipped(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the steps of optimizers, and the optimizers, that have no clip in files with other clips."""
+def _unclipped(uses: Sequence[ClipUse], known_own: Mapping[Path, _Known]) -> Iterator[ClipUse]:
+    """Yield the steps of optimizers, and the optimizers, that have no clip in files with other clips.
+
+    known_own: The configurations of each file, as `_own_configurations` returns them.
+    """
     by_path: dict[Path, list[ClipUse]] = {}
     for use in uses:
         by_path.setdefault(use.path, []).append(use)
     for path, clips in by_path.items():
         with contextlib.suppress(ConfigError):  # the file is not Python, which is reported
-            yield from unclipped.read(_source(path), path, {(use.line, use.column - 1) for use in clips})
+            places = {(use.line, use.column - 1) for use in clips} | _own_calls(known_own.get(path), own.CLIPPING)
+            yield from unclipped.read(_source(path), path, places)
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
@@ -102,17 +115,35 @@ def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
 
 
-def _calls_of_configurations(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield each call of a `ClipConfig` whose effect is not that of the configuration. `uses`: the configurations."""
+def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
+    """Return {path: (source, configurations by their code)} for the files with a known `ClipConfig`.
+
+    uses: The configurations.
+    """
     paths = dict.fromkeys(use.path for use in uses if use.config is not None)
     sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
-    known = {path: own.configurations(sources[path], [use for use in uses if use.path == path]) for path in paths}
+    of_path = {path: [use for use in uses if use.path == path] for path in sources}
+    known = {path: own.configurations(source, of_path[path]) for path, source in sources.items()}
+    imported: dict[Path, dict[str, own.Own]] = {}
     for use in uses:
         for user in use.users:
             names = own.imported(sources[user], use.path.stem, known[use.path])
-            known[user] = {**names, **known.get(user, {})}
-    for path, configurations in known.items():
-        yield from own.read(sources[path], path, configurations)
+            imported[user] = {**imported.get(user, {}), **names}
+    for path, names in imported.items():
+        known[path] = own.configurations(sources[path], of_path[path], names)
+    return {path: (sources[path], known[path]) for path in sources}
+
+
+def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
+    """Return the frameworks' clips without calls of unified_clip's methods, such as `clip_`. Tensors have it, too."""
+    places = {path: _own_calls(known, own.KINDS) for path, known in known_own.items()}
+    return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
+
+
+def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int, int]]:
+    """Return the places, as in `ast`, of the calls of these methods of a file's configurations."""
+    calls = own.calls(*known) if known is not None else ()
+    return {(call.lineno, call.col_offset) for call, method, _ in calls if method in methods}
 
 
 def _source(path: Path) -> Source:

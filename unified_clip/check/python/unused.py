@@ -30,7 +30,7 @@ NOT_NAMED = (
 )
 
 
-def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
+def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
 
     If the file may use the configuration, for example as an argument, return `use`. If no code can use the
@@ -39,7 +39,7 @@ def marked(source: Source, use: ClipUse, call: ast.Call) -> ClipUse:
     of functions, or an attribute. `reads.is_use` decides what counts as a use.
 
     use: The clip, with its effect.
-    call: The call that makes the configuration.
+    call: The call that makes the configuration, or the name of one that is assigned.
     """
     match source.parents[call]:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):

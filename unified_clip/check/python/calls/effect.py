@@ -13,11 +13,12 @@ from .. import call_site
 from . import order, result
 
 
-def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str) -> ClipConfig:
+def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
     """Return the effect of a clip call: `config`, with the parameters that the call selects.
 
     config: The effect of the call on its own parameters. kind: "in place", "functional" for a function that returns
-    gradients, "class" for a class or transformation, or "attached" for `attach_to`.
+    gradients, "class" for a class or transformation, or "attached" for `attach_to`. has_names: Whether the call has the
+    parameters' names in the whole model, as a clipper does.
 
     ConfigError: the call clips nothing, or its effect is unknown. The message has the reason.
     """
@@ -29,6 +30,9 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str) -> Cl
     if kind in ("functional", "class"):
         result.check(source, call)
     if kind in ("attached", "class"):
+        return config
+    if has_names and config.uses_names:
+        call_site.narrowed(source, call, ClipConfig(rule="global_norm", threshold=1.0))
         return config
     return call_site.narrowed(source, call, config)
 

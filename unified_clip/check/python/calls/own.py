@@ -6,12 +6,18 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ...clip_use import OWN, ClipUse
+from .. import reads, unused
 from . import effect
+
+CLIPPING = ("__call__", "clip_", "pairs")
+"""The methods that clip gradients when they are called."""
 
 KINDS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "attach_to": "attached", "clip_": "in place",
@@ -20,18 +26,88 @@ KINDS = {
 """The kind of each method of `ClipConfig` that clips."""
 
 
-def configurations(source: Source, uses: Sequence[ClipUse]) -> dict[str, ClipConfig]:
-    """Return {code of a variable or attribute: configuration} for the known configurations that a file makes."""
+class Own(NamedTuple):
+    """A configuration that a variable or attribute has, or a clipper of that configuration."""
+
+    config: ClipConfig
+    is_clipper: bool = False
+
+
+def configurations(
+    source: Source, uses: Sequence[ClipUse], imports: Mapping[str, Own] = MappingProxyType({})
+) -> dict[str, Own]:
+    """Return {code of a variable or attribute: configuration} for the known configurations that a file makes.
+
+    Follow assignments of these variables, as in `self.clip = CLIP`, and clippers, as in `clip = CLIP.clipper(model)`.
+
+    imports: The configurations that the file imports, by name.
+    """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
-    known: dict[str, ClipConfig] = {}
-    for node in source.nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            config = made.get((node.value.func.lineno, node.value.func.col_offset + 1))
-            known |= {ast.unparse(target): config for target in node.targets} if config is not None else {}
+    assigned = [pair for node in source.nodes for pair in _assigned(node)]
+    known = dict(imports)
+    before = -1
+    while before < len(known):
+        before = len(known)
+        for target, value in assigned:
+            code = ast.unparse(target)
+            if code not in known and (own := _own(value, known, made)) is not None:
+                known[code] = own
     return known
 
 
-def imported(source: Source, module: str, known: Mapping[str, ClipConfig]) -> dict[str, ClipConfig]:
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield (target, value) for each variable that a statement assigns, also for those in tuples."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    yield from zip(target.elts, value.elts, strict=False)
+                else:
+                    yield target, value
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value
+
+
+def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int], ClipConfig]) -> Own | None:
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
+            own = _own(owner, known, made)
+            return own._replace(is_clipper=True) if own is not None else None
+        case ast.Call(func=function):
+            config = made.get((function.lineno, function.col_offset + 1))
+            return Own(config) if config is not None else None
+        case ast.IfExp(body=body, orelse=orelse):
+            return _own(body, known, made) or _own(orelse, known, made)
+        case ast.Name() | ast.Attribute():
+            return known.get(ast.unparse(node))
+    return None
+
+
+def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
+    """Yield each clipper that its file does not use, as `unused.marked` returns it.
+
+    Yield also an attribute that is assigned a configuration, as in `self.clip = CLIP`, if the file uses neither.
+    """
+    for node in source.nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr="clipper")):
+                own = known.get(ast.unparse(owner))
+                statement = source.parents[node]
+                if own is None and isinstance(statement, ast.Assign):
+                    own = known.get(ast.unparse(statement.targets[0]))
+                name = "ClipConfig.clipper"
+            case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=variable) as node):
+                is_only = not reads.is_used(source, variable, stores=False)
+                own, name = (known.get(variable) if is_only else None), "ClipConfig"
+            case _:
+                continue
+        if own is not None:
+            use = ClipUse(path, node.lineno, node.col_offset + 1, f"{OWN}.{name}", own.config, package=OWN)
+            if (marked := unused.marked(source, use, node)) is not use:
+                yield marked
+
+
+def imported(source: Source, module: str, known: Mapping[str, Own]) -> dict[str, Own]:
     """Return {name: configuration} for the configurations that a file imports from a module.
 
     known: The configurations of the module, by name.
@@ -41,17 +117,22 @@ def imported(source: Source, module: str, known: Mapping[str, ClipConfig]) -> di
     return {alias.asname or alias.name: known[alias.name] for alias in names if alias.name in known}
 
 
-def read(source: Source, path: Path, known: Mapping[str, ClipConfig]) -> Iterator[ClipUse]:
-    """Yield each call of a configuration in `known` whose effect is not that of the configuration, with the reason."""
+def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, str, Own]]:
+    """Yield (call, method, configuration) for each call of a configuration in `known`, or of a clipper."""
     for call in source.nodes:
         if not isinstance(call, ast.Call):
             continue
-        method, config = _method(call, known)
-        if config is None:
-            continue
+        method, own = _method(call, known)
+        if own is not None:
+            yield call, method, own
+
+
+def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
+    """Yield each call of a configuration in `known` whose effect is not that of the configuration, with the reason."""
+    for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:
-            narrowed = effect.of_call(source, call, config, KINDS[method])
+            narrowed = effect.of_call(source, call, config, KINDS[method], has_names=is_clipper)
         except ConfigError as error:
             yield replace(use, config=None, why_unknown=str(error))
             continue
@@ -59,10 +140,10 @@ def read(source: Source, path: Path, known: Mapping[str, ClipConfig]) -> Iterato
             yield replace(use, config=narrowed)
 
 
-def _method(call: ast.Call, known: Mapping[str, ClipConfig]) -> tuple[str, ClipConfig | None]:
+def _method(call: ast.Call, known: Mapping[str, Own]) -> tuple[str, Own | None]:
     """Return (method, configuration) for a call of a known configuration. For other calls, configuration is None."""
-    if (config := known.get(ast.unparse(call.func))) is not None:
-        return "__call__", config
+    if (own := _own(call.func, known, {})) is not None:
+        return "__call__", own
     if isinstance(call.func, ast.Attribute) and call.func.attr in KINDS:
-        return call.func.attr, known.get(ast.unparse(call.func.value))
+        return call.func.attr, _own(call.func.value, known, {})
     return "", None

@@ -130,8 +130,14 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def is_clip(self, call: ast.Call) -> bool:
-        """Return whether a call clips gradients, or has the name of a function that does."""
-        return (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(_last(call.func)) is not None
+        """Return whether a call clips gradients, or has the name of a function that does.
+
+        A method `clip_` that gets parameters is one of unified_clip: tensors have this method, too.
+        """
+        if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(_last(call.func)) is not None:
+            return True
+        is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "clip_"
+        return is_method and any(self.flow.models(each) for each in call.args[:1])
 
     def names_clip(self, node: ast.AST) -> bool:
         """Return whether a node is a clip, or the name of a function that clips, as in `inject_hyperparams(clip)`."""

@@ -1,0 +1,102 @@
+"""`unified-clip config check` on calls of a `ClipConfig` through other names: aliases, attributes and clippers."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from support.config.check_files import WANTED, Check, one
+
+BEFORE = (
+    'import torch\nfrom unified_clip import ClipConfig\n\nCLIP = ClipConfig.load("clip.toml")\n\n\n'
+    "def train(net_g, net_d, model, optimizer, x, n):\n"
+)
+OPTIMIZERS = "opt_g = torch.optim.Adam(net_g.parameters())\nopt_d = torch.optim.Adam(net_d.parameters())\n"
+LOAD = 'clip = ClipConfig.load("clip.toml")\n'
+ONE_OF_TWO = "{d}\nloss_d(x).backward()\n{step_d}\nloss_g(x).backward()\n{g}\nopt_g.step()\n"
+
+
+def source(body: str) -> str:
+    return BEFORE + textwrap.indent(body, "    ")
+
+
+@pytest.mark.parametrize("clip", [
+    "CLIP.clip_(net_g.named_parameters())",
+    "clip.clip_(net_g.named_parameters())",
+    "self.trainer.clip.clip_(net_g.named_parameters())",
+])  # fmt: skip
+@pytest.mark.parametrize("step", ["opt_d.step()", "scaler.step(opt_d)"])
+def test_a_configuration_that_clips_one_of_two_models(check: Check, clip: str, step: str) -> None:
+    body = OPTIMIZERS + (LOAD if clip.startswith("clip.") else "") + ONE_OF_TWO.format(d="", step_d=step, g=clip)
+    finding = one(check({"a.py": source(body) + "\n\nCLIP.clip_(other.named_parameters())\n"}))
+    assert (finding.kind, finding.clip) == ("missing", step.partition("(")[0])
+    assert "this file clips the gradients of opt_g" in finding.does
+
+
+def test_a_configuration_that_clips_both_models_passes(check: Check) -> None:
+    step = "CLIP.clip_(net_d.named_parameters())\nopt_d.step()"
+    body = OPTIMIZERS + ONE_OF_TWO.format(d="", step_d=step, g="CLIP.clip_(net_g.named_parameters())")
+    assert check({"a.py": source(body)}).findings == []
+
+
+@pytest.mark.parametrize(
+    "make", ["cg, cd = CLIP.clipper(net_g), CLIP.clipper(net_d)", "cg = CLIP\ncd = cg", "cg = cd = CLIP if n else None"]
+)
+def test_aliases_and_clippers_are_the_clip_of_the_configuration(check: Check, make: str) -> None:
+    step = "cd.clip_(net_d.named_parameters())\nopt_d.step()"
+    body = OPTIMIZERS + ONE_OF_TWO.format(d=make, step_d=step, g="cg.clip_(net_g.named_parameters())")
+    report = check({"a.py": source(body)})
+    assert (report.findings, report.counts.clips) == ([], 1)
+
+
+MAKERS = [
+    "clip = CLIP",
+    "clip = CLIP.clipper(names=model)",
+    'clip = ClipConfig.load("clip.toml").clipper(names=model)',
+    "first: object = CLIP\nclip = first.clipper()",
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("loss.backward()\noptimizer.step()\n{}", "comes after optimizer.step()"),
+        ("loss.backward()\nif False:\n    {}\noptimizer.step()", "never runs"),
+        ("loss.backward()\nif n % 10 == 0:\n    {}\noptimizer.step()", "runs only if n % 10 == 0"),
+    ],
+)
+def test_a_call_through_another_name_is_judged(check: Check, make: str, body: str, why: str) -> None:
+    text = source(f"{make}\n{body.format('clip.clip_(model.named_parameters())')}\n")
+    finding = one(check({"a.py": text + "\n\nCLIP.clip_(other.named_parameters())\n"}))
+    assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.clip_")
+    assert why in finding.does
+
+
+@pytest.mark.parametrize("value", ["CLIP", "CLIP.clipper(names=model)"])
+def test_an_attribute_with_a_clip_is_followed(check: Check, value: str) -> None:
+    text = source(f"self.clip = {value}\n") + (
+        "\n\ndef step(self, model):\n    loss.backward()\n    self.optimizer.step()\n{}"
+    )
+    call = "    self.clip.clip_(model.named_parameters())\n"
+    assert "comes after self.optimizer.step()" in one(check({"a.py": text.format(call)})).does
+    assert "No checked file uses this configuration, clip" in one(check({"a.py": text.format("")})).does
+    assert check({"a.py": text.format(""), "b.py": f"def f(self):\n{call}"}).findings == []
+
+
+def test_an_alias_of_a_configuration_that_is_used_otherwise_is_no_finding(check: Check) -> None:
+    text = source("self.clip = CLIP\nCLIP.clip_(model.named_parameters())\n")
+    assert check({"a.py": text}).findings == []
+
+
+def test_a_clipper_that_is_never_called_is_unknown(check: Check) -> None:
+    finding = one(check({"a.py": source("clip = CLIP.clipper(names=model)\nloss.backward()\noptimizer.step()\n")}))
+    assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.clipper")
+    assert finding.does.startswith("clip clips nothing")
+
+
+def test_a_clipper_has_the_names_of_the_whole_model(check: Check) -> None:
+    wanted = WANTED + 'exclude = ["*.bias"]\n'
+    body = "clip = CLIP.clipper(names=model)\nclip.clip_({}.named_parameters())\n"
+    assert check({"a.py": source(body.format("model.encoder"))}, wanted).findings == []
+    assert "a part of a list" in one(check({"a.py": source("CLIP.clipper(model).clip_(tensors[:1])\n")}, wanted)).does
