@@ -214,3 +214,36 @@ def test_an_optimizer_that_is_built_without_a_clip_beside_one_with_it(
 def test_a_step_without_a_clip_is_no_clip_of_a_required_file(check: Check) -> None:
     clip = 'rule = "none"\n'
     assert check({"gan.py": GAN.format(d="pass", g=CLIP_G.replace("1.0", "float('inf')"))}, clip).findings == []
+
+
+@pytest.mark.parametrize("clip", [CLIP_G, "clip.clip_(net_g.named_parameters())"])
+def test_a_step_that_gets_an_optimizer_needs_a_clip(check: Check, clip: str) -> None:
+    source = (
+        "import torch\nfrom torch.nn.utils import clip_grad_norm_\n\n\ndef train(state, accel, net_g):\n"
+        "    accel.backward(loss_d)\n    accel.step(state.optimizer_d)\n    state.scheduler_d.step()\n"
+        f"    accel.backward(loss_g)\n    {clip}\n    accel.step(state.optimizer_g)\n"
+    )
+    other = "clip_grad_norm_(net.parameters(), 1.0)\n"
+    finding = one(check({"a.py": source + other}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "accel.step", 7)
+    both = source.replace("    accel.step(state.optimizer_d)", f"    {CLIP_D}\n    accel.step(state.optimizer_d)")
+    assert check({"a.py": both + other}).findings == []
+
+
+def test_a_clip_is_attached_to_one_of_two_optimizers_of_another_object(check: Check) -> None:
+    source = (
+        "from unified_clip import ClipConfig\n\nCLIP = ClipConfig.load('clip.toml')\n\n\ndef load(net_g, net_d):\n"
+        "    optimizer_g, optimizer_d = Adam(net_g), Adam(net_d)\n    CLIP.attach_to(optimizer_g, net_g)\n    {}\n"
+        "    return State(optimizer_g=optimizer_g, optimizer_d=optimizer_d)\n\n\ndef train(state, accel):\n"
+        "    accel.backward(loss_d)\n    accel.step(state.optimizer_d)\n"
+        "    accel.backward(loss_g)\n    accel.step(state.optimizer_g)\n"
+    )
+    finding = one(check({"a.py": source.format("pass")}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "accel.step", 15)
+    assert check({"a.py": source.format("CLIP.attach_to(optimizer_d, net_d)")}).findings == []
+
+
+def test_a_clip_after_a_step_that_gets_the_optimizer_is_late(check: Check) -> None:
+    source = "import torch\n\n\ndef train(accel, opt, model):\n    accel.backward(loss)\n    accel.step(opt)\n"
+    finding = one(check({"a.py": f"{source}    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"}))
+    assert "comes after accel.step(opt)" in finding.does

@@ -128,9 +128,15 @@ def _kind(source: Source, call: ast.Call) -> str:
         return "backward"
     if name in (*STEPS, *TRAINING):
         return "step"
-    made = source.followed(owner)
-    is_optimizer = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func))
-    return "step" if name == "step" and (is_optimizer or STEPPER.match(last)) else ""
+    steppers = [owner, *call.args[:1]] if name == "step" else []
+    return "step" if any(_is_stepper(source, each) for each in steppers) else ""
+
+
+def _is_stepper(source: Source, node: ast.expr) -> bool:
+    """Return whether a `step` of an object, or one that gets this object, changes parameters."""
+    made = source.followed(node)
+    is_optimizer = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func)) is not None
+    return is_optimizer or STEPPER.match(str(getattr(node, "attr", getattr(node, "id", "")))) is not None
 
 
 def _excludes(source: Source, node: ast.AST, call: ast.AST) -> bool:

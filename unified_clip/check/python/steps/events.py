@@ -122,7 +122,8 @@ class Timeline:
         if name == "optimizer_step" and call.args:
             return [Event("step", call, ast.unparse(call.args[0]))]
         if not self._is_optimizer(owner, last):
-            return []
+            is_step = name == "step" and self._gets_optimizer(call) and not self._callees(call)
+            return [Event("step", call, ast.unparse(call.args[0]))] if is_step else []
         is_scaler = "scaler" in last.lower() and call.args
         step = Event("step", call, ast.unparse(call.args[0] if is_scaler else owner))
         if name == "minimize":
@@ -144,6 +145,10 @@ class Timeline:
         if isinstance(node, ast.Call) and self.is_clip(node):
             return True
         return isinstance(node, ast.expr) and (node.lineno, node.col_offset) in self._clips
+
+    def _gets_optimizer(self, call: ast.Call) -> bool:
+        """Return whether the first argument is an optimizer, as in `accelerator.step(optimizer)`."""
+        return any(self._is_optimizer(each, _last(each)) for each in call.args[:1])
 
     def _is_optimizer(self, node: ast.expr, last: str) -> bool:
         made = self.source.followed(node)

@@ -76,9 +76,13 @@ class _Steps:
         return None
 
     def _clip_of_optimizer(self, owner: str) -> int:
-        """Return the line where a clip is attached or passed to an optimizer, or 0."""
-        if owner in self.attached:
-            return self.attached[owner]
+        """Return the line where a clip is attached or passed to an optimizer, or 0.
+
+        A clip that is attached to the variable `opt` is also one of an attribute `opt`, as in `state.opt`.
+        """
+        last = owner.rpartition(".")[2]
+        if line := self.attached.get(owner) or self.attached.get(last):
+            return line
         for call in self.made.get(owner, ()):
             passed = [each for each in call.keywords if each.arg in CLIPPING and ast.unparse(each.value) != "None"]
             unpacked = [each for each in call.keywords if each.arg is None]
