@@ -33,6 +33,7 @@ OFF_HINT = (
     'If the training code clips by {clip}, as {own} does, this clip has to be off: add "{file}" to check.off in {clip}.'
 )
 WITH_THRESHOLD = "With the threshold of {file}:"
+ANY_THRESHOLD = "{why} With any threshold, these settings differ: {settings}."
 ENTRY = """[[check.ignore]]
 path = "{glob}"
 clip = "{clip}"
@@ -110,7 +111,11 @@ class Judge:
         does = " ".join(describe.sentences(config))
         compared = self._comparison(config)
         differences = _differences(compared)
-        effect = family.sentence if family is not None else self._effect(config, compared.compared)
+        if why:
+            settings = ", ".join(each.about for each in differences)
+            effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
+        else:
+            effect = family.sentence if family is not None else self._effect(config, compared.compared)
         edit = edits.edit(replace(use, config=config), differences)
         edit = self._hint(use, edit) if is_off(config) else edit
         does = f"{why.format(file=self._file.name)} {does}" if why else does

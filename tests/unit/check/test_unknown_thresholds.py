@@ -74,3 +74,24 @@ def test_the_order_of_the_call_is_judged_too(check: Check) -> None:
     finding = one(check({"a.py": source}))
     assert "only known at run time" in finding.does
     assert "This clip never runs" in finding.does
+
+
+@pytest.mark.parametrize(
+    ("source", "threshold", "settings"),
+    [
+        (PARL, "max_grad_norm", "rule, eps"),
+        (
+            "import optax\n\ntx = optax.chain(optax.clip_by_global_norm(args.clip), optax.sgd(1.0))\n",
+            "args.clip",
+            "eps",
+        ),
+    ],
+)
+def test_the_effect_has_no_norm_of_an_unknown_threshold(
+    check: Check, source: str, threshold: str, settings: str
+) -> None:
+    finding = one(check({"a.py": source}))
+    assert finding.kind == "drift"
+    assert finding.effect == (
+        f"The threshold, {threshold}, is only known at run time. With any threshold, these settings differ: {settings}."
+    )
