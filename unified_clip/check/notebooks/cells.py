@@ -19,6 +19,9 @@ PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python
 FILES = ("writefile", "file", "writetemplate")
 """Magics that write the rest of the cell to a file."""
 
+WRITTEN = "_written_file"
+"""The name of a function around the code of a cell that is only written to a file, so that no other cell runs it."""
+
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 MAGIC = re.compile(r"\s*(%%|[%!?])")
 HELP = re.compile(r"\s*[\w.]+\?{1,2}\s*")
@@ -37,6 +40,9 @@ class Place(NamedTuple):
 
     file_line: int
     """The line in the file, from 1."""
+
+    indent: int = 0
+    """The number of spaces that the source of the notebook has before the code of the line."""
 
 
 class Notebook(NamedTuple):
@@ -104,7 +110,8 @@ def read(path: Path) -> Notebook:
             other[first] = "\n".join(lines)
         sources += code if code is not None else [""] * len(lines)
         commands += shell
-        places += [Place(number, index + 1, line) for index, line in enumerate(file_lines)]
+        indent = int(any(line.startswith(f"def {WRITTEN}(") for line in code or ()))
+        places += [Place(number, index + 1, line, indent) for index, line in enumerate(file_lines)]
     return Notebook("\n".join([*sources, ""]), "\n".join(commands), other, places)
 
 
@@ -163,8 +170,18 @@ def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
             is_shell = name in ("bash", "sh", "shell", "script", "cmd", "system", "!", "sx")
             return (empty, [*empty[: first + 1], *lines[first + 1 :]]) if is_shell else (None, empty)
         lines = [*lines[:first], "", *lines[first + 1 :]]
+        if name in FILES and _parses(written := _written(lines, first)):
+            return written, empty
     code, commands = _without_magics(lines)
     return (code, commands) if _parses(code) else (None, commands)
+
+
+def _written(lines: Sequence[str], first: int) -> list[str]:
+    """Return the lines of a cell that is only written to a file, as the body of a function.
+
+    first: The line of the magic, which becomes the line of `def`.
+    """
+    return [*lines[:first], f"def {WRITTEN}():", *(f" {line}" if line else "" for line in lines[first + 1 :])]
 
 
 def _without_magics(lines: Sequence[str]) -> tuple[list[str], list[str]]:

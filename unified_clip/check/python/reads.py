@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from ...config.formats.python_source import Source
+from ..notebooks.cells import WRITTEN
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -94,6 +96,14 @@ def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
         if not any(_function(source, inner) is scope for inner in declarations):
             return scope
     return None
+
+
+def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
+    """Return whether a scope is a function whose variables no other file can use.
+
+    A cell of a notebook that is only written to a file is no such function.
+    """
+    return isinstance(scope, FUNCTIONS) and getattr(scope, "name", "") != WRITTEN
 
 
 def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:

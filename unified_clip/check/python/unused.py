@@ -48,7 +48,7 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
                 return use
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
-            if scope is not None:
+            if reads.is_local(scope):
                 return _never_used(use, name, NEVER_USED.format(name=name))
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):

@@ -6,7 +6,7 @@ import ast
 
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
-from ..reads import FUNCTIONS, scope_of
+from ..reads import FUNCTIONS, is_local, scope_of
 
 UNUSED = (
     "No code uses the result of this call, so it clips nothing. Use the clipped gradients, as in gradients = "
@@ -41,7 +41,7 @@ def check(source: Source, call: ast.Call) -> None:
         return
     _check_next(source, statement, target.id)
     scope = scope_of(source, target, target.id)
-    if isinstance(scope, FUNCTIONS) and not _is_read(source, scope, statement, target.id):
+    if is_local(scope) and not _is_read(source, scope, statement, target.id):
         raise ConfigError(UNUSED)
 
 
