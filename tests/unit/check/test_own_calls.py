@@ -100,3 +100,15 @@ def test_a_clipper_has_the_names_of_the_whole_model(check: Check) -> None:
     body = "clip = CLIP.clipper(names=model)\nclip.clip_({}.named_parameters())\n"
     assert check({"a.py": source(body.format("model.encoder"))}, wanted).findings == []
     assert "a part of a list" in one(check({"a.py": source("CLIP.clipper(model).clip_(tensors[:1])\n")}, wanted)).does
+
+
+def test_a_clipper_in_a_tuple_is_no_clip_of_a_tensor(check: Check) -> None:
+    text = (
+        'import torch\nfrom unified_clip import ClipConfig\n\nCLIP = ClipConfig.load("clip.toml")\n\n\n'
+        "def train(g, d, x):\n    og = torch.optim.Adam(g.parameters())\n    od = torch.optim.Adam(d.parameters())\n"
+        "    cg, cd = CLIP.clipper(names=g), CLIP.clipper(names=d)\n"
+        "    d(x).mean().backward()\n    cd.clip_(d.named_parameters())\n    od.step()\n"
+        "    g(x).mean().backward()\n    cg.clip_(g.named_parameters())\n    og.step()\n"
+    )
+    report = check({"a.py": text})
+    assert (report.findings, [each.result for each in report.clips]) == ([], ["same"])
