@@ -87,6 +87,21 @@ def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> A
     return *lines, MissingCalls(few[0].step, is_first, calls, others, later) if rest else None
 
 
+def partners_of(
+    a: Sequence[RecordedCall], b: Sequence[RecordedCall], names: Names
+) -> tuple[Sequence[int] | None, bool]:
+    """Return (partners, whether their order matters) for equally many calls of two runs.
+
+    The partners are the index in `b` of each call of `a`, or None if a call has none. If two calls of a run may clip
+    the same gradients, the calls keep their order.
+
+    names: The name of a parameter in `b`, by its name in `a`.
+    """
+    likeness = [[_likeness(call, other, names) for other in b] for call in a]
+    is_ordered = any(map(_share_gradients, (a, b)))
+    return (_partners_in_order if is_ordered else _partners)(likeness), is_ordered
+
+
 def _likeness(call: RecordedCall, other: RecordedCall, names: Names) -> float | None:
     """Return how much two calls are alike, or None if they cannot be the same clip.
 

@@ -17,6 +17,7 @@ from .causes.join_causes import Effect, effective, join
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
+from .optimizers.iterations import align_optimizers
 from .optimizers.steps import number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
@@ -122,7 +123,10 @@ def compare(
     for run in (left, right):
         check_clipped(run)
     left, right = merge_loops(*((left, right) if has_effect else number_calls(left, right)))
-    left, right, missing = align_calls(left, right, names_from_a_to_b(left, right, names or {}))
+    shared_names = names_from_a_to_b(left, right, names or {})
+    if not has_effect:
+        right = align_optimizers(left, right, shared_names)
+    left, right, missing = align_calls(left, right, shared_names)
     pairs = pair_calls(left, right, names or {}, math.inf if has_effect else None)
     agreements = []
     for stage in NUMBERS:

@@ -83,7 +83,7 @@ def _numbered(run: RecordedRun) -> RecordedRun:
 
     If the run clips after its optimizer steps, number each call by the previous step.
     """
-    offset, done, lines = 0 if _is_late(run) else 1, 0, []
+    offset, done, lines = 0 if is_late(run) else 1, 0, []
     for index, line in enumerate(run.lines):
         while done < len(run.optimizer_steps) and run.optimizer_steps[done].calls <= index:
             done += 1
@@ -92,7 +92,7 @@ def _numbered(run: RecordedRun) -> RecordedRun:
     return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
 
 
-def _is_late(run: RecordedRun) -> bool:
+def is_late(run: RecordedRun) -> bool:
     """Return whether every clip follows the optimizer's step that should use it.
 
     In such a run, no clip is before the first step. As many calls are before the second step as between any two steps,
@@ -100,8 +100,8 @@ def _is_late(run: RecordedRun) -> bool:
     """
     steps = run.optimizer_steps
     count = steps[1].calls if len(steps) > 1 else len(run.lines)
-    is_late = all(step.calls == number * count for number, step in enumerate(steps))
-    return 0 < count * len(steps) <= len(run.lines) and is_late
+    is_even = all(step.calls == number * count for number, step in enumerate(steps))
+    return 0 < count * len(steps) <= len(run.lines) and is_even
 
 
 def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
@@ -111,8 +111,8 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     run are those of the other run one step later, one entry has this difference, and none is about single rates.
     """
     found: dict[tuple[str, str], StepDifference] = {}
-    if a.optimizer_steps and b.optimizer_steps and _is_late(a) != _is_late(b):
-        late, early = (a, b) if _is_late(a) else (b, a)
+    if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
+        late, early = (a, b) if is_late(a) else (b, a)
         sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} clips before the step"
         counts = (a.optimizer_steps[0].calls, b.optimizer_steps[0].calls)
         found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
@@ -149,9 +149,12 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     """Return a difference if the learning rates of one run are those of the other run one step later, else None.
 
-    Return None, too, if the learning rates are constant or equal. The difference is at the first step at which the
-    rates differ.
+    Return None, too, if the learning rates are constant or equal, or if several optimizers step after one backward
+    pass. The difference is at the first step at which the rates differ.
     """
+    passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
+    if 0 in passes and any(passes - {None}):
+        return None
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]

@@ -1,0 +1,161 @@
+"""Pair the steps of several optimizers in each training iteration: two runs may step their optimizers in another order.
+
+The steps of an iteration follow the same backward passes, so their order does not change the training if the optimizers
+have no common parameters.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..call_order import have_near_norms, partners_of
+from ..pairing import Names
+from ..rounding import same
+from ..runs import OptimizerStep, RecordedCall, RecordedRun
+from .steps import is_late
+
+Order = Sequence[int]
+"""For each position in the first run, the position in the second run."""
+
+Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
+"""The optimizer steps between two backward passes, and the clip calls before these steps."""
+
+OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "repeated_rows")
+"""The fields of an optimizer step that belong to the optimizer. The others belong to the time of the step."""
+
+
+def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
+    """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`.
+
+    Each clip call gets the step of its partner in `a`. Iterations with one optimizer step are unchanged. So are those
+    in which the clip calls have no partners, or an optimizer steps before its clip. If every clip follows the step that
+    should use it, `b` is unchanged.
+
+    names: The name of a parameter in `b`, by its name in `a`.
+    """
+    lines, steps = list(b.lines), list(b.optimizer_steps)
+    known: Order = ()
+    if is_late(a) or is_late(b):
+        return b
+    for left, right in zip(_iterations(a), _iterations(b), strict=False):
+        if len(left[0]) != len(right[0]):
+            break
+        is_clipped_first = all(map(_is_clipped_first, (left, right)))
+        if len(left[0]) < 2 or not left[1] or len(left[1]) != len(right[1]) or not is_clipped_first:
+            continue
+        order = _order_of_calls(left[1], right[1], known, names)
+        if order is None:
+            continue
+        known = order
+        start = next(index for index, line in enumerate(lines) if line is right[1][0])
+        pairs = [(line, right[1][index]) for line, index in zip(left[1], order, strict=True)]
+        calls = [partner.model_copy(update={"step": line.step}) for line, partner in pairs]
+        lines[start : start + len(calls)] = calls
+        first = right[0][0].step - 1
+        steps[first : first + len(right[0])] = _in_order(right[0], _order_of_steps(left, right, order))
+    return b.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+
+
+def _iterations(run: RecordedRun) -> Iterator[Iteration]:
+    """Yield the iterations of a run.
+
+    Yield nothing if the optimizer steps do not have the numbers 1, 2, 3 and so on, or if no backward pass was recorded
+    before the first one.
+    """
+    numbers = [step.step for step in run.optimizer_steps]
+    if numbers != list(range(1, len(numbers) + 1)) or not (numbers and run.optimizer_steps[0].backward_calls):
+        return
+    by_step = {number: list(lines) for number, lines in itertools.groupby(run.lines, key=lambda line: line.step)}
+    steps: list[OptimizerStep] = []
+    for step in (*run.optimizer_steps, None):
+        if steps and (step is None or step.backward_calls != 0):
+            yield steps, [line for each in steps for line in by_step.get(each.step, ())]
+            steps = []
+        if step is not None:
+            steps.append(step)
+
+
+def _is_clipped_first(iteration: Iteration) -> bool:
+    """Return whether no optimizer steps too early: at least `k` calls, or all, come before the `k`-th step."""
+    steps, lines = iteration
+    counts = (sum(line.step <= step.step for line in lines) for step in steps)
+    return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
+
+
+def _order_of_calls(
+    left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
+) -> Order | None:
+    """Return the partners of the calls of an iteration, or None if a call has none.
+
+    Return None, too, if two calls of a run clip a gradient of the same name: then the order of the steps matters.
+    Without names or shapes that identify the calls, their norms do. If these differ, use the order that an earlier
+    iteration has, else the order of the calls.
+
+    known: The order of an earlier iteration, or an empty one.
+    """
+    for calls in (left, right):
+        gradients = [name for call in calls for name in call.parameters if not name.isdecimal()]
+        if len({*gradients}) < len(gradients):
+            return None
+    partners, is_ordered = partners_of(left, right, names)
+    if not is_ordered or partners is None:
+        return partners
+    near = [[index for index, other in enumerate(right) if have_near_norms(call, other)] for call in left]
+    by_norm = [found[0] for found in near if len(found) == 1]
+    if sorted(by_norm) == list(range(len(left))):
+        return by_norm
+    return known if len(known) == len(left) else partners
+
+
+def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
+    """Return the partners of the optimizer steps of an iteration: the steps whose clip calls are partners.
+
+    Steps keep their order if the clip calls do not show it. If a run makes all its clip calls before its steps, the
+    steps can be in the order of the clip calls, or not: use the order with fewer other settings.
+    """
+    in_order = list(range(len(left[0])))
+    owners = [_owners(each) for each in (left, right)]
+    if not all(owners):
+        return in_order
+    partners: dict[int, set[int]] = {}
+    for place, index in enumerate(calls):
+        partners.setdefault(owners[0][place], set()).add(owners[1][index])
+    if any(len(each) > 1 for each in partners.values()):
+        return in_order
+    order = [next(iter(partners.get(position, {-1}))) for position in in_order]
+    if sorted(order) != in_order:
+        return in_order
+    if all(map(_is_direct, (left, right))):
+        return order
+    return min((in_order, order), key=lambda each: _other_settings(left[0], [right[0][index] for index in each]))
+
+
+def _is_direct(iteration: Iteration) -> bool:
+    """Return whether each step of the iteration directly follows its own clip calls."""
+    steps, lines = iteration
+    return {step.step for step in steps} == {line.step for line in lines}
+
+
+def _owners(iteration: Iteration) -> list[int]:
+    """Return the position of the step that uses each clip call, or an empty list if that is unknown."""
+    steps, lines = iteration
+    if _is_direct(iteration):
+        return [line.step - steps[0].step for line in lines]
+    return list(range(len(steps))) if len(lines) == len(steps) else []
+
+
+def _other_settings(left: Sequence[OptimizerStep], right: Sequence[OptimizerStep]) -> int:
+    """Return how many settings differ between the steps at the same positions."""
+
+    def settings(step: OptimizerStep) -> Mapping[str, object]:
+        return {"optimizer": step.optimizer.rpartition(".")[2].lower(), **step.settings}
+
+    pairs = [(settings(old), settings(new)) for old, new in zip(left, right, strict=True)]
+    return sum(not same(old[name], new[name]) for old, new in pairs for name in old.keys() & new.keys())
+
+
+def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerStep]:
+    """Return the steps with the optimizers in another order. Their numbers, backward passes and losses stay."""
+    moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
+    return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
