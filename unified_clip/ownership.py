@@ -8,7 +8,8 @@ parameter. In the process group, exactly one rank has to count each element. To 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from ._distributed.ranks import KeptByIdentity, Ranks
 
-__all__ = ["megatron_ownership", "mesh_ownership", "stage_ownership"]
+__all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
 """Parameters that an earlier pipeline stage counts: a list of them, or a function of a parameter that returns True or
@@ -184,6 +185,102 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     def _coordinates(self, ranks: Any) -> tuple[npt.NDArray[np.intp], ...]:
         """Return the indices of ranks along each dimension of the mesh."""
         return np.unravel_index(self.mesh_ranks.places(ranks), self._shape)
+
+
+def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
+    """Return a function that decides whether this rank counts a parameter of an FSDP1 model.
+
+    Every rank counts its shards. The ranks have copies of all other parameters: those of `NO_SHARD` modules, of ignored
+    modules and of modules outside FSDP1. Of these, the first rank of the model's process group counts.
+
+    Call it after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the clip. This
+    also holds for `HYBRID_SHARD`.
+
+    Args:
+        model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
+        tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
+            Parameters outside its plan, such as those of a normalization layer, count on rank 0 only. As
+            `process_group`, pass all data-parallel and tensor-parallel ranks that share one copy of the model.
+
+    Raises:
+        TypeError: `model` has no FSDP1 module.
+        ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, and
+            `tensor_rank` is missing, or a flat parameter has other parameters beside them. When it clips: a parameter
+            is not in the model.
+
+    Example:
+        On each rank, after `init_process_group`::
+
+            model = FullyShardedDataParallel(net, ignored_modules=[net.router])
+            model(inputs).sum().backward()
+            owner = fsdp1_ownership(model)
+            clip_grad_norm_(model.parameters(), 1.0, process_group=model.process_group, ownership=owner)
+    """
+    wrapper = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
+    wrapped = [module for module in getattr(model, "modules", tuple)() if isinstance(module, wrapper)]
+    if not wrapped:
+        raise TypeError(
+            f"model has the type {type(model).__qualname__}, and no FSDP1 module. Pass the model that "
+            "FullyShardedDataParallel returned"
+        )
+    group = wrapped[0].process_group
+    ranks, is_first = _ranks_of(group), group.rank() == 0
+    counts = {}
+    for parameter in model.parameters():
+        is_counted = hasattr(parameter, "placements") or not tensor_rank
+        counts[id(parameter)] = parameter, is_first and is_counted
+    for handle in [module._handle for module in wrapped if module._handle is not None]:
+        own = _ranks_of(handle.process_group)
+        if not own >= ranks or (handle.uses_sharded_strategy and own != ranks):
+            raise ValueError(
+                f"A nested FSDP1 module is on the ranks {sorted(own)}, and the model is on {sorted(ranks)}. Cannot "
+                "infer the parameters of the other ranks. Instead of fsdp1_ownership, pass a function of a parameter "
+                "that returns whether this rank counts it"
+            )
+        for parameter, is_counted in _counted_of_handle(handle, tensor_rank):
+            counts[id(parameter)] = parameter, is_counted and (is_first or handle.uses_sharded_strategy)
+
+    def owns(parameter: Any) -> bool:
+        if id(parameter) not in counts:
+            raise ValueError(
+                f"A tensor of shape {list(getattr(parameter, 'shape', ()))} is not a parameter of the model of "
+                "fsdp1_ownership. Pass the parameters of this model, not gradients"
+            )
+        return counts[id(parameter)][1]
+
+    return owns
+
+
+def _ranks_of(group: Any) -> set[int]:
+    """Return the ranks of a process group of PyTorch."""
+    return set(sys.modules["torch.distributed"].get_process_group_ranks(group))
+
+
+def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
+    """Return the parameters of an FSDP1 handle, and whether this tensor-parallel rank counts them."""
+    flat = handle.flat_param
+    specs = flat._param_extensions  # those of DTensors on the tensor-parallel mesh; None for other parameters
+    if tensor_rank is None and any(spec is not None for spec in specs):
+        raise ValueError(
+            "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD, "
+            "ownership=fsdp1_ownership(model, tensor_rank), where tensor_rank is the number of this rank in its "
+            "tensor-parallel group. With HYBRID_SHARD, pass the ranks that share one copy of the model instead of WORLD"
+        )
+    is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
+    if handle._use_orig_params:
+        yield from zip(flat._params, is_counted, strict=True)
+        return
+    if len({_is_tensor_shard(spec) for spec in specs}) > 1:
+        raise ValueError(
+            "A flat parameter of FSDP1 has tensor-parallel parameters and others. Pass use_orig_params=True to "
+            "FullyShardedDataParallel"
+        )
+    yield flat, is_counted[0]
+
+
+def _is_tensor_shard(spec: Any) -> bool:
+    """Return whether tensor-parallel ranks have different elements of a parameter with this specification."""
+    return spec is not None and not all(placement.is_replicate() for placement in spec.placements)
 
 
 def megatron_ownership(

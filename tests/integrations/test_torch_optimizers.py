@@ -565,7 +565,7 @@ def test_shards_that_do_not_tell_so_are_refused_unless_somebody_says_whose_they_
     original = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), use_orig_params=True)
     for parameters in (flat.parameters(), original.parameters()):
         optimizer = torch.optim.SGD(parameters, lr=1.0)
-        with pytest.raises(RuntimeError, match=r"Pass process_group=model\.process_group, the ranks"):
+        with pytest.raises(RuntimeError, match=r"Pass process_group=model\.process_group, ownership=fsdp1_ow"):
             GLOBAL.attach_to(optimizer)
         world = torch.distributed.group.WORLD
         assert GLOBAL.attach_to(optimizer, process_group=world, ownership="distinct").is_attached

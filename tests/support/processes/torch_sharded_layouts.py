@@ -32,7 +32,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Placement
 
 import unified_clip.torch as uc
-from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
+from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
 
 WIDTH, HIDDEN, WORDS = 8, 12, 10
 LIMIT = 0.75
@@ -87,7 +87,7 @@ def clipped(layout: str, keywords: str) -> Clipped:
     return Clipped(norm, whole, before, made.pieces(False))
 
 
-OWNERSHIP = {each.__name__: each for each in (mesh_ownership, megatron_ownership, stage_ownership)}
+OWNERSHIP = {each.__name__: each for each in (fsdp1_ownership, mesh_ownership, megatron_ownership, stage_ownership)}
 
 
 def numel_of(pieces: Sequence[Piece]) -> int:
@@ -321,11 +321,18 @@ def plain_stages(is_tied: bool) -> Layout:
 
 def fsdp1(strategy: ShardingStrategy, **options: Any) -> Layout:
     torch.manual_seed(5)
+    return of_fsdp1(wrapped(Model(), sharding_strategy=strategy, **options))
+
+
+def wrapped(module: nn.Module, **options: Any) -> FullyShardedDataParallel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
-        model = FullyShardedDataParallel(
-            Model(), sharding_strategy=strategy, device_id=torch.device("cpu"), use_orig_params=True, **options
+        return FullyShardedDataParallel(
+            module, **{"device_id": torch.device("cpu"), "use_orig_params": True, **options}
         )
+
+
+def of_fsdp1(model: FullyShardedDataParallel) -> Layout:
     backward(model, dist.get_rank())
 
     def pieces(are_summed: bool) -> list[Piece]:
@@ -342,6 +349,46 @@ def fsdp1(strategy: ShardingStrategy, **options: Any) -> Layout:
 def hybrid_shards() -> Layout:
     mesh = mesh_of("replicate", "shard")
     return fsdp1(ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)
+
+
+def flat_pieces(model: FullyShardedDataParallel, tensor_rank: int = 0) -> list[Piece]:
+    """The elements that this rank has, without communication: FSDP1 cannot gather tensor-parallel gradients."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = []
+    for module in FullyShardedDataParallel.fsdp_modules(model):
+        flat: Any = module._handle and module._handle.flat_param
+        if not module._handle or not module._handle.uses_sharded_strategy:
+            continue
+        parts = zip(flat._params, flat._numels, flat._shard_param_infos, flat._param_extensions, strict=True)
+        for parameter, size, part, spec in parts:
+            name = names.pop(parameter)
+            if part.in_shard:
+                at = np.arange(part.intra_param_start_idx, part.intra_param_end_idx + 1)
+                is_whole = spec is None or all(placement.is_replicate() for placement in spec.placements)
+                whole = name if is_whole else f"{name}, part {tensor_rank}"
+                found.append(Piece(whole, size, at, parameter.grad.flatten().numpy().copy()))
+    return found + whole_gradients({name: parameter for parameter, name in names.items()})
+
+
+def copies_in_fsdp1() -> Layout:
+    """A layer that FSDP1 ignores, and one that it copies, beside shards. All ranks have the same data."""
+    torch.manual_seed(5)
+    module = Model()
+    module.down = wrapped(module.down, sharding_strategy=ShardingStrategy.NO_SHARD)
+    model = wrapped(module, ignored_modules=[module.norm])
+    backward(model, 0)
+    return Layout(list(model.parameters()), lambda _: flat_pieces(model), {"model": model})
+
+
+def tensor_parallel_in_fsdp1() -> Layout:
+    """FSDP1 over the data-parallel ranks, around layers of which each tensor-parallel rank has a part."""
+    torch.manual_seed(5)
+    mesh = mesh_of("dp", "tp")
+    rank = mesh.get_local_rank("tp")
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel(), "head": ColwiseParallel(output_layouts=Replicate())}
+    model = wrapped(parallelize_module(Model(), mesh["tp"], plan), device_mesh=mesh["dp"])
+    backward(model, mesh.get_local_rank("dp"))
+    return Layout(list(model.parameters()), lambda _: flat_pieces(model, rank), {"model": model, "tensor_rank": rank})
 
 
 # -- imitations of Megatron and DeepSpeed, whose gradients are plain tensors
@@ -506,6 +553,8 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
     "FSDP1, `FULL_SHARD`": lambda: fsdp1(ShardingStrategy.FULL_SHARD),
     "FSDP1, `SHARD_GRAD_OP`": lambda: fsdp1(ShardingStrategy.SHARD_GRAD_OP),
     "FSDP1, `HYBRID_SHARD`": hybrid_shards,
+    "FSDP1, ignored modules and `NO_SHARD` modules": copies_in_fsdp1,
+    "FSDP1 and tensor parallel": tensor_parallel_in_fsdp1,
     "DeepSpeed ZeRO 2 and 3": zero,
     "Megatron, distributed optimizer": distributed_optimizer,
     "Megatron, distributed optimizer, experts": distributed_optimizer_of_experts,

@@ -15,7 +15,7 @@ from unified_clip import ownership
 from unified_clip._core.distributed import DistributedSpec
 from unified_clip._core.types import Leaf
 from unified_clip._distributed.ranks import KeptByIdentity
-from unified_clip.ownership import megatron_ownership, mesh_ownership, stage_ownership
+from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
 
 
 class Mesh:
@@ -245,3 +245,9 @@ def test_a_pattern_is_rejected_if_an_earlier_pattern_matches_all_of_its_names(
 def test_examples_print_what_they_say() -> None:
     result = doctest.testmod(ownership)
     assert (result.failed, result.attempted > 3) == (0, True)
+
+
+@pytest.mark.parametrize("model", [SimpleNamespace(), SimpleNamespace(modules=list)])
+def test_a_model_without_fsdp1_is_rejected(model: Any) -> None:
+    with pytest.raises(TypeError, match=r"model has the type SimpleNamespace, and no FSDP1 module\. Pass the"):
+        fsdp1_ownership(model)

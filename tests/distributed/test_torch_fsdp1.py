@@ -1,0 +1,42 @@
+"""`fsdp1_ownership` gives the norm of one process where ranks have shards of some parameters and copies of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.processes import torch_fsdp1 as fsdp1
+from support.processes.worlds import World
+
+COPIES = [fsdp1.ignored, fsdp1.nested, fsdp1.copied, fsdp1.outside]
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+@pytest.mark.parametrize("make", COPIES)
+def test_copies_beside_shards_count_once(
+    torch_worlds: Callable[[int], World], make: Callable[[bool], object], use_orig_params: bool
+) -> None:
+    for expected, norm, distinct in torch_worlds(2).run(fsdp1.norms, make, use_orig_params):
+        assert norm == pytest.approx(expected, rel=1e-6)
+        assert distinct > expected * 1.05, "every copy counts"
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_shards_count_on_every_rank(torch_worlds: Callable[[int], World], use_orig_params: bool) -> None:
+    for expected, norm, distinct in torch_worlds(2).run(fsdp1.norms, fsdp1.sharded, use_orig_params):
+        assert norm == distinct == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", COPIES)
+def test_each_element_is_counted_once(torch_worlds: Callable[[int], World], make: Callable[[bool], object]) -> None:
+    assert len(set(torch_worlds(2).run(fsdp1.counted, make))) == 1
+
+
+def test_gradients_are_rejected(torch_worlds: Callable[[int], World]) -> None:
+    for error in torch_worlds(2).attempt(fsdp1.of_gradients):
+        assert "is not a parameter of the model of fsdp1_ownership. Pass the parameters of this model" in str(error)
+
+
+def test_nested_modules_on_other_ranks_are_rejected(torch_worlds: Callable[[int], World]) -> None:
+    for rank, error in enumerate(torch_worlds(2).attempt(fsdp1.on_other_ranks)):
+        assert f"A nested FSDP1 module is on the ranks [{rank}], and the model is on [0, 1]" in str(error)
