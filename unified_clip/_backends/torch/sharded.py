@@ -70,9 +70,9 @@ def check_declared(parameters: Sequence[Any], spec: DistributedSpec) -> None:
 
 def undeclared_flat() -> RuntimeError:
     return RuntimeError(
-        "These are FSDP1 flat parameters, which carry no placement. Type `from unified_clip.ownership import "
-        "fsdp1_ownership`. Pass process_group=model.process_group, ownership=fsdp1_ownership(model), where model is "
-        "the FSDP1 module"
+        "These are FSDP1 flat parameters, which carry no placement. Pass process_group=model.process_group, "
+        "ownership=fsdp1_ownership(model), where model is the FSDP1 module. To import the function, type: "
+        "from unified_clip.ownership import fsdp1_ownership"
     )
 
 
