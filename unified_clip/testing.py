@@ -195,14 +195,14 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
     __tracebackhide__ = True
     _need_extra()
     _need_list(frameworks)
-    from .parity import engine
+    from .parity import run_suite
     from .parity.report import build, compared, markdown
     from .parity.suite import load
 
     chosen = load.read(Path(suite))
     if frameworks is not None:
         chosen = load.only(chosen, list(frameworks))
-    report = engine.run(chosen)
+    report = run_suite.run(chosen)
     if report.exit_code:
         lines = [report.verdict, *markdown.problem_lines(report), *report.notes, compared.line(report)]
         raise AssertionError(safe("\n".join(lines), keep="\n"))

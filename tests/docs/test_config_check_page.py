@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from unified_clip import ClipConfig, cli
-from unified_clip.check import engine
+from unified_clip.check import check_files
 from unified_clip.config.documents import KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     rules = ClipConfig.load(clip).check
     assert rules is not None
     assert len(rules.ignore) == 2
-    report = engine.check(clip, [folder], engine.files([folder], clip))
+    report = check_files.check(clip, [folder], check_files.files([folder], clip))
     assert [each.kind for each in report.findings] == ["unused", "unused", "drift", "unknown"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.parity.cases import suite
 
 from unified_clip import cli
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.report import build, markdown
 from unified_clip.parity.results import ParityReport
 from unified_clip.parity.suite import load as suites
@@ -79,7 +79,7 @@ def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it
 ) -> None:
     where = with_optax("import jax\njax.a_function_that_was_removed")
     found = suites.read(where)
-    report = engine.run(found)
+    report = run_suite.run(found)
     assert report.exit_code == 3
     assert "cannot be imported: AttributeError: module 'jax' has no attribute" in report.problems[0].detail
     assert {result.verdict for _, result in report.results()} == {"equal"}

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
-from . import find, hypotheses
+from . import call_causes, hypotheses
 from .families import fitting_families
 from .observation import Cause, Hypothesis, Observation
 from .sums import NARROW
@@ -64,7 +64,7 @@ class _Call:
     @cached_property
     def cause(self) -> Cause | None:
         """The cause that this call shows by itself, or None if it shows none."""
-        return find.find_cause(self.call)
+        return call_causes.find_cause(self.call)
 
     @cached_property
     def slack(self) -> float:
@@ -74,8 +74,8 @@ class _Call:
 
     @cached_property
     def possible(self) -> Sequence[Hypothesis]:
-        clipped = Hypothesis("not clipped", find.NOT_CLIPPED, coefs=[1.0] * len(self.call.before))
-        return [*hypotheses.known_causes(self.call, self.slack), *([clipped] if self.call.scalings else [])]
+        clipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(self.call.before))
+        return [*hypotheses.common_causes(self.call, self.slack), *([clipped] if self.call.scalings else [])]
 
     @cached_property
     def is_regular(self) -> bool:
@@ -85,7 +85,7 @@ class _Call:
         numbers of regular calls only.
         """
         call = self.call
-        if find.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
+        if call_causes.forms_differ(call) or call.by not in ("global", "per tensor", "per group"):
             return False
         numbers = [n for n in (call.norm, call.expected_norm) if n is not None]
         tensors = [tensor for _, *tensors in call.sides() for tensor in tensors]
@@ -142,7 +142,7 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     others = [each for each in everything if each is not this and each.can_judge(this)]
     if not this.is_regular or not others:
         return Diagnosis(cause)
-    shown = find.swapped(this.call) or find.shown_in_tensors(this.call)
+    shown = call_causes.swapped(this.call) or call_causes.shown_in_tensors(this.call)
     if shown and shown.kind not in ALSO_HYPOTHESES:
         return Diagnosis(cause)
     contradictions: list[str] = []

@@ -1,6 +1,6 @@
 """Known causes of a difference, such as another eps, as hypotheses about a call.
 
-Each hypothesis predicts norms and coefficients. `find` compares them with the norms and coefficients of the call.
+Each hypothesis predicts norms and coefficients. `call_causes` compares them with those of the call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", 
 """How `_float32_norm` adds up squares, in words. Its argument `way` is an index of this tuple."""
 
 
-def known_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
+def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield the causes whose settings are known in advance, such as each common eps. The simplest cause comes first.
 
     A clip per slice, a clip per group and a recording without gradients have fewer possible causes.

@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace) -> CheckReport:
     from .._progress import progress
-    from . import engine
+    from . import check_files
 
-    paths = engine.files(options.paths, options.clip)
+    paths = check_files.files(options.paths, options.clip)
     if options.out and options.out.resolve() in {path.resolve() for path in (options.clip, *paths)}:
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
         raise UsageError(problem, "UC205")
     with progress({"files": len(paths)}) as advance:
         done = partial(advance, "files")
-        return engine.check(options.clip, options.paths, paths, done, nearest=options.nearest)
+        return check_files.check(options.clip, options.paths, paths, done, nearest=options.nearest)
 
 
 def _write(out: Path, text: str) -> None:

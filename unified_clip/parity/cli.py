@@ -182,10 +182,10 @@ def _run_cases(suite: Suite) -> int:
 
 
 def _run(suite: Suite) -> ParityReport:
-    from . import engine
+    from . import run_suite
 
-    with progress({name: len(engine.work_items(suite, name)) for name in suite.frameworks}) as advance:
-        return engine.run(suite, advance)
+    with progress({name: len(run_suite.work_items(suite, name)) for name in suite.frameworks}) as advance:
+        return run_suite.run(suite, advance)
 
 
 def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported: ReadPorted) -> int:

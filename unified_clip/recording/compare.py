@@ -11,9 +11,9 @@ from pathlib import Path
 from .._progress import Advance, unseen
 from ..causes.observation import Cause
 from .call_order import MissingCalls, align_calls
-from .causes.coefficients import first_other_eps
-from .causes.find_causes import find_causes
+from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
+from .causes.run_causes import find_causes
 from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS

@@ -14,10 +14,10 @@ from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm
 from ..recording.runs import RecordedRun
-from .find_causes import find_cause, without_consequences
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
+from .step_causes import find_cause, without_consequences
 from .step_comparison import StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 

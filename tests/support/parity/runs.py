@@ -11,7 +11,7 @@ from unittest import mock
 
 from support.parity.cases import dense, suite
 
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.modes import DEVICE, HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome, Failure
@@ -73,7 +73,7 @@ def workers(wrong: Wrong) -> Iterator[None]:
 def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> ParityReport:
     """A run of a suite in this directory, on NumPy and PyTorch."""
     with workers(wrong):
-        return engine.run(suites.read(suite(directory, cases, frameworks=frameworks)))
+        return run_suite.run(suites.read(suite(directory, cases, frameworks=frameworks)))
 
 
 NORM_OFF = "worked example: get_total_norm()"

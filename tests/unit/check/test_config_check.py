@@ -14,9 +14,9 @@ from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
 from unified_clip import ClipConfig, cli
-from unified_clip.check import engine, model
+from unified_clip.check import check_files, model
 from unified_clip.check.model import CheckReport
-from unified_clip.check.python.calls import own_functions
+from unified_clip.check.python.calls import unified_clip_calls
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
 from unified_clip.errors import ConfigError
@@ -30,7 +30,7 @@ REPOSITORY = DATA / "repository"
 def test_all_planted_drifts_are_found_and_no_right_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     paths = [Path()]
-    report = engine.check(Path("clip.toml"), paths, engine.files(paths, Path("clip.toml")))
+    report = check_files.check(Path("clip.toml"), paths, check_files.files(paths, Path("clip.toml")))
     assert {(each.path, each.line, each.kind) for each in report.findings} == {
         ("ads/port.py", 5, "drift"),
         ("llm/ds_zero2.json", 6, "drift"),
@@ -61,11 +61,11 @@ def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sam
     rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})
     own = ClipConfig(**(sample.settings or {}), check=rules)
     own.save(clip)
-    files = engine.files([sample.path], clip)
-    assert engine.check(clip, [sample.path], files).findings == []
+    files = check_files.files([sample.path], clip)
+    assert check_files.check(clip, [sample.path], files).findings == []
     other = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
     other.save(clip)
-    finding = one(engine.check(clip, [sample.path], files))
+    finding = one(check_files.check(clip, [sample.path], files))
     assert finding.kind == "drift"
     assert finding.differences
 
@@ -79,9 +79,9 @@ def call_of(name: str, limits: dict[str, float]) -> str:
     return f"import unified_clip as uc\n\nresult = uc.{name}({', '.join(arguments)})\n"
 
 
-@pytest.mark.parametrize("name", sorted(own_functions._own_functions()))
+@pytest.mark.parametrize("name", sorted(unified_clip_calls._own_functions()))
 def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> None:
-    function = own_functions._own_functions()[name]
+    function = unified_clip_calls._own_functions()[name]
     family = {} if function.rule == "value" else {"family": function.family}
     wanted = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
     upper, *lower = function.limits
@@ -328,7 +328,7 @@ def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: C
 
 
 def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
-    data = '{"clip": "' + "x" * engine.MAX_BYTES + '"}'
+    data = '{"clip": "' + "x" * check_files.MAX_BYTES + '"}'
     report = check({"a.py": TORCH % "1.0", "data.json": data})
     assert (report.counts.unread, report.findings) == (1, [])
     assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]

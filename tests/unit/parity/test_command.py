@@ -26,7 +26,7 @@ from support.tiers import quick
 import unified_clip
 from unified_clip import cli
 from unified_clip._install import command
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.report import build, github, markdown, terminal, write
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
@@ -198,7 +198,7 @@ def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, mon
     monkeypatch.setattr(pool, "run", work)
     path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
     with pytest.raises(KeyboardInterrupt):
-        engine.run(suites.read(path))
+        run_suite.run(suites.read(path))
     assert ended == [True]
     assert pool.STOP.is_set()  # for threads that the interrupt left alone, until the next run
 
@@ -220,7 +220,7 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
     where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
-    run = engine.run(suites.read(where))
+    run = run_suite.run(suites.read(where))
     assert run.exit_code == 1
     assert "it returns a result, but should raise an error" in run.problems[0].detail
     assert [row[1:] for row in markdown.rows(run, markdown.unified_clip)] == [[markdown.NOTHING]]
@@ -231,7 +231,7 @@ def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path:
     entry = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'returns'\ncases = ['*']\nreason = 'so'\n"
     known = f"{entry}versions = 'torch>=2'\n{entry}versions = 'torch<2'\n"
     where = suite(tmp_path, NEGATIVE, known, frameworks="[frameworks.torch]\nmodes = ['native']")
-    run = engine.run(suites.read(where))
+    run = run_suite.run(suites.read(where))
     assert run.exit_code == 0
     assert [entry.versions for entry in run.known] == ["torch>=2"]
 
@@ -242,7 +242,7 @@ def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
     monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework])
     known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
     where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
-    assert engine.run(suites.read(where)).exit_code == 3
+    assert run_suite.run(suites.read(where)).exit_code == 3
 
 
 def test_junit_counts(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) 
     found = suites.read(suite(tmp_path, ONE_CASE))
     written = []
     for name in ("first", "second"):
-        write.write(engine.run(found), tmp_path / name)
+        write.write(run_suite.run(found), tmp_path / name)
         files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / name).iterdir()}
         files["parity.xml"] = re.sub(' time(stamp)?="[^"]+"', "", files["parity.xml"])
         written.append(files)
@@ -340,7 +340,7 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     both = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(["[[cases]]", ""])
     where = suite(tmp_path, both + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
     found = suites.read(where)
-    assert [len(engine.work_items(found, name)) for name in ("numpy", "torch")] == [1, 6]
+    assert [len(run_suite.work_items(found, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
 def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from support.parity.cases import suite
 from support.tiers import sampled
 
 from unified_clip import cli
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.workers import pool
 
 CASES = """
@@ -212,7 +212,7 @@ def arguments(tmp_path: Path) -> list[str]:
 def test_a_fault_of_the_command_itself_is_no_difference(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine, "run", lambda *given: 1 / 0)
+    monkeypatch.setattr(run_suite, "run", lambda *given: 1 / 0)
     assert cli.main(arguments) == 70
     printed = capsys.readouterr().err
     assert "ZeroDivisionError" in printed

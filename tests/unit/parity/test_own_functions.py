@@ -19,7 +19,7 @@ from support.parity.reports import native, one_case, report
 
 import unified_clip.numpy
 from unified_clip import cli
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.adapters.numpy import Framework as Adapter
 from unified_clip.parity.judge import oracle, own_pairs
 from unified_clip.parity.judge.judged_result import JudgedResult, report_result
@@ -233,7 +233,7 @@ def test_reports_say_that_a_norm_was_not_compared_and_find_causes_without_it(tmp
     one = suites.read(
         written(tmp_path, table, CLIP + ONLY, cases=small.replace("clip_norm = 0.5", "clip_norm = 100.0", 1))
     )
-    run = engine.run(one)
+    run = run_suite.run(one)
     above, below = (each.frameworks["numpy"].native for each in run.cases[:2])
     assert above
     assert below
@@ -355,7 +355,7 @@ def test_functions_that_a_run_leaves_out_are_named(tmp_path: Path) -> None:
     where = written(tmp_path, NAMES)
     chosen = suites.only_cases(suites.read(where), [GLOBAL], suites.read(where))
     notes = [f"Not called in this run: clip.py:{name} (numpy)." for name in ("in_place", "each")]
-    run = engine.run(chosen)
+    run = run_suite.run(chosen)
     assert run.notes == notes
     assert compared.line(run) == "Compared with exact arithmetic: unified_clip and clip.py:clip (numpy)."
 
@@ -378,7 +378,7 @@ def test_a_run_that_leaves_out_all_functions_of_the_user_is_an_error(
 
 def test_a_function_whose_result_is_unreadable_was_called(tmp_path: Path) -> None:
     code = CLIP + "\ndef lost(grads, limit):\n    return 3\n"
-    run = engine.run(suites.read(written(tmp_path, "clip_by_norm = 'clip.py:lost'", code)))
+    run = run_suite.run(suites.read(written(tmp_path, "clip_by_norm = 'clip.py:lost'", code)))
     assert run.notes == []
     assert run.is_incomplete
 

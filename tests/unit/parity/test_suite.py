@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support.parity.cases import suite
 
-from unified_clip.parity import engine, modes
+from unified_clip.parity import modes, run_suite
 from unified_clip.parity.known import entries
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite import public_calls, schema
@@ -56,7 +56,7 @@ def test_the_suite_of_this_repository_is_read(ours: Suite) -> None:
 )
 def test_what_is_eager_only_shows_no_rule_that_graphs_do_not_show(ours: Suite, framework: str, mode: str) -> None:
     left_out = ours.frameworks[framework].left_out.get(mode, ())
-    in_graphs = {run.case for run in engine.work_items(ours, framework) if run.mode == mode}
+    in_graphs = {run.case for run in run_suite.work_items(ours, framework) if run.mode == mode}
     possible = {each for each in ours.cases if not each.options.frameworks and each.is_for_graphs(left_out)}
     for aspect in (rule_of, dtypes_of, lambda each: each.options.update, lambda each: each.call_form.container):
         assert set(map(aspect, possible)) == set(map(aspect, in_graphs & possible))
@@ -74,17 +74,17 @@ def dtypes_of(case: Case) -> frozenset[str]:
 def test_a_case_is_run_in_the_modes_it_names(tmp_path: Path) -> None:
     frameworks = "[frameworks.torch]\nmodes = ['host', 'device', 'graph']"
     where = suite(tmp_path, cases_of(NORM, "modes = ['native', 'device']"), frameworks=frameworks)
-    assert [run.mode for run in engine.work_items(suites.read(where), "torch")] == ["device"]
+    assert [run.mode for run in run_suite.work_items(suites.read(where), "torch")] == ["device"]
 
 
 def test_every_mode_runs_in_exactly_one_worker_and_has_a_title() -> None:
-    assert sorted(mode for group in engine.TOGETHER for mode in group) == sorted(get_args(modes.Mode))
+    assert sorted(mode for group in run_suite.TOGETHER for mode in group) == sorted(get_args(modes.Mode))
     assert modes.TITLES.keys() == {*get_args(modes.Mode)}
 
 
 def test_the_workers_run_every_item_of_the_suite_once(ours: Suite) -> None:
-    items = [(name, item) for name in ours.frameworks for item in engine.work_items(ours, name)]
-    jobs = [(name, item) for name, job in engine.worker_jobs(ours) for item in job]
+    items = [(name, item) for name in ours.frameworks for item in run_suite.work_items(ours, name)]
+    jobs = [(name, item) for name, job in run_suite.worker_jobs(ours) for item in job]
     assert len(jobs) > 1000
     assert sorted((name, item.mode, item.case.name) for name, item in jobs) == sorted(
         (name, item.mode, item.case.name) for name, item in items
@@ -97,11 +97,11 @@ def test_the_workers_run_every_item_of_the_suite_once(ours: Suite) -> None:
 def test_a_mode_that_no_worker_would_run_is_an_error_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[tuple[str, ...], ...], message: str
 ) -> None:
-    monkeypatch.setattr(engine, "TOGETHER", groups)
+    monkeypatch.setattr(run_suite, "TOGETHER", groups)
     monkeypatch.setattr(pool, "run", lambda *_: pytest.fail("a worker has started"))
     where = suite(tmp_path, cases_of(NORM), frameworks="[frameworks.torch]\nmodes = ['host', 'device']")
     with pytest.raises(RuntimeError, match=f"'device' is in {message} of TOGETHER"):
-        engine.run(suites.read(where))
+        run_suite.run(suites.read(where))
 
 
 def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_several_processes_cannot_hold_in_parts_is_left_out(tmp_path: Path,
     call = f"{{ call = 'clip_by_norm', clip_norm = 1.0{', axes = [0]' if 'axes' in more else ''} }}"
     more = "" if "axes" in more else more
     found = suites.read(suite(tmp_path, cases_of(call, more), frameworks=PROCESSES))
-    assert [run.mode for run in engine.work_items(found, "torch")] == ["host", *["processes_2"] * is_run]
+    assert [run.mode for run in run_suite.work_items(found, "torch")] == ["host", *["processes_2"] * is_run]
 
 
 def test_gradients_are_made_as_described(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from support.parity.cases import ONE_CASE, WORKED, case, dense, suite
 from support.tiers import sampled
 
-from unified_clip.parity import engine
+from unified_clip.parity import run_suite
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
@@ -509,7 +509,7 @@ def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Pa
     code += f"    norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in grads]))\n    return {norm}\n"
     (tmp_path / "form.py").write_text(code, encoding="utf-8")
     functions = "[frameworks.torch]\nmodes = ['native']\n[frameworks.torch.functions]\nglobal_norm = 'form.py:measure'"
-    report = engine.run(suites.read(suite(tmp_path, ONE_CASE, frameworks=functions)))
+    report = run_suite.run(suites.read(suite(tmp_path, ONE_CASE, frameworks=functions)))
     result = report.cases[0].natives["torch"]
     assert (result.kind, result.detail) == (("form", fault) if fault else ("", ""))
     assert result.norm == pytest.approx(0.0, abs=1e-6)

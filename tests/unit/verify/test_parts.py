@@ -19,7 +19,7 @@ from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors,
 from unified_clip.recording.rounding import Distance
 from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
-from unified_clip.verify import compare, find_causes, name_gradients, normalize, report, step_pairing
+from unified_clip.verify import compare, name_gradients, normalize, report, step_causes, step_pairing
 from unified_clip.verify.compare import Verification
 from unified_clip.verify.run import Script, ScriptRun, StepOutput, VerifyError
 from unified_clip.verify.step_comparison import StepComparison, TensorComparison
@@ -70,7 +70,7 @@ def test_steps_with_other_parameters_are_rejected(
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
 def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
     same = compare_runs(*[written(tmp_path / "run.jsonl")] * 2)
-    found = find_causes._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
+    found = step_causes._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
     assert (found is not None) is grown
 
 

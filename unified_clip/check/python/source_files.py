@@ -31,12 +31,12 @@ from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
-from .calls import effect, own, own_functions
-from .calls.own_functions import NOT_CALLED
+from .calls import config_calls, effect, unified_clip_calls
+from .calls.unified_clip_calls import NOT_CALLED
 from .steps import unclipped
 from .trainers import deepspeed
 
-_Known = tuple[Source, Mapping[str, own.Own]]
+_Known = tuple[Source, Mapping[str, config_calls.Own]]
 """A file's source, and its configurations by their code."""
 
 MEASURES = ("get_total_norm", "global_norm")
@@ -72,18 +72,20 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
-    own_uses = {path: own_functions.uses(path) for path in paths}
+    own_uses = {path: unified_clip_calls.uses(path) for path in paths}
     for file in ported:
         uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
     own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
     resolved = list(unused.resolved(own_uses_all, paths))
     known_own = _own_configurations(resolved)
     clippers = [
-        each for path, (source, known) in known_own.items() for each in own.unused_clippers(source, path, known)
+        each
+        for path, (source, known) in known_own.items()
+        for each in config_calls.unused_clippers(source, path, known)
     ]
     uses = _without_own(uses, known_own)
     uses += [*resolved, *unused.resolved(clippers, paths)]
-    uses += [each for path, (source, known) in known_own.items() for each in own.read(source, path, known)]
+    uses += [each for path, (source, known) in known_own.items() for each in config_calls.read(source, path, known)]
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
@@ -104,7 +106,9 @@ def _unclipped(uses: Sequence[ClipUse], known_own: Mapping[Path, _Known]) -> Ite
         by_path.setdefault(use.path, []).append(use)
     for path, clips in by_path.items():
         with contextlib.suppress(ConfigError):  # the file is not Python, which is reported
-            places = {(use.line, use.column - 1) for use in clips} | _own_calls(known_own.get(path), own.CLIPPING)
+            places = {(use.line, use.column - 1) for use in clips} | _own_calls(
+                known_own.get(path), config_calls.CLIPPING
+            )
             yield from unclipped.read(_source(path), path, places)
 
 
@@ -123,26 +127,26 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
     paths = dict.fromkeys(use.path for use in uses if use.config is not None)
     sources = {path: _source(path) for path in (*paths, *(user for use in uses for user in use.users))}
     of_path = {path: [use for use in uses if use.path == path] for path in sources}
-    known = {path: own.configurations(source, of_path[path]) for path, source in sources.items()}
-    imported: dict[Path, dict[str, own.Own]] = {}
+    known = {path: config_calls.configurations(source, of_path[path]) for path, source in sources.items()}
+    imported: dict[Path, dict[str, config_calls.Own]] = {}
     for use in uses:
         for user in use.users:
-            names = own.imported(sources[user], use.path.stem, known[use.path])
+            names = config_calls.imported(sources[user], use.path.stem, known[use.path])
             imported[user] = {**imported.get(user, {}), **names}
     for path, names in imported.items():
-        known[path] = own.configurations(sources[path], of_path[path], names)
+        known[path] = config_calls.configurations(sources[path], of_path[path], names)
     return {path: (sources[path], known[path]) for path in sources}
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
     """Return the frameworks' clips without calls of unified_clip's methods, such as `clip_`. Tensors have it, too."""
-    places = {path: _own_calls(known, own.KINDS) for path, known in known_own.items()}
+    places = {path: _own_calls(known, config_calls.KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
 
 def _own_calls(known: _Known | None, methods: Collection[str]) -> set[tuple[int, int]]:
     """Return the places, as in `ast`, of the calls of these methods of a file's configurations."""
-    calls = own.calls(*known) if known is not None else ()
+    calls = config_calls.calls(*known) if known is not None else ()
     return {(call.lineno, call.col_offset) for call, method, _ in calls if method in methods}
 
 

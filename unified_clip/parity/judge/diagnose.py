@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...causes.find import find_cause
+from ...causes.call_causes import find_cause
 from ...causes.observation import By, Cause, Observation
 from ...tensors.types import Dense
 from ..outcome import CallOutcome

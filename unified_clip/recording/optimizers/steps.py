@@ -121,7 +121,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     differences: list[StepDifference] = []
     for left, right in zip(a.optimizer_steps, b.optimizer_steps, strict=False):
         differences += (*_between(a, b, left, right), *_clips(a, b, (left, right), clips))
-        differences += [_shifted(each, shift) for each in _settings(a, b, left, right)]
+        differences += [_shifted(each, shift) for each in _differing_settings(a, b, left, right)]
     for each in (*differences, *_momentum(a, b)):
         found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
     return list(found.values())
@@ -309,7 +309,9 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
     return Cause("several clips before a step", f"{sentence}{advice}")
 
 
-def _settings(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
+def _differing_settings(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of

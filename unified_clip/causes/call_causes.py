@@ -56,14 +56,14 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Test `known_causes` first, and `fitted_causes` if no known cause fits. Return None if known causes of different
+    Test `common_causes` first, and `fitted_causes` if no known cause fits. Return None if known causes of different
     kinds fit, or if the fitting cause may be rounding. Return the result of `touched` or
     `steps_in_16_bits` if no known cause fits, or if rounding hides whether a known cause or the correct call fits.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
             break
-        possible = list(hypotheses.known_causes(call, slack))
+        possible = list(hypotheses.common_causes(call, slack))
         if fitting := [each for each in possible if call.fits(each, slack)]:
             kind, alone = fitting[0].kind, len({each.kind for each in fitting}) == 1
             return Cause(kind, fitting[0].sentence) if alone and kind else None

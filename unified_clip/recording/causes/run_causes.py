@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ...causes.find import NOT_CLIPPED, find_cause, swapped, without_result
+from ...causes.call_causes import NOT_CLIPPED, find_cause, swapped, without_result
 from ...causes.hypotheses import scaled_gradients
 from ...causes.observation import By, Cause, Observation, instead
 from ...causes.scaling import combined_norm
@@ -24,7 +24,7 @@ from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..runs import RecordedCall
 from . import before_clips, sequence
-from .coefficients import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
+from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
 """The largest factor by which a loss scale or a sum over batches may multiply gradients."""
@@ -71,7 +71,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or _rule(point, pair)
     )
     independent = (
-        *_settings(point, pair),
+        *_causes_in_settings(point, pair),
         _no_effect(point, pair),
         before_clips.other_norm(point, pair) or rounded_coefficient(point, pair),
         _other_weights_of_groups(point) if exclusive and exclusive.kind in sequence.RULES_FOR_GLOBAL else None,
@@ -223,7 +223,7 @@ def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return Cause("per tensor for global" if is_per_tensor else "another rule", text)
 
 
-def _settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
+def _causes_in_settings(point: DivergencePoint, pair: CallPair) -> Iterator[Cause]:
     """Yield a cause for each setting (threshold, norm_type, eps) that differs and explains the numbers.
 
     The bounds of a clip by value, and a threshold that is NaN, need only differ.

@@ -144,7 +144,7 @@ def _updated_before(
     names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
     sentence = (
         f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively, and only then do the "
-        f"gradients of the next clip differ. {_settings(recordings, row.step)}"
+        f"gradients of the next clip differ. {_advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
 
@@ -256,7 +256,7 @@ def _cause_of_update(
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
-            f"the clipped gradients are the same, but the updates differ. {_settings(recordings, row.step)}. Check "
+            f"the clipped gradients are the same, but the updates differ. {_advice_on_settings(recordings, row.step)}. Check "
             "also whether an optimizer clips or scales the gradients itself",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
@@ -271,7 +271,7 @@ def _cause_of_update(
         f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
     )
     if all(any("lr" in each.settings for each in _optimizer_steps(side, row.step)) for side in recordings):
-        return Cause("another optimizer", f"{sentence}. {_settings(recordings, row.step)}")
+        return Cause("another optimizer", f"{sentence}. {_advice_on_settings(recordings, row.step)}")
     reasons = "the learning rates differ, or one step does not divide by its loss scale"
     return Cause("another learning rate", f"{sentence}: {reasons}")
 
@@ -310,7 +310,7 @@ def _optimizer_steps(recording: NormalizedRecording, step: int) -> list[Optimize
     return [each for each in recording.optimizer_steps if each.step == step]
 
 
-def _settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
+def _advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
     """Return advice: the settings to compare at a step, if the recorded settings do not differ up to this step."""
     sides = [_optimizer_steps(each, step) for each in recordings]
     if all(sides):
