@@ -256,8 +256,8 @@ def _cause_of_update(
     if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
         return Cause(
             "another optimizer",
-            f"the clipped gradients are the same, but the updates differ. {_advice_on_settings(recordings, row.step)}. Check "
-            "also whether an optimizer clips or scales the gradients itself",
+            f"the clipped gradients are the same, but the updates differ. {_advice_on_settings(recordings, row.step)}. "
+            "Check also whether an optimizer clips or scales the gradients itself",
         )
     for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
         if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
