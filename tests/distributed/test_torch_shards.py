@@ -1,4 +1,4 @@
-"""PyTorch: gradients that several processes hold have the norm, and are clipped to the bits, of whole ones."""
+"""PyTorch: gradients on several ranks have the norm, and are clipped to the bits, of whole ones."""
 
 from __future__ import annotations
 
