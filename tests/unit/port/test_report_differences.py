@@ -137,8 +137,8 @@ def test_what_has_a_size_comes_first(function: str) -> None:
 def test_sizes_are_in_words() -> None:
     by = {known.when: (known.size, known.by) for known in differences.known_differences("tf.clip_by_norm")}
     assert by["an embedding's repeated rows, which are not summed"] == (0.782, "78 %")
-    assert by["gradients below the limit become inf"] == (math.inf, "inf or NaN")
-    assert by["gradients below the limit are changed"] == (1.81e-07, "1.8e-07")
+    assert by["gradients below the threshold become inf"] == (math.inf, "inf or NaN")
+    assert by["gradients below the threshold are changed"] == (1.81e-07, "1.8e-07")
 
 
 @pytest.mark.parametrize("function", ["torch.nn.utils.clip_grad_value_", "paddle.nn.ClipGradByValue", "optax.clip"])
