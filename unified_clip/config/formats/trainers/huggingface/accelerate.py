@@ -49,7 +49,7 @@ class Accelerate(Format):
         imported_key(".".join(FILE), "DeepSpeed's file, which sets gradient_clipping; auto: as above"),
         rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies"),
         imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        rejected_key("distributed_type: others", "no key sets it: the script clips"),
+        rejected_key("distributed_type: others", "no key sets a threshold: the script clips"),
     )
 
     def recognises(self, document: Document) -> bool:

@@ -62,7 +62,7 @@ class Optax(PythonFormat):
         FormatKey("clip(max_delta)", "each element; 0: all gradients become 0"),
         rejected_key("a clip after another transformation", "clips updates, not gradients"),
         rejected_key("clip_by_block_rms", "each tensor by its root mean square"),
-        FormatKey("adaptive_grad_clip(clipping, eps)", "each unit by the parameter's (AGC), without axis"),
+        FormatKey("adaptive_grad_clip(clipping, eps)", "adaptive clipping, by the norm of the parameters; no axis="),
         rejected_key("per_example_global_norm_clip", "each example's gradient (privacy)"),
         rejected_key("per_example_layer_norm_clip", "each example's gradient (privacy)"),
         rejected_key("differentially_private_aggregate, dpsgd", "each example's gradient (privacy)"),

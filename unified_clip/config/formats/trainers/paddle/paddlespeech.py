@@ -67,7 +67,7 @@ class PaddleSpeech(Format):
         imported_key("optimizer.max_grad_norm", "t2s: the global norm, Paddle's rule; 0 or null: off", "null"),
         imported_key("generator_grad_norm, discriminator_grad_norm", "GANs: one threshold for both; 0 or less: off"),
         rejected_key(
-            "generator_grad_norm, discriminator_grad_norm, of different values", "two optimizers, each with its own"
+            "generator_grad_norm, discriminator_grad_norm, of different values", "two optimizers with two thresholds"
         ),
         imported_key("ds_grad_norm", "DiffSinger: clips only in the optimizer of the diffusion model"),
     )

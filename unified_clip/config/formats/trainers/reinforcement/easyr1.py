@@ -30,7 +30,7 @@ class EasyR1(Format):
     keys = (
         FormatKey(".".join(ACTOR), "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0"),
         imported_key(".".join(CRITIC), "the same for the critic, which is another optimizer", "1.0"),
-        rejected_key("actor and critic with different values", "two optimizers, each with its own"),
+        rejected_key("actor and critic with different values", "two optimizers with two thresholds"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

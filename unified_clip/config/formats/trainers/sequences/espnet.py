@@ -60,8 +60,8 @@ class ESPnet(Format):
             KEY, "the global norm, PyTorch's rule; 0: zeros; steps with a norm that is not finite are skipped", "5.0"
         ),
         FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
-        imported_key(f"{KEY}, of a GAN", "the same; 0 or less: off"),
-        imported_key(OLD_KEY, "ESPnet 1's key: the same, with norm type 2", "5; speech synthesis: 1"),
+        imported_key(f"{KEY}, of a GAN", "as grad_clip, but 0 or less: off"),
+        imported_key(OLD_KEY, "ESPnet 1's key: as grad_clip, with norm type 2", "5; speech synthesis: 1"),
         rejected_key(f"{KEY} and {OLD_KEY}", "each is of another version of ESPnet"),
     )
 

@@ -50,7 +50,7 @@ class Fairseq(OwnFormat):
         imported_key("--clip-norm", "the same", "0.0", "0.12 and later"),
         imported_key("--clip-norm", "the same", "25", "below 0.12"),
         imported_key("fairseq.optimization.clip_norm", "the same, in projects such as MMPT"),
-        rejected_key("fairseq-hydra-train without optimization.clip_norm=", "the YAML file sets it: import that"),
+        rejected_key("fairseq-hydra-train without optimization.clip_norm=", "the YAML file sets clip_norm: import it"),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:

@@ -26,7 +26,7 @@ class ParallelWaveGAN(Format):
     """)
     keys = (
         FormatKey(f"{GENERATOR}, {DISCRIMINATOR}", "one global norm for both, PyTorch's rule; 0 or less: off"),
-        rejected_key(f"{GENERATOR}, {DISCRIMINATOR}, of different values", "two optimizers, each with its own"),
+        rejected_key(f"{GENERATOR}, {DISCRIMINATOR}, of different values", "two optimizers with two thresholds"),
         rejected_key(f"no {GENERATOR} or no {DISCRIMINATOR}", "training fails: they have no default"),
     )
 

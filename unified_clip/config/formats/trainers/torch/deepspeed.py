@@ -41,7 +41,7 @@ class DeepSpeed(Format):
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; 0 or less: off", "0.0", "below 0.19.3"),
         FormatKey(KEY, "the same", "1.0", "0.19.3 and later"),
-        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies: import that"),
+        rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies: import HF's file"),
         rejected_key("gradient_clipping: null", "training fails: null is compared with 0"),
         rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects it"),
     )

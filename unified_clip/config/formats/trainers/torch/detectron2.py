@@ -50,7 +50,7 @@ class Detectron2(Format):
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "each tensor by its own norm, PyTorch's rule"),
         imported_key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "the global 2-norm, in projects like Mask2Former"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_VALUE", "the threshold; 0: zeros, or off with full_model", "1.0"),
-        FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type of norm, .inf too; full_model ignores it", "2.0"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.NORM_TYPE", "the norm type for norm, .inf too; full_model ignores it", "2.0"),
         imported_key("_BASE_", "base files, under the keys of this file"),
     )
 

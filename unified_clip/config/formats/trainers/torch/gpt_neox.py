@@ -45,7 +45,7 @@ class GPTNeoX(Format):
         imported_key(
             "gradient_clipping: 1.0", "is not passed to DeepSpeed, whose default applies: off", versions="2.0"
         ),
-        FormatKey("deepspeed_extra_args.gradient_clipping", "the same, and always passed to DeepSpeed"),
+        FormatKey("deepspeed_extra_args.gradient_clipping", "as gradient_clipping, and always passed to DeepSpeed"),
         rejected_key("clip_grad", "is overwritten by gradient_clipping"),
         rejected_key("optimizer.params.max_grad_norm", "no optimizer has such an argument"),
     )
