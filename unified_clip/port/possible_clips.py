@@ -65,7 +65,7 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
 
     names: The full names that the name may have, as `Module.full_names` returns them.
     """
-    call = next(iter(_calls_of(module, node)), None)
+    call = next(iter(calls_of(module, node)), None)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, imports, node, call)
     elif call is not None and not (call.func is not node and _is_reported_by_name(call.func)):
@@ -143,7 +143,7 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     clips = [function for name in names if (function := clip_function(f"{owner}.{name}")) is not None]
     if not clips:
         return
-    has_word = "clip" in _words_around(module, call).lower()
+    has_word = "clip" in words_around(module, call).lower()
     if has_word or _may_be_clip(module, call, clips):
         yield FoundClip(call, f"getattr({owner}, ...)", call=call, why_not=BY_NAME if has_word else MAY_BE_CLIP)
 
@@ -156,7 +156,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     function that returns clipped tensors. And no name around the call of getattr, such as "layer" or "loss", rules a
     clip out.
     """
-    calls = _calls_of(module, call)
+    calls = calls_of(module, call)
     gradients = Gradients(module)
     if any("clip" in keyword for call in calls for keyword in keywords_of(call)):
         return True
@@ -169,7 +169,7 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     return not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
 
 
-def _calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
+def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
     """Return the calls of a function: at the node itself, as in getattr(...)(...), and by variables that it is assigned
     to.
 
@@ -179,7 +179,7 @@ def _calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Cal
     reads = module.assigned(node).reads if depth < MAX_ALIASES else ()
     return [
         *([call] if call is not None else ()),
-        *(each for read in reads for each in _calls_of(module, read, depth + 1)),
+        *(each for read in reads for each in calls_of(module, read, depth + 1)),
     ]
 
 
@@ -224,13 +224,13 @@ def _pattern(node: cst.BaseExpression) -> str:
     return ".*"
 
 
-def _words_around(module: Module, call: cst.Call) -> str:
-    """Return the names around a call of getattr, in one text.
+def words_around(module: Module, node: cst.CSTNode) -> str:
+    """Return the names around a call of getattr, or the name of a function, in one text.
 
-    They are its arguments, the keyword and the variables that get its result, and the enclosing functions.
+    They are the arguments of the call, the keyword and the variables that get its result, and the enclosing functions.
     """
-    words = [module.code(argument) for argument in call.args[1:]]
-    for outer in module.ancestors(call):
+    words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
+    for outer in module.ancestors(node):
         match outer:
             case cst.FunctionDef(name=name) | cst.Arg(keyword=cst.Name() as name):
                 words.append(name.value)

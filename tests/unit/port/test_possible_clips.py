@@ -129,6 +129,13 @@ CLIPS = {
     "data.clamp_": "for p in model.parameters():\n    p.grad.data.clamp_(-1, 1)\n",
     "clamp of what is called a gradient": "import torch\nh = p.register_hook(lambda grad: torch.clamp(grad, -c, c))\n",
     "clip_ of what is called a gradient": "h = p.register_hook(lambda grad: grad.clip_(-c, c))\n",
+    "clamp in a partial that clips": (
+        "import functools, torch\nc = functools.partial(torch.clamp, min=-1, max=1)\np.grad = c(p.grad)\n"
+    ),
+    "clamp in a partial that is a hook": (
+        "import functools, torch\nh = p.register_hook(functools.partial(torch.clamp, min=-1, max=1))\n"
+    ),
+    "clamp in a tree": "import jax\nimport jax.numpy as jnp\ng = jax.tree.map(jnp.clip, grads)\n",
     "clamp of what autograd.grad returns": "import torch\na, = torch.autograd.grad(loss, p)\na = a.clamp(-1, 1)\n",
 }
 
@@ -164,6 +171,9 @@ NOT_CLIPS = {
     "a relative import": "from .utils import clip_gradients\nclip_gradients(model)\n",
     "a relative import by another name": "from .utils import clip_gradients as cg\ncg(model)\n",
     "another function by another name": "from images import clip as c\nc(x, 0, 1)\n",
+    "a partial for images": (
+        "import functools, torch\nc = functools.partial(torch.clamp, min=0, max=1)\nx = c(image)\nf(Lambda(c), p.grad)\n"
+    ),
     "an image": "import torch\nx = torch.clamp(image, 0, 1)\n",
     "a weight": "for p in critic.parameters():\n    p.data.clamp_(-0.01, 0.01)\n",
     "an array": "import numpy as np\nx = np.clip(image, 0, 255)\ny = a.clip(0, 1)\n",

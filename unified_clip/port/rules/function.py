@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import libcst as cst
 
+from ..catalog import HOOK
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
+from ..possible_clips import calls_of, words_around
 from ..source.module import Module
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
@@ -63,14 +65,16 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
     Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, if
-    the code only names the function, or if unknown arguments hide the tensor. A tensor may be a gradient if its
-    expression contains one or, except for paddle.clip, if its name is like that of one. If the tensor is a gradient,
-    apply `flag_if_unsupported`. Other rules rewrite the calls without a verdict.
+    unknown arguments hide the tensor, or if the code only names the function. Of the `quiet` functions that the code
+    only names, flag those that may get a gradient. A tensor may be a gradient if its expression contains one or, except
+    for paddle.clip, if its name is like that of one. If the tensor is a gradient, apply `flag_if_unsupported`. Other
+    rules rewrite the calls without a verdict.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)
     if clip.call is None:
-        file.flag(clip, ONLY_NAMED)
+        may_clip = not function.quiet or _may_get_gradient(file, clip.node)
+        file.flag(clip, ONLY_NAMED) if may_clip else file.leave(clip, NO_GRADIENT)
     elif tensor is None:
         unknown = ", ".join(clip.arguments.unknown)
         file.flag(clip, UNKNOWN_ARGUMENTS.format(unknown)) if unknown else file.leave(clip, NO_GRADIENT)
@@ -82,6 +86,21 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, MADE_OF_GRADIENT)
     else:
         file.leave(clip, NO_GRADIENT)
+
+
+def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
+    """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, may get a gradient.
+
+    It may if it is a hook, if a name around it contains "grad", or if a call that gets the function, or calls it by a
+    variable, has a gradient among its arguments.
+    """
+    module = file.module
+    around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]
+    calls = [*around, *(call for value in (node, *around) for call in calls_of(module, value))]
+    if any(module.code(call.func).endswith(HOOK) for call in calls) or "grad" in words_around(module, node).lower():
+        return True
+    tensors = [argument.value for call in calls for argument in call.args if argument.value is not node]
+    return any(file.gradients.has_gradient_name(each) or file.gradients.contains_gradient(each) for each in tensors)
 
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=False)
