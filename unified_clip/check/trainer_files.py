@@ -15,6 +15,7 @@ from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
+from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, engines, placement
 from ..config.formats.convert import Candidate
 from ..config.formats.naming import named_by
@@ -169,6 +170,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     except SetElsewhereError as error:
         return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases)
     except ConfigError as error:
+        if not place and (outer := unread_around(document.data)) is not None:
+            return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)
         place_of_error = _named_in(str(error), document) or path
         values = _values(document) if error.code == MISPLACED else ()
         why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit has this advice

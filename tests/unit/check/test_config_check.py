@@ -308,6 +308,8 @@ def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str
     [
         ("zero.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}'),
         ("fsdp.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {}\n"),
+        ("debug.yaml", "# @package _global_\ntrainer:\n  max_epochs: 3\n  limit_train_batches: 0.01\n"),
+        ("ddp.yaml", "# @package _global_\ndefaults:\n- override /trainer: ddp\ntrainer: {max_epochs: 3}\n"),
     ],
 )
 def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str, text: str) -> None:

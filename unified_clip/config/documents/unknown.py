@@ -42,6 +42,8 @@ class UnreadFile:
 
     problem: str
     advice: str
+    is_outer: bool = False
+    """Whether this file is a configuration around the document, which the document is only a part of."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem
@@ -61,3 +63,9 @@ class PartialTable(dict[Any, Any]):
         partial = cls(table)
         partial.unread = unread
         return partial
+
+
+def unread_around(data: Any) -> UnreadFile | None:
+    """Return the configuration around the data of a file that is only a part of it. Return None for other data."""
+    unread = getattr(data, "unread", None)
+    return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

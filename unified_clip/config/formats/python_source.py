@@ -64,12 +64,28 @@ def shortened(node: ast.AST) -> str:
     return f"{shortened(node.func)}(...)" if isinstance(node, ast.Call) else f"{code:.{MAX_SHOWN}}..."
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the last part of a dotted name, also of an item, as in `self.optimizers[0]`. Return '' for other code."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def end_of(node: ast.expr) -> tuple[int, int]:
+    """Return (line, column) of the end of an expression: calls run in the order of their ends."""
+    return node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
 class Source:
     """Parsed Python source, with the values of names and the parents of nodes."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
         self.nodes = list(ast.walk(parse_tree(textwrap.dedent(text), name)))
+        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
         self.imports = self._imports()
         self.bound = self._bound()
@@ -115,8 +131,13 @@ class Source:
             for name, values in self.bound.items():
                 for value in values:
                     full = self.dotted(value) if value else ""
-                    if full.partition(".")[0] in {module.partition(".")[0] for module in self.imports.values()}:
+                    if full.partition(".")[0] in self.packages:
                         self.imports.setdefault(name, full)
+
+    @property
+    def packages(self) -> set[str]:
+        """The packages that the source imports, or imports from."""
+        return {module.partition(".")[0] for module in self.imports.values()}
 
     def wrong(self, node: ast.AST, message: str, code: str = "") -> ConfigError:
         """Return an error about a node, with the file and the line.
@@ -251,6 +272,10 @@ class Source:
         while node in self.parents:
             node = self.parents[node]
             yield node
+
+    def function(self, node: ast.AST, kinds: tuple[type[ast.AST], ...] = FUNCTIONS) -> ast.AST | None:
+        """Return the innermost function around a node, or None for code outside of functions."""
+        return next((outer for outer in self.around(node) if isinstance(outer, kinds)), None)
 
     def conditions(self, node: ast.AST) -> list[str]:
         """Return a note for each `if` whose condition decides whether the code of a node runs.

@@ -97,14 +97,12 @@ class _Composition:
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
-            return self.files.unread(
-                owner,
-                ["defaults", entry.index],
-                "this entry changes a choice of another file, which Hydra merges with this one.",
-            )
+            why = "this entry changes a choice of another file, which Hydra merges with this one."
+            return replace(self.files.unread(owner, ["defaults", entry.index], why), is_outer=True)
         is_in_group = main.group and package_header(main.document.text) is not None
         if is_in_group or _is_part(main.document):
-            return self.files.unread(main.document, [], "the file is part of a configuration that Hydra composes.")
+            why = "the file is part of a configuration that Hydra composes."
+            return replace(self.files.unread(main.document, [], why), is_outer=True)
         return None
 
     def _expand(self, node: _Node, above: tuple[Path, ...]) -> list[tuple[Document | UnreadFile, tuple[str, ...]]]:

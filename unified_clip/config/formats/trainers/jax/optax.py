@@ -196,7 +196,7 @@ class _PlaceCheck:
         ConfigError: the statement assigns to a target other than names, attributes and tuples of these.
         """
         source = self.source
-        function = self._function(statement)
+        function = source.function(statement)
         if isinstance(statement, ast.Return):
             loads = self._reads({function.name}) if isinstance(function, ast.FunctionDef) else []
             calls = [(load, source.parents[load]) for load in loads]
@@ -214,11 +214,7 @@ class _PlaceCheck:
                 raise source.wrong(statement, UNKNOWN_PLACE)
         after = statement.end_lineno or statement.lineno
         reads = self._reads(names, of_imports=is_imported)
-        return [load for load in reads if load.lineno > after or self._function(load) is not function]
-
-    def _function(self, node: ast.AST) -> ast.AST | None:
-        functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        return next((outer for outer in self.source.around(node) if isinstance(outer, functions)), None)
+        return [load for load in reads if load.lineno > after or source.function(load) is not function]
 
     def _has_imported_root(self, node: ast.expr) -> bool:
         """Return whether an expression such as `a.b.c` begins with a name that the file imports."""

@@ -193,7 +193,7 @@ def _keywords(source: Source, name: str) -> list[ast.keyword]:
 
 
 def _is_imported(source: Source, node: ast.Attribute) -> bool:
-    return source.dotted(node).partition(".")[0] in {module.partition(".")[0] for module in source.imports.values()}
+    return source.dotted(node).partition(".")[0] in source.packages
 
 
 def _check_groups(source: Source) -> None:

@@ -30,6 +30,10 @@ class ParallelWaveGAN(Format):
         rejected_key(f"no {GENERATOR} or no {DISCRIMINATOR}", "training fails: they have no default"),
     )
 
+    def recognises(self, document: Document) -> bool:
+        """Return whether a file is in this format. Files of TensorFlowTTS have most of its keys."""
+        return document.shows("generator_params") and super().recognises(document)
+
     def read(self, document: Document, version: Version | None) -> Imported:
         for name in (GENERATOR, DISCRIMINATOR):
             if not document.has(name):
