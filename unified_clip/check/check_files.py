@@ -72,17 +72,18 @@ def check(
     ignored: list[Finding] = []
     clips: list[Clip] = []
     used: set[int] = set()
-    for use in found.uses:
-        result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
-        if finding is not None:
-            finding = ignoring.applied(rules.ignore, use, finding, wanted, root, used)
-            (findings if finding.ignored is None else ignored).append(finding)
-            result = result if finding.ignored is None else "ignored"
-        clips.append(clip_result(use, result))
-    for use in required.explicit(clip, rules.explicit, files, found):
-        finding = without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY)
+
+    def add(use: ClipUse, finding: Finding) -> bool:
         finding = ignoring.applied(rules.ignore, use, finding, wanted, root, used)
         (findings if finding.ignored is None else ignored).append(finding)
+        return finding.ignored is not None
+
+    for use in found.uses:
+        result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
+        is_ignored = finding is not None and add(use, finding)
+        clips.append(clip_result(use, "ignored" if is_ignored else result))
+    for use in required.explicit(clip, rules.explicit, files, found):
+        add(use, without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY))
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,

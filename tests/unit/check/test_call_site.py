@@ -36,6 +36,12 @@ def test_a_clip_of_a_part_of_the_model_differs_and_names_the_part(check: Check, 
     assert check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}, part).findings == []
 
 
+def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> None:
+    source = f"{IMPORTS}opt = torch.optim.Adam(self.model.{{}}.parameters())\nclip_grad_norm_({{}}, 1.0)\n"
+    assert check({"a.py": source.format("actor", "self.model.actor.parameters()")}).findings == []
+    assert one(check({"a.py": source.format("critic", "self.model.actor.parameters()")})).kind == "drift"
+
+
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
@@ -228,3 +234,11 @@ def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: s
 def test_a_setting_is_no_finding_beside_the_clip_that_reads_it(check: Check) -> None:
     source = f"{IMPORTS}MAX_GRAD_NORM = 1.0\nclip_grad_norm_(model.parameters(), MAX_GRAD_NORM)\n"
     assert check({"a.py": source}).findings == []
+
+
+def test_a_clip_of_a_static_program_has_the_effect_of_its_class(check: Check) -> None:
+    source = "import paddle.fluid as fluid\n\nfluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm({})\n"
+    nearest = WANTED + '\n[check]\nnearest = ["**"]\n'
+    assert check({"a.py": source.format("1.0)")}, nearest).findings == []
+    assert one(check({"a.py": source.format("2.0)")}, nearest)).kind == "drift"
+    assert one(check({"a.py": source.format("1.0), param_list=some")}, nearest)).kind == "unknown"

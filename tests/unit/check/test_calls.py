@@ -64,6 +64,11 @@ def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines:
         ("grads = clip(grads[:-2]) + grads[-2:]", "The call clips only a part of a list, grads[:-2]."),
         ("clip.attach_to(opt).detach()", "attach_to(...).detach() detaches the clip at once"),
         ("model.fit(x)\n    clip.attach_to(opt)", "This clip comes after model.fit(x) in line 7"),
+        ("clipped = clip(grads)\n    del clipped", "No code uses the result of this call"),
+        (
+            "clip.attach_to(opt)\n    opt = torch.optim.SGD(p)\n    opt.step()",
+            "Line 8 builds another optimizer in opt, to which this clip is not attached.",
+        ),
         ("rule = clip.as_paddle(model)\n    return Adam(1e-3)", "No code uses the result of this call"),
         ("tx = clip.as_optax()\n    tx = optax.adam(1)\n    return tx", "Line 8 assigns another value to tx"),
     ],
@@ -89,6 +94,10 @@ def test_a_function_of_a_framework_whose_result_no_code_uses_is_unknown(check: C
         "opt = Adam(grad_clip=clip.as_paddle(model))\n    return opt",
         "clip.attach_to(opt)\n    model.fit(x)",
         "model.fit(x)\n    clip.attach_to(opt)\n    model.fit(x)",
+        "clip.attach_to(opt)\n    opt = torch.optim.SGD(p)\n    clip.attach_to(optimizer=opt)\n    opt.step()",
+        "if a:\n        clip.attach_to(opt)\n    else:\n        opt = torch.optim.SGD(p)",
+        "handle = clip.attach_to(opt)\n    handle.detach()\n    opt = torch.optim.SGD(p)",
+        "clip.attach_to(opt)\n    opt = wrap(opt)",
         "with clip.attach_to(opt):\n        model.fit(x)",
     ],
 )

@@ -53,8 +53,8 @@ def test_a_network_of_a_gan_without_a_clip_is_missing_and_can_be_accepted(check:
         ),
         ("loss.backward()\n{clip}(net_g.parameters(), 1.0)\nopt_g.step()\nloss.backward()\nopt_g.step()", "opt_g.step"),
         (
-            "if amp:\n    scaler.scale(loss).backward()\n    {clip}(net_g.parameters(), 1.0)\n    scaler.step(opt_g)\n"
-            "else:\n    loss.backward()\n    opt_g.step()",
+            "if amp:\n    scaler.scale(loss).backward()\n    scaler.unscale_(o)\n    {clip}(net_g.parameters(), 1)\n"
+            "    scaler.step(opt_g)\nelse:\n    loss.backward()\n    opt_g.step()",
             "opt_g.step",
         ),
         (
@@ -182,6 +182,74 @@ def test_the_gradients_of_a_tape_are_followed(check: Check) -> None:
     assert (finding.kind, finding.clip) == ("missing", "d_opt.apply_gradients")
     right = "[g for g in tf.clip_by_global_norm(d_grads, 1.0)[0]]"
     assert check({"a.py": textwrap.dedent(source).format(grads=right)}, NEAREST).findings == []
+
+
+TAPE = "with tf.GradientTape() as {0}:\n    loss = f(x)\ngrads = {0}.gradient(loss, {1}.trainable_variables)\n"
+CLIP_TF = "grads, _ = tf.clip_by_global_norm(grads, 1.0)\n"
+APPLY = "{}.apply_gradients(zip(grads, {}.trainable_variables))\n"
+
+
+@pytest.mark.parametrize("optimizers", [("opt_g", "opt_d"), ("trainer_g", "trainer_d")])
+@pytest.mark.parametrize("between", ["", "def other(x):\n", "    def other(self, x):\n"], ids=["one", "two", "methods"])
+@pytest.mark.parametrize("clip", ["", CLIP_TF])
+def test_a_second_tape_needs_a_clip_too(check: Check, between: str, optimizers: tuple[str, str], clip: str) -> None:
+    first, second = (
+        TAPE.format(tape, net) + text + APPLY.format(optimizer, net)
+        for tape, net, text, optimizer in zip(("t", "tape"), ("g", "d"), (CLIP_TF, clip), optimizers, strict=True)
+    )
+    start = "import tensorflow as tf\n\n\n"
+    if between.startswith(" "):
+        start += f"class Gan:\n    def train_step(self, x):\n{textwrap.indent(first, ' ' * 8)}        self.other(x)\n"
+        source = f"{start}{between}{textwrap.indent(second, ' ' * 8)}"
+    else:
+        source = f"{start}def step(x):\n{textwrap.indent(first, '    ')}{between}{textwrap.indent(second, '    ')}"
+    findings = check({"a.py": source}, NEAREST).findings
+    assert [(each.kind, each.clip) for each in findings] == (
+        [] if clip else [("missing", f"{optimizers[1]}.apply_gradients")]
+    )
+
+
+def test_gradients_that_a_function_gets_are_followed_to_each_call(check: Check) -> None:
+    start = "import tensorflow as tf\n\n\ndef apply(opt, grads):\n    opt.apply_gradients(zip(grads, variables))\n\n\n"
+    steps = [
+        f"def {name}(x):\n" + textwrap.indent(TAPE.format("tape", net) + f"{{}}apply({optimizer}, grads)\n", "    ")
+        for name, net, optimizer in (("first", "g", "opt_g"), ("second", "d", "opt_d"))
+    ]
+    first = steps[0].format(f"{CLIP_TF}    ")
+    finding = one(check({"a.py": start + first + steps[1].format("")}, NEAREST))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "opt.apply_gradients", 5)
+    assert "opt.apply_gradients(...) for opt_d uses gradients that no clip changes" in finding.does
+    assert check({"a.py": start + first + steps[1].format(f"{CLIP_TF}    ")}, NEAREST).findings == []
+
+
+def test_an_optimizer_that_a_function_gets_is_followed_to_each_call(check: Check) -> None:
+    own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\n"
+    train = "\n\ndef train(optimizer, x):\n    loss(x).backward()\n    optimizer.step()\n\n\n"
+    calls = "clip.attach_to(opt_g)\n{}for x in data:\n    train(opt_g, x)\n    train(optimizer=opt_d, x=x)\n"
+    finding = one(check({"a.py": own + train + calls.format("")}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "optimizer.step", 8)
+    assert check({"a.py": own + train + calls.format("clip.attach_to(opt_d)\n")}).findings == []
+
+
+@pytest.mark.parametrize(
+    ("test", "kinds"), [("use_adam", ["missing"]), ("self.clip_norm", []), ("config['max_norm'] > 0", [])]
+)
+def test_an_optimizer_without_a_clip_in_one_branch_is_missing(check: Check, test: str, kinds: list[str]) -> None:
+    source = f"""\
+    import paddle
+
+    class Learner:
+        def __init__(self, lr):
+            if {test}:
+                self.opt = paddle.optimizer.Adam(lr, grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))
+            else:
+                self.opt = paddle.optimizer.SGD(lr)
+
+        def step(self, x):
+            self.loss(x).backward()
+            self.opt.step()
+    """
+    assert [each.kind for each in check({"a.py": textwrap.dedent(source)}, NEAREST).findings] == kinds
 
 
 CLIP = "optax.clip_by_global_norm(1.0)"

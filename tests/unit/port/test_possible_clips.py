@@ -172,7 +172,7 @@ NOT_CLIPS = {
     "a relative import by another name": "from .utils import clip_gradients as cg\ncg(model)\n",
     "another function by another name": "from images import clip as c\nc(x, 0, 1)\n",
     "a partial for images": (
-        "import functools, torch\nc = functools.partial(torch.clamp, min=0, max=1)\nx = c(image)\nf(Lambda(c), p.grad)\n"
+        "import functools, torch\nc = functools.partial(torch.clamp, min=0, max=1)\nx = c(image)\nf(Chain(c), p.grad)\n"
     ),
     "an image": "import torch\nx = torch.clamp(image, 0, 1)\n",
     "a weight": "for p in critic.parameters():\n    p.data.clamp_(-0.01, 0.01)\n",

@@ -10,6 +10,7 @@ from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ..clip_use import THRESHOLD
+from .optimizers import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
 """The names of the arguments of clip functions for parameters, gradients or a model."""
@@ -41,7 +42,7 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     """Return `config` with an `include` that selects the parameters of a clip call.
 
     The pattern is `encoder.*` for `model.encoder.parameters()`. Return `config` itself if the call clips a whole model,
-    or if its argument shows no selection.
+    or all parameters of an optimizer, or if its argument shows no selection.
 
     call: The clip call. config: The clip configuration with the effect of that call on its own parameters.
 
@@ -51,7 +52,7 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     tensors = _tensors(call)
     if config.rule == "global_norm":
         _check_loops(source, call, tensors)
-    pattern = _pattern(source, tensors)
+    pattern = "" if _has_optimizer(source, tensors) and not config.uses_names else _pattern(source, tensors)
     if pattern and config.uses_names:
         raise ConfigError(NAMED.format(pattern=pattern))
     return ClipConfig(**{**config.data(), "include": [pattern]}) if pattern else config
@@ -65,9 +66,8 @@ def calls(source: Source, text: str) -> dict[tuple[int, int], ast.Call]:
     source: The parsed source. text: Its text.
     """
     lines = re.split(r"\r\n?|\n", text)
-    nodes = [node for node in source.nodes if isinstance(node, ast.Call)]
-    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in nodes]
-    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(nodes, before, strict=True)}
+    before = [lines[node.lineno - 1].encode()[: node.col_offset] for node in source.calls]
+    return {(node.lineno, len(start.decode()) + 1): node for node, start in zip(source.calls, before, strict=True)}
 
 
 def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Sequence[str]) -> str:
@@ -90,6 +90,14 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
 def _tensors(call: ast.Call) -> ast.expr:
     named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
     return next(named, call.args[0] if call.args else call)
+
+
+def _has_optimizer(source: Source, tensors: ast.expr) -> bool:
+    """Return whether an optimizer of the file has exactly these parameters, as in `Adam(model.actor.parameters())`."""
+    code = ast.unparse(tensors)
+    calls = [call for call in source.calls if is_made(source, call)]
+    passed = [each for call in calls for each in (*call.args[:1], *(keyword.value for keyword in call.keywords))]
+    return code in map(ast.unparse, passed)
 
 
 def _check_loops(source: Source, call: ast.Call, tensors: ast.expr) -> None:

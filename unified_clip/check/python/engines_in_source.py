@@ -26,17 +26,13 @@ def of_site(source: Source, line: int, column: int) -> str:
     chooses it: a call of `Accelerator` or of `deepspeed.initialize` that is in no `if`.
     """
     chosen = [_of_arguments(source, call) for call in calls_at(source, line, column)]
-    wrapping = [_wrapping(source, call) for call in _calls(source)]
+    wrapping = [_wrapping(source, call) for call in source.calls]
     return next(filter(None, chosen + wrapping), "")
 
 
 def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
     """Yield the calls that begin at a place, or have a keyword argument there. Columns count from 1."""
-    return (call for call in _calls(source) if _contains(call, line, column))
-
-
-def _calls(source: Source) -> Iterator[ast.Call]:
-    return (node for node in source.nodes if isinstance(node, ast.Call))
+    return (call for call in source.calls if _contains(call, line, column))
 
 
 def _contains(call: ast.Call, line: int, column: int) -> bool:
@@ -59,7 +55,7 @@ def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = (
     if functions and source.dotted(call.func) not in functions:
         return ""
     for keyword in call.keywords:
-        resolved = _resolved(source, keyword.value)
+        resolved = source.followed(keyword.value)
         value = ast.unparse(resolved)
         strategy = ast.unparse(resolved.func) if isinstance(resolved, ast.Call) else value
         if keyword.arg == "strategy" and (engine := engines.of_strategy(strategy)):
@@ -67,9 +63,3 @@ def _of_arguments(source: Source, call: ast.Call, functions: tuple[str, ...] = (
         if keyword.arg in ARGUMENTS and value not in ("None", "''"):
             return ARGUMENTS[keyword.arg]
     return ""
-
-
-def _resolved(source: Source, node: ast.expr) -> ast.expr:
-    """Return the expression that is assigned to a name, if there is exactly one. Else return the node."""
-    values = source.bound.get(node.id, []) if isinstance(node, ast.Name) else []
-    return values[0] if len(values) == 1 and values[0] is not None else node

@@ -214,7 +214,7 @@ def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) ->
 
 
 def _imports(source: Source, *packages: str) -> bool:
-    return any(module.partition(".")[0] in packages for module in source.imports.values())
+    return not source.packages.isdisjoint(packages)
 
 
 def _torchtitan(source: Source, node: ast.AST) -> Iterator[Setting]:

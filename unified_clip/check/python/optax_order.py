@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ...config.formats.python_source import Source, shortened
+from ...config.formats.python_source import Source, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
 
 METHOD = "as_optax"
@@ -48,9 +48,9 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
     chain are also found in variables and in lists, if these are assigned once.
     """
     reasons: dict[ast.Call, str] = {}
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and source.dotted(node.func) in CHAINS:
-            _add_late(source, node, None, reasons)
+    for call in source.calls:
+        if source.dotted(call.func) in CHAINS:
+            _add_late(source, call, None, reasons)
     for clip, why in _selected(source):
         reasons.setdefault(clip, why)
     return reasons
@@ -85,7 +85,7 @@ def _clips_in(source: Source, node: ast.expr, depth: int = 0) -> Iterator[ast.Ca
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
     """Yield (call, name, reason) for each misplaced call of `as_optax`."""
     for call, why in misplaced(source).items():
-        if isinstance(call.func, ast.Attribute) and call.func.attr == METHOD:
+        if last_name(call.func) == METHOD:
             yield call, f"ClipConfig.{METHOD}", why
 
 
@@ -150,14 +150,12 @@ def _assigned(source: Source, node: ast.Name) -> ast.expr | None:
 
 
 def _is_clip(source: Source, node: ast.expr) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    return source.dotted(node.func) in CLIPS or (isinstance(node.func, ast.Attribute) and node.func.attr == METHOD)
+    return isinstance(node, ast.Call) and (source.dotted(node.func) in CLIPS or last_name(node.func) == METHOD)
 
 
 def _has_optimizer(node: ast.expr) -> bool:
     """Return whether a node is a call of `as_optax` with an optimizer. It returns the updates of that optimizer."""
-    if not isinstance(node, ast.Call) or not (isinstance(node.func, ast.Attribute) and node.func.attr == METHOD):
+    if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ...config.clip_config import ClipConfig
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import Source, last_name
 
 MAKERS = (
     "model_construct", "model_validate", "model_validate_json", "model_validate_strings", "construct", "from_orm",
@@ -29,9 +29,9 @@ def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
     Calls such as `object.__setattr__(self, "name", value)` and copies that update other names than those of settings
     are left out.
     """
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and (name := _override(source, node)):
-            yield node, name, WHY.format(code=ast.unparse(node))
+    for call in source.calls:
+        if name := _override(source, call):
+            yield call, name, WHY.format(code=ast.unparse(call))
 
 
 def changes_nonfinite(call: ast.Call) -> bool:
@@ -46,7 +46,7 @@ def changes_nonfinite(call: ast.Call) -> bool:
 
 def _override(source: Source, call: ast.Call) -> str:
     """Return the name of the method or function by which a call may change settings, or ''."""
-    last = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    last = last_name(call.func)
     if last in COPIES and isinstance(call.func, ast.Attribute):
         update = [each.value for each in call.keywords if each.arg in ("update", None)]
         return last if any(map(_may_name_setting, update)) else ""

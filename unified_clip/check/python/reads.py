@@ -7,10 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TypeGuard
 
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import FUNCTIONS, Source, last_name
 from ..notebooks.cells import WRITTEN
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 METHODS = (
     "__call__", "as_optax", "as_paddle", "attach_to", "clip_", "clipper", "copy", "export_to", "model_copy", "pairs",
@@ -62,7 +60,7 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
         case ast.Attribute(attr=name):
             return name in METHODS
         case ast.Call(func=function):
-            return function is node or _last(function) not in SHOWS
+            return function is node or last_name(function) not in SHOWS
         case ast.Return() | ast.Yield() | ast.YieldFrom() | ast.Lambda() | ast.arguments() | ast.withitem():
             return True
         case ast.For() | ast.AsyncFor() | ast.comprehension():
@@ -93,7 +91,7 @@ def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
         declarations = [inner for inner in declared if name in inner.names]
         if any(isinstance(inner, ast.Global) for inner in declarations):
             return None
-        if not any(_function(source, inner) is scope for inner in declarations):
+        if not any(source.function(inner) is scope for inner in declarations):
             return scope
     return None
 
@@ -127,7 +125,7 @@ def _references(source: Source, name: str, scope: ast.AST | None) -> Iterator[as
                 if key == name and function in NAMESPACES:
                     yield node
             case ast.Call(func=ast.Name(id=function), args=[]) if function in NAMESPACES:
-                if scope is (None if function == "globals" else _function(source, node)):
+                if scope is (None if function == "globals" else source.function(node)):
                     yield node
             case ast.Call(func=ast.Name(id="eval" | "exec"), args=[ast.Constant(value=str(text)), *_]):
                 if re.search(rf"\b{re.escape(name)}\b", text):
@@ -151,8 +149,7 @@ def _attribute_references(source: Source, name: str) -> Iterator[ast.expr]:
 
 def _packages(source: Source) -> set[str]:
     """Return the packages whose functions may have the name of a configuration, such as `torch.clip`."""
-    names = {full.partition(".")[0] for full in source.imports.values()}
-    return names & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
+    return source.packages & {"cupy", "jax", "keras", "mlx", "numpy", "paddle", "tensorflow", "torch"}
 
 
 def _clamps(source: Source, node: ast.Attribute) -> bool:
@@ -180,11 +177,3 @@ def _binds(function: ast.AST, name: str) -> bool:
         return False
     stores = (node for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     return any(node.arg == name for node in inner if isinstance(node, ast.arg)) or any(n.id == name for n in stores)
-
-
-def _function(source: Source, node: ast.AST) -> ast.AST | None:
-    return next((outer for outer in source.around(node) if isinstance(outer, FUNCTIONS)), None)
-
-
-def _last(node: ast.expr) -> str:
-    return str(getattr(node, "attr", getattr(node, "id", "")))

@@ -216,6 +216,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return _under_deepspeed(source, off) if site.rule == OFF else None
     if function is not None and function.replacement in MEASURES:
         return None
+    if function is not None and function.kind == "program" and _passes_class(source, call):
+        return None
     threshold = site.meaning.threshold if site.meaning else ""
     if threshold.strip("\"'") == "auto":
         return None if deepspeed.is_left_to_trainer(source) else use(why_unknown=deepspeed.AUTO)
@@ -247,6 +249,13 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
     except ConfigError as error:
         why = str(error).removeprefix(f"{path.name}, line {site.line}: ")
         return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
+
+
+def _passes_class(source: Source, call: ast.Call | None) -> bool:
+    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip whose class the file calls."""
+    passed = [*call.args, *(each.value for each in call.keywords)] if call is not None else []
+    made = [source.followed(each) for each in passed]
+    return len(made) == 1 and isinstance(made[0], ast.Call) and clip_function(source.dotted(made[0].func)) is not None
 
 
 def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...config.formats.python_source import Source
+from ...config.formats.python_source import Source, last_name
 from ...config.schema import is_off
 from ..clip_use import OWN, ClipUse
 
@@ -53,8 +53,8 @@ def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
         if isinstance(parent, ast.Call) and parent.func is node:
             for package in CALLBACKS.get(name, ()):
                 found.setdefault(package, ("ClipCallback", node))
-    for call in source.nodes:
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "attach_to":
+    for call in source.calls:
+        if last_name(call.func) == "attach_to":
             for package in ATTACHED:
                 found.setdefault(package, ("attach_to", call))
     return found

@@ -119,9 +119,7 @@ def imported(source: Source, module: str, known: Mapping[str, Own]) -> dict[str,
 
 def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, str, Own]]:
     """Yield (call, method, configuration) for each call of a configuration in `known`, or of a clipper."""
-    for call in source.nodes:
-        if not isinstance(call, ast.Call):
-            continue
+    for call in source.calls:
         method, own = _method(call, known)
         if own is not None:
             yield call, method, own

@@ -10,6 +10,7 @@ from ....errors import ConfigError
 from ....port.catalog import ClipFunction
 from ....port.clip_site import Meaning
 from .. import call_site
+from ..steps import scaled
 from . import order, result
 
 
@@ -27,6 +28,7 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
         order.check_attached(source, call)
     if kind in ("in place", "functional"):
         order.check(source, call)
+        scaled.check(source, call)
     if kind in ("functional", "class"):
         result.check(source, call)
     if kind in ("attached", "class"):

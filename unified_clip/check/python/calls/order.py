@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import itertools
-import re
 from typing import NamedTuple
 
-from ....config.formats.python_source import Source, shortened
+from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name, shortened
 from ....errors import ConfigError
-from ..optimizers import OPTIMIZER
-from ..reads import FUNCTIONS
+from ..optimizers import STEPPER, attached, is_made
 
 STEPS = ("apply_gradients", "apply_updates")
 """Methods and functions that change the parameters by their gradients, besides an optimizer's `step`."""
@@ -18,14 +16,15 @@ STEPS = ("apply_gradients", "apply_updates")
 TRAINING = ("fit", "train_on_batch")
 """Methods that train a whole model."""
 
-STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
-"""Matches the name of an object whose `step` changes parameters."""
-
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
 SOME = "This clip runs only if {test}, but {step} in line {line} runs in other steps, too. Clip before each step. "
 LATE = "This clip comes after {step} in line {line}, which has used the gradients already. Clip before it. "
 EARLY = "This clip comes before {step} in line {line}, which computes the gradients. Clip after it. "
+REPLACED = (
+    "Line {line} builds another optimizer in {name}, to which this clip is not attached. Attach the clip after that "
+    "line. "
+)
 DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothing. Remove .detach(). "
 
 
@@ -43,8 +42,8 @@ def check(source: Source, call: ast.Call) -> None:
     ConfigError: the call comes after the optimizer's step or before `backward`, or it skips some steps.
     """
     events = _events(source, call)
-    before = [event for event in events if event.place < _place(call)]
-    after = [event for event in events if event.place > _place(call)]
+    before = [event for event in events if event.place < end_of(call)]
+    after = [event for event in events if event.place > end_of(call)]
     has_backward = any(event.kind == "backward" for event in before)
     if has_backward and before[-1].kind == "step" and (not after or after[0].kind == "backward"):
         raise _wrong(LATE, before[-1])
@@ -59,14 +58,36 @@ def check(source: Source, call: ast.Call) -> None:
 def check_attached(source: Source, call: ast.Call) -> None:
     """Check the order of a call of `attach_to`.
 
-    ConfigError: the handle is detached at once, or the call comes after all training in its function.
+    ConfigError: the handle is detached at once, the call comes after all training in its function, or a later line
+        builds another optimizer in the same variable, to which no clip is attached.
     """
     if getattr(source.parents[call], "attr", "") == "detach":
         raise ConfigError(DETACHED + ADVICE)
-    function = _function(source, call)
+    function = source.function(call)
     events = [event for event in _all_events(source, function or source.nodes[0], call) if event.kind == "step"]
-    if events and all(event.place < _place(call) for event in events):
+    if events and all(event.place < end_of(call) for event in events):
         raise _wrong(LATE, events[-1])
+    if (line := _replaced(source, call)) is not None:
+        raise ConfigError(REPLACED.format(line=line, name=attached(call)) + ADVICE)
+
+
+def _replaced(source: Source, call: ast.Call) -> int | None:
+    """Return the line after a call of `attach_to` that builds another optimizer in the same variable, or None.
+
+    A line before another `attach_to` with this variable does not count, nor one after which the code may detach the
+    clip by its handle.
+    """
+    name, function = attached(call), source.function(call)
+    if not isinstance(source.parents[call], ast.Expr):
+        return None
+    nodes = [node for node in source.nodes if source.function(node) is function]
+    last = max(end_of(node) for node in nodes if isinstance(node, ast.Call) and attached(node) == name)
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[target], value=value) if end_of(value) > last and ast.unparse(target) == name:
+                if is_made(source, value) and not _excludes(source, node, call):
+                    return node.lineno
+    return None
 
 
 def check_runs(source: Source, call: ast.Call) -> None:
@@ -110,12 +131,12 @@ def _all_events(source: Source, region: ast.AST, call: ast.Call) -> list[_Event]
 
     Events in another function, or in another branch of an `if`, are left out.
     """
-    function = _function(source, call)
+    function = source.function(call)
     events = []
-    calls = [node for node in ast.walk(region) if isinstance(node, ast.Call) and _function(source, node) is function]
+    calls = [node for node in ast.walk(region) if isinstance(node, ast.Call) and source.function(node) is function]
     for node in calls:
         if (kind := _kind(source, node)) and not _excludes(source, node, call):
-            events.append(_Event(_place(node), kind, node))
+            events.append(_Event(end_of(node), kind, node))
     return sorted(events, key=lambda event: event.place)
 
 
@@ -123,8 +144,7 @@ def _kind(source: Source, call: ast.Call) -> str:
     if not isinstance(call.func, ast.Attribute):
         return ""
     name, owner = call.func.attr, call.func.value
-    last = str(getattr(owner, "attr", getattr(owner, "id", "")))
-    if name in ("backward", "manual_backward") or (name == "gradient" and "tape" in last.lower()):
+    if name in ("backward", "manual_backward") or (name == "gradient" and "tape" in last_name(owner).lower()):
         return "backward"
     if name in (*STEPS, *TRAINING):
         return "step"
@@ -134,9 +154,7 @@ def _kind(source: Source, call: ast.Call) -> str:
 
 def _is_stepper(source: Source, node: ast.expr) -> bool:
     """Return whether a `step` of an object, or one that gets this object, changes parameters."""
-    made = source.followed(node)
-    is_optimizer = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func)) is not None
-    return is_optimizer or STEPPER.match(str(getattr(node, "attr", getattr(node, "id", "")))) is not None
+    return is_made(source, node) or STEPPER.match(last_name(node)) is not None
 
 
 def _excludes(source: Source, node: ast.AST, call: ast.AST) -> bool:
@@ -157,11 +175,3 @@ def _counting(source: Source, node: ast.AST) -> list[str]:
     steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), _steps(source, node))
     tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]
     return [shortened(test) for test in tests if any(isinstance(part, ast.Mod) for part in ast.walk(test))]
-
-
-def _function(source: Source, node: ast.AST) -> ast.AST | None:
-    return next((outer for outer in source.around(node) if isinstance(outer, FUNCTIONS)), None)
-
-
-def _place(node: ast.Call) -> tuple[int, int]:
-    return node.end_lineno or node.lineno, node.end_col_offset or 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import FUNCTIONS, Source
 from ....errors import ConfigError
-from ..reads import FUNCTIONS, is_local, scope_of
+from ..reads import is_local, scope_of
 
 UNUSED = (
     "No code uses the result of this call, so it clips nothing. Use the clipped gradients, as in gradients = "
@@ -74,4 +74,4 @@ def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> 
 
 def _reads(node: ast.AST, name: str) -> list[ast.Name]:
     names = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
-    return [inner for inner in names if inner.id == name and not isinstance(inner.ctx, ast.Store)]
+    return [inner for inner in names if inner.id == name and isinstance(inner.ctx, ast.Load)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
-from ..optimizers import OPTIMIZER
+from ..optimizers import OPTIMIZER, has_clip
 from .events import Timeline
 
-CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 WITHOUT = (
     "This optimizer is built without a clip, while {other} in line {line} is built with one. Build each optimizer with "
     "a clip."
@@ -22,6 +22,9 @@ ELSEWHERE = (
     "show whether other code clips its gradients. Build each optimizer with a clip."
 )
 PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow": "keras", "tf_keras": "tf_keras"}
+SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
+"""Matches the name of a clip setting in a condition."""
+
 WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
 """The last parts of the names of optimizers around another optimizer."""
 
@@ -29,18 +32,22 @@ WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a clip of unknown effect for each optimizer that is built without a clip, beside one that has a clip.
 
+    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off.
     If one function builds both, the clip has `unclipped`. All others together are one clip.
 
-    owners: The code of optimizers whose steps are in the file. These are judged by their steps.
+    owners: The code of optimizers whose steps are in the file. These are judged by their steps, unless the file also
+    builds the same optimizer with a clip, as in another branch of an `if`.
     """
-    calls = [node for node in source.nodes if isinstance(node, ast.Call) and _package(source, node)]
-    made = sorted(calls, key=lambda call: (call.lineno, call.col_offset))
+    made = sorted(
+        (call for call in source.calls if _package(source, call)), key=lambda call: (call.lineno, call.col_offset)
+    )
     clipped = [call for call in made if _has_clip(source, timeline, call)]
+    judged = owners - {target for call in clipped for target in _targets(source, call)}
     beside: list[ClipUse] = []
     elsewhere: list[ClipUse] = []
     for call in made:
         others = [other for other in clipped if _package(source, other) == _package(source, call)]
-        if call in clipped or not others or _targets(source, call) & owners:
+        if call in clipped or not others or _targets(source, call) & judged or _is_switch(source, call):
             continue
         other = next((each for each in others if timeline.function(each) is timeline.function(call)), None)
         text, name = (WITHOUT if other else ELSEWHERE), source.dotted(call.func)
@@ -60,6 +67,12 @@ def _package(source: Source, call: ast.Call) -> str:
     return PACKAGES.get(name.partition(".")[0], "") if is_optimizer else ""
 
 
+def _is_switch(source: Source, call: ast.Call) -> bool:
+    """Return whether a condition with the name of a clip setting decides about a call, as in `if args.clip_norm:`."""
+    tests = (outer.test for outer in source.around(call) if isinstance(outer, ast.If | ast.IfExp))
+    return any(SETTING.search(ast.unparse(test)) for test in tests)
+
+
 def _targets(source: Source, call: ast.Call) -> set[str]:
     statement = source.parents[call]
     return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
@@ -67,7 +80,7 @@ def _targets(source: Source, call: ast.Call) -> set[str]:
 
 def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
     """Return whether an optimizer has an argument that clips, or is in a chain with a clip, or may be in one."""
-    if any(each.arg in (*CLIPPING, None) and ast.unparse(each.value) != "None" for each in call.keywords):
+    if has_clip(call) or any(each.arg is None for each in call.keywords):
         return True
     package = source.dotted(call.func).partition(".")[0]
     return any(_clips(source, timeline, outer, package) for outer in timeline.flow.outer_calls(call))
@@ -84,4 +97,4 @@ def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> 
 
 
 def _is_clip(timeline: Timeline, call: ast.Call) -> bool:
-    return timeline.is_clip(call) or getattr(call.func, "attr", "") in ("as_optax", "as_paddle", "attach_to")
+    return timeline.is_clip(call) or last_name(call.func) in ("as_optax", "as_paddle", "attach_to")

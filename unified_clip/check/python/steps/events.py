@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Set
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name
 from ....port.catalog import CLIP_NAME
-from ..calls.order import STEPPER
-from ..optimizers import OPTIMIZER
-from ..reads import FUNCTIONS
+from ..optimizers import STEPPER, is_made
 from .flow import Flow
 
 MAX_DEPTH = 4
@@ -26,14 +25,19 @@ Branch = tuple[tuple[int, ...], int, bool]
 
 
 class Event(NamedTuple):
-    """A call that computes gradients ("backward"), clips them, or uses them in a step of an optimizer."""
+    """A call that computes gradients ("backward"), clips them, or uses them in a step of an optimizer.
 
-    kind: Literal["backward", "clip", "step"]
+    A call has the kind "unscale" if it may divide the gradients by the scale of a `GradScaler`.
+    """
+
+    kind: Literal["backward", "unscale", "clip", "step"]
     call: ast.Call
     owner: str = ""
     """For a step: the code of the optimizer, such as "self.opt_d"."""
 
     branches: frozenset[Branch] = frozenset()
+    calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
+    """The functions of the file around the call, each with the call that runs it, the innermost first."""
 
     def excludes(self, other: Event) -> bool:
         """Return whether two events are in different branches of one `if`."""
@@ -47,26 +51,18 @@ class Timeline:
         self.source, self._clips, self.flow = source, clips, Flow(source)
         self._known_callees: dict[ast.Call, list[ast.AST]] = {}
         self._calls: dict[ast.AST | None, list[ast.Call]] = {}
-        for node in source.nodes:
-            if isinstance(node, ast.Call):
-                self._calls.setdefault(self.function(node), []).append(node)
+        for call in source.calls:
+            self._calls.setdefault(self.function(call), []).append(call)
         for calls in self._calls.values():
-            calls.sort(key=_end)
+            calls.sort(key=end_of)
 
     def function(self, node: ast.AST) -> ast.AST | None:
         """Return the function around a node, or None. Lambdas count as a part of the function around them."""
-        around = (outer for outer in self.source.around(node) if isinstance(outer, FUNCTIONS))
-        return next((outer for outer in around if not isinstance(outer, ast.Lambda)), None)
+        return self.source.function(node, FUNCTIONS[:2])
 
     def roots(self) -> Iterator[list[Event]]:
         """Yield the events of the module, and of each function that no other function of the file calls."""
-        callees = {
-            callee
-            for outer, calls in self._calls.items()
-            for call in calls
-            for callee in self._callees(call)
-            if callee is not outer
-        }
+        callees = {callee for calls in self._calls.values() for call in calls for callee in self._callees(call)}
         for function in self._calls:
             if function not in callees:
                 yield self.events(function)
@@ -89,7 +85,8 @@ class Timeline:
             if not own and len(instance) < MAX_DEPTH:
                 for callee in self._callees(call):
                     if callee not in (function, *outer):
-                        own += self.events(callee, (*instance, id(call)), around, (function, *outer))
+                        events = self.events(callee, (*instance, id(call)), around, (function, *outer))
+                        own += [_from_call(event, callee, call) for event in events]
             found += own
         return found
 
@@ -108,34 +105,54 @@ class Timeline:
             inner = outer
         return frozenset(found)
 
+    def gradients(self, step: Event) -> list[ast.AST]:
+        """Return the nodes of the gradients that a method in APPLY gets, with those of the values of variables."""
+        nodes: list[ast.AST] = []
+        parts = [*step.call.args[:1], *(each.value for each in step.call.keywords if each.arg == "grads_and_vars")]
+        for function, call in (*step.calls, (None, step.call)):
+            reached = [node for part in parts for node in self.flow.reached(part)]
+            names = {node.id for node in reached if isinstance(node, ast.Name)}
+            parts = [value for name, value in _passed(function, call).items() if name in names]
+            nodes += reached
+        return nodes
+
     def _own_events(self, call: ast.Call) -> list[Event]:
         if self.is_clip(call):
             return [Event("clip", call)]
+        if self._may_unscale(call):
+            return [Event("unscale", call)]
         if not isinstance(call.func, ast.Attribute):
             return []
         name, owner = call.func.attr, call.func.value
-        last = _last(owner)
+        last = last_name(owner)
         if self._callees(call) and ast.unparse(owner) in ("self", "cls"):
             return []
-        if name in ("backward", "manual_backward") or (name == "gradient" and "tape" in last.lower()):
+        if name in ("backward", "manual_backward") or (name == "gradient" and self._is_tape(owner)):
             return [Event("backward", call)]
         if name == "optimizer_step" and call.args:
             return [Event("step", call, ast.unparse(call.args[0]))]
+        if name == APPLY[0] and _has_gradients(call) and not self._callees(call):
+            return [Event("step", call, ast.unparse(owner))]
         if not self._is_optimizer(owner, last):
             is_step = name == "step" and self._gets_optimizer(call) and not self._callees(call)
             return [Event("step", call, ast.unparse(call.args[0]))] if is_step else []
-        is_scaler = "scaler" in last.lower() and call.args
+        is_scaler = is_scaler_name(owner) and call.args
         step = Event("step", call, ast.unparse(call.args[0] if is_scaler else owner))
         if name == "minimize":
             return [step] if is_scaler else [Event("backward", call), step]
         return [step] if name == "step" or name in APPLY else []
+
+    def _may_unscale(self, call: ast.Call) -> bool:
+        """Return whether a call may unscale gradients: by its name, or since code of another file gets the scaler."""
+        is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
+        return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has the name of a function that does.
 
         A method `clip_` that gets parameters is one of unified_clip: tensors have this method, too.
         """
-        if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(_last(call.func)) is not None:
+        if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True
         is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "clip_"
         return is_method and any(self.flow.models(each) for each in call.args[:1])
@@ -146,14 +163,17 @@ class Timeline:
             return True
         return isinstance(node, ast.expr) and (node.lineno, node.col_offset) in self._clips
 
+    def _is_tape(self, node: ast.expr) -> bool:
+        calls = (each for each in self.flow.reached(node) if isinstance(each, ast.Call))
+        return "tape" in last_name(node).lower() or any(last_name(each.func) == "GradientTape" for each in calls)
+
     def _gets_optimizer(self, call: ast.Call) -> bool:
         """Return whether the first argument is an optimizer, as in `accelerator.step(optimizer)`."""
-        return any(self._is_optimizer(each, _last(each)) for each in call.args[:1])
+        return any(self._is_optimizer(each, last_name(each)) for each in call.args[:1])
 
     def _is_optimizer(self, node: ast.expr, last: str) -> bool:
-        made = self.source.followed(node)
-        is_made = isinstance(made, ast.Call) and OPTIMIZER.fullmatch(self.source.dotted(made.func)) is not None
-        return is_made or (STEPPER.match(last) is not None and "engine" not in last.lower())
+        is_named = STEPPER.match(last) is not None and "engine" not in last.lower()
+        return is_named or is_made(self.source, node)
 
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:
@@ -174,7 +194,7 @@ class Timeline:
         return self._known_callees[call]
 
     def _found_callees(self, call: ast.Call) -> list[ast.AST]:
-        names = [_last(call.func), *(each.id for each in call.args if isinstance(each, ast.Name))]
+        names = [last_name(call.func), *(each.id for each in call.args if isinstance(each, ast.Name))]
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         found: list[ast.AST] = []
         for name in names:
@@ -185,7 +205,7 @@ class Timeline:
                 around = {outer for outer in self.source.around(call) if isinstance(outer, ast.ClassDef)}
                 same = [each for each in same if self.source.parents[each] in around]
             found += same if len(same) == 1 else []
-        return found
+        return [each for each in found if each is not self.function(call)]
 
     @cached_property
     def _functions(self) -> dict[str, list[ast.AST]]:
@@ -196,12 +216,27 @@ class Timeline:
         return functions
 
 
-def _last(node: ast.AST) -> str:
-    """Return the last part of a dotted name, also of an item, as in `optimizers[0]`. Return '' for other code."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return str(getattr(node, "attr", getattr(node, "id", "")))
+def _has_gradients(call: ast.Call) -> bool:
+    return bool(call.args) or any(each.arg == "grads_and_vars" for each in call.keywords)
 
 
-def _end(node: ast.Call) -> Place:
-    return node.end_lineno or node.lineno, node.end_col_offset or 0
+def is_scaler_name(node: ast.expr) -> bool:
+    return "scaler" in last_name(node).lower()
+
+
+def _passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
+    """Return {parameter of a function of the file: its argument} for a call of the function."""
+    if not isinstance(function, FUNCTIONS[:2]) or function.name != last_name(call.func):
+        return {}
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    arguments = dict(zip(names, call.args, strict=False))
+    return arguments | {each.arg: each.value for each in call.keywords if each.arg}
+
+
+def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
+    """Return an event of a function that a call runs. If its owner is a parameter, the argument replaces the owner."""
+    name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
+    argument = _passed(function, call).get(name)
+    owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"
+    return event._replace(owner=owner, calls=(*event.calls, (function, call)))

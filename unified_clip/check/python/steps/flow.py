@@ -5,11 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import FUNCTIONS, Source, end_of
 
 APPENDING = ("append", "extend", "insert")
 PARAMETERS = ("parameters", "named_parameters", "trainable_variables")
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+class _Assignment(NamedTuple):
+    """A statement or call that gives a variable a value, or adds a value to it."""
+
+    node: ast.AST
+    value: ast.expr
+    is_added: bool
+    function: ast.AST | None
+    end: tuple[int, int]
 
 
 class Flow:
@@ -17,30 +29,61 @@ class Flow:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._tables: dict[ast.AST, dict[str, list[ast.expr]]] = {}
 
-    def reached(self, node: ast.AST, function: ast.AST | None = None) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and those of the values of its variables. `function`: None for the file."""
-        table = self._table(function or self.source.nodes[0])
-        seen: set[str] = set()
+    def reached(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes of an expression, and those of the values that its variables may have there."""
+        seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
             for inner in ast.walk(waiting.pop()):
                 yield inner
-                code = code_of(inner)
-                if code and code not in seen:
-                    seen.add(code)
-                    waiting += table.get(code, ())
+                values = [value for value in self._values(inner) if value not in seen]
+                seen.update(values)
+                waiting += values
 
-    def _table(self, function: ast.AST) -> dict[str, list[ast.expr]]:
-        """Return the values that a function, or the file, assigns to each variable or adds to it, by its code."""
-        if function not in self._tables:
-            table: dict[str, list[ast.expr]] = {}
-            for node in ast.walk(function):
-                for target, value in _assigned(node):
-                    table.setdefault(code_of(target), []).append(value)
-            self._tables[function] = table
-        return self._tables[function]
+    def _values(self, read: ast.AST) -> list[ast.expr]:
+        """Return the expressions whose value a variable may have where code reads it.
+
+        The last assignment that surely runs before the read replaces earlier ones, unless a loop around the read runs
+        them again. For a variable that no statement of the function assigns, all assignments of the file count.
+        """
+        everywhere = self._assignments.get(code_of(read), ())
+        function = self.source.function(read)
+        local = [each for each in everywhere if each.function is function]
+        if not local:
+            is_parameter = any(isinstance(each, ast.arg) and each.arg == code_of(read) for each in _arguments(function))
+            return [] if is_parameter else [each.value for each in everywhere]
+        start = read.lineno, read.col_offset  # type: ignore[attr-defined]
+        before = [each for each in local if each.end <= start]
+        sure = [each for each in before if not each.is_added and self._always_before(each.node, read)]
+        if not sure:
+            return [each.value for each in local]
+        last = max(sure, key=lambda each: each.end)
+        loops = {outer for outer in self.source.around(read) if isinstance(outer, LOOPS)}
+        repeated = loops.difference(self.source.around(last.node))
+        return [
+            each.value
+            for each in local
+            if last.end <= each.end <= start or repeated.intersection(self.source.around(each.node))
+        ]
+
+    def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
+        """Return whether a statement runs whenever later code runs, since its block contains that code."""
+        parent = self.source.parents[node]
+        blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and node in block]
+        return any(outer in block for block in blocks for outer in (read, *self.source.around(read)))
+
+    @cached_property
+    def _assignments(self) -> dict[str, list[_Assignment]]:
+        """The assignments of the file, by the code of the variable."""
+        table: dict[str, list[_Assignment]] = {}
+        for node in self.source.nodes:
+            for target, value, is_added in _assigned(node):
+                function = self.source.function(node)
+                assignment = _Assignment(node, value, is_added, function, end_of(value))
+                table.setdefault(code_of(target), []).append(assignment)
+        table.pop("", None)
+        return table
 
     @cached_property
     def _reads(self) -> dict[str, list[ast.expr]]:
@@ -96,20 +139,30 @@ def code_of(node: ast.AST) -> str:
     return f"{before}.{node.attr}" if before else ""  # type: ignore[attr-defined]
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (variable, value) for each variable that a statement or call sets or adds a value to."""
+def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+    """Yield (variable, value, False) for each variable that code sets. The last is True if a value is added."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
-                parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-                yield from ((part, value) for part in parts)
-        case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value
+                yield from ((part, value, False) for part in _parts(target))
+        case ast.AnnAssign(target=target, value=ast.expr() as value):
+            yield target, value, False
+        case ast.AugAssign(target=target, value=value):
+            yield target, value, True
+        case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+            yield target, value, False
         case ast.For(target=target, iter=value):
-            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-            yield from ((part, value) for part in parts)
+            yield from ((part, value, False) for part in _parts(target))
         case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[*_, value]) if name in APPENDING:
-            yield owner, value
+            yield owner, value, True
+
+
+def _parts(target: ast.expr) -> Sequence[ast.expr]:
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+
+
+def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:
+    return ast.walk(function.args) if isinstance(function, FUNCTIONS) else iter(())
 
 
 def are_apart(left: set[str], right: set[str]) -> bool:

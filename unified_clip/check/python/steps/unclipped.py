@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
-from ..optimizers import OPTIMIZER
+from ..optimizers import attached, has_clip, is_made
 from . import chains, flow
 from .events import APPLY, Event, Place, Timeline
 
-CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
-"""The arguments by which an optimizer clips by itself."""
+COMPUTING = ("gradient", "gradients", "compute_gradients", "get_gradients")
+"""The functions of TensorFlow that compute gradients, besides those of optimizers."""
 
 WITHOUT = (
     "{step} uses gradients that no clip changes, while this file clips the gradients of {other}, in line {line}. Clip "
@@ -38,15 +38,8 @@ class _Steps:
 
     def __init__(self, source: Source, timeline: Timeline) -> None:
         self.source, self.timeline = source, timeline
-        self.attached = dict(self._attached())
+        self.attached = {owner: call.lineno for call in source.calls if (owner := attached(call))}
         self.made = self._made()
-
-    def _attached(self) -> Iterator[tuple[str, int]]:
-        """Yield (code of an optimizer, line) for each call of `attach_to`."""
-        for node in self.source.nodes:
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "attach_to":
-                for argument in [*node.args[:1], *(each.value for each in node.keywords if each.arg == "optimizer")]:
-                    yield ast.unparse(argument), node.lineno
 
     def _made(self) -> dict[str, list[ast.Call]]:
         """Return the calls that build each optimizer, by the code of the optimizer."""
@@ -64,14 +57,14 @@ class _Steps:
         """
         if line := self._clip_of_optimizer(event.owner):
             return line
-        if getattr(event.call.func, "attr", "") in APPLY:
-            return self._clip_of_argument(event.call)
+        if last_name(event.call.func) in APPLY:
+            return self._clip_of_argument(event)
         for other in reversed(before):
-            if other.kind == "step" or event.excludes(other):
+            if event.excludes(other):
                 continue
             if other.kind == "backward":
                 return 0
-            if not self._is_of_another(event.owner, other.call):
+            if other.kind == "clip" and not self._is_of_another(event.owner, other.call):
                 return other.call.lineno
         return None
 
@@ -84,23 +77,20 @@ class _Steps:
         if line := self.attached.get(owner) or self.attached.get(last):
             return line
         for call in self.made.get(owner, ()):
-            passed = [each for each in call.keywords if each.arg in CLIPPING and ast.unparse(each.value) != "None"]
-            unpacked = [each for each in call.keywords if each.arg is None]
-            if passed or (unpacked and OPTIMIZER.fullmatch(self.source.dotted(call.func))):
+            is_unpacked = any(each.arg is None for each in call.keywords)
+            if has_clip(call) or (is_unpacked and is_made(self.source, call)):
                 return call.lineno
         return 0
 
-    def _clip_of_argument(self, call: ast.Call) -> int | None:
+    def _clip_of_argument(self, step: Event) -> int | None:
         """Return the line of the clip whose result is an argument of a step.
 
         Return 0 if there is no such clip, and None if that is unknown.
         """
-        function = self.timeline.function(call)
-        nodes = [each for argument in call.args for each in self.timeline.flow.reached(argument, function)]
-        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:
             return clips[0].lineno
-        return 0 if any(getattr(each.func, "attr", "") == "gradient" for each in calls) else None
+        return 0 if any(last_name(each.func) in COMPUTING for each in calls) else None
 
     def _is_of_another(self, owner: str, clip: ast.Call) -> bool:
         """Return whether a clip is for another optimizer of the file, by the models whose parameters it clips."""
@@ -111,11 +101,10 @@ class _Steps:
         return flow.are_apart(clipped, mine) and is_of_other
 
     def _models(self, owner: str) -> set[str]:
-        calls = [call for call in self.made.get(owner, ()) if OPTIMIZER.fullmatch(self.source.dotted(call.func))]
-        return {model for call in calls for each in call.args[:1] for model in self.timeline.flow.models(each)} | {
-            model for call in calls for each in call.keywords if each.arg in ("params", "parameters")
-            for model in self.timeline.flow.models(each.value)
-        }  # fmt: skip
+        calls = [call for call in self.made.get(owner, ()) if is_made(self.source, call)]
+        named = [each.value for call in calls for each in call.keywords if each.arg in ("params", "parameters")]
+        parameters = [*named, *(each for call in calls for each in call.args[:1])]
+        return {model for each in parameters for model in self.timeline.flow.models(each)}
 
 
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
@@ -126,7 +115,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
     clips: The calls that clip, by (line, column) as in `ast`.
     """
     timeline = Timeline(source, clips)
-    if any(_is_in_hook(source, node) for node in source.nodes if isinstance(node, ast.Call) and timeline.is_clip(node)):
+    if any(_is_in_hook(source, call) for call in source.calls if timeline.is_clip(call)):
         return []  # a hook clips the gradients of all steps
     steps = _Steps(source, timeline)
     judged: list[tuple[Event, int | None]] = []
@@ -152,7 +141,8 @@ def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: S
         other = next((each for each in clipped if each.owner != event.owner), clipped[0])
         step = ast.unparse(event.call.func)
         text = WITHOUT if line == 0 else UNCLEAR
-        why = text.format(step=f"{step}(...)", other=other.owner, line=other.line)
+        owner = "" if event.owner in ast.unparse(event.call) else f" for {event.owner}"
+        why = text.format(step=f"{step}(...){owner}", other=other.owner, line=other.line)
         place = path, event.call.lineno, event.call.col_offset + 1
         uses[event.call] = ClipUse(*place, step, why_unknown=why, unclipped=line == 0, package="torch")
     return list(uses.values())
@@ -166,4 +156,4 @@ def _is_wrapper(timeline: Timeline, event: Event, events: Sequence[Event]) -> bo
 
 def _is_in_hook(source: Source, call: ast.Call) -> bool:
     calls = [outer for outer in source.around(call) if isinstance(outer, ast.Call)]
-    return any("hook" in getattr(outer.func, "attr", "") for outer in calls)
+    return any("hook" in last_name(outer.func) for outer in calls)
