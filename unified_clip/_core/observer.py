@@ -55,6 +55,9 @@ class Observer(Protocol):
     def on_unrecordable_graph(self, framework: str) -> None:
         """Warn that a compiled graph of this framework cannot report its clips."""
 
+    def on_warning(self, message: str) -> None:
+        """Record the text of a ClipWarning. `validation.warn_at_call` calls this before it issues the warning."""
+
 
 active: Observer | None = None
 """The observer of this process and all its threads, or None if there is none."""

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import ClipWarning, NonFiniteNormError
-from . import entry
+from . import entry, observer
 from .backend import Backend
 from .containers import accepted, describe_other, other_framework
 from .path import Path
@@ -379,6 +379,8 @@ def warn_at_call(message: str) -> None:
     for has_left in (_is_run, _calls_run, lambda frame: not _is_in_package(frame)):
         while frame.f_back is not None and not has_left(frame):
             frame, level = frame.f_back, level + 1
+    if observer.active is not None:
+        observer.active.on_warning(message)
     warnings.warn(message, ClipWarning, stacklevel=level)
 
 

@@ -94,6 +94,10 @@ class Dispatcher:
         for recording in self._recordings:
             recording.on_unrecordable_graph(framework)
 
+    def on_warning(self, message: str) -> None:
+        for recording in self._recordings:
+            recording.on_warning(message)
+
     def on_failure(self, what: str, error: Exception) -> None:
         """Warn that `what`, such as a call of a framework's function, cannot be recorded because of an error.
 

@@ -237,6 +237,8 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
 
 
 def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
+    if not run.lines:
+        return run
     counts = [_count_beside(line, run.lines[0]) for line in other.lines]
     counted_by_calls = [line.step for line in run.lines] == list(range(1, len(run.lines) + 1))
     if not (counted_by_calls and all(count > 1 for count in counts) and sum(counts) == len(run.lines)):

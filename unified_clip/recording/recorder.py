@@ -94,7 +94,7 @@ class Recording:
         self._is_empty, self._has_ended = True, False
         self._pending, self._stored = deque[CallRecorder](), dict[int, int]()
         self._waits: set[Callable[[], object]] = set()
-        self._warned: set[str] = set()
+        self._warnings: dict[str, None] = {}
         self.loss_scale: Callable[[], float | None] | None = None
         """Returns the loss scale that gradients contain, or None if they contain none, or it is unknown."""
         self._arranged: set[str] = set()
@@ -205,8 +205,8 @@ class Recording:
             self._flush(wait=True)
             self._write({"step": step}, [fields], {})
 
-    def add_optimizer_step(self, fields: dict[str, Any]) -> None:
-        """Write a line for a step of an optimizer, after the pending lines."""
+    def add_line(self, fields: dict[str, Any]) -> None:
+        """Write a line about something else than a clip, such as a step of an optimizer, after the pending lines."""
         with self._flushing:
             self._flush(wait=True)
             self._write({"step": max(self._step, 1)}, [], fields, is_call=False)
@@ -220,9 +220,14 @@ class Recording:
         for name, value in numbers.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise TypeError(f"{name} has the type {type(value).__name__}. Pass a number, or {name}.item().")
-        with self._flushing:
-            self._flush(wait=True)
-            self._write({"step": max(self._step, 1)}, [], {"logged": numbers}, is_call=False)
+        self.add_line({"logged": numbers})
+
+    def on_warning(self, message: str) -> None:
+        """Write a line for a ClipWarning, once for equal messages."""
+        with self._lock:
+            if message not in self._warnings and self._file is not None:
+                self._write({"step": max(self._step, 1)}, [], {"warning": message}, is_call=False)
+            self._warnings[message] = None
 
     def on_failure(self, what: str, error: Exception) -> None:
         """Warn, once for equal messages, that something is not recorded, such as a call of a framework's function."""
@@ -318,8 +323,7 @@ class Recording:
         return path.name
 
     def _warn(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
+        if message not in self._warnings:
             validation.warn_at_call(message)
 
 
@@ -358,14 +362,10 @@ class CallRecorder:
         self.events.append(event)
         if recording.gradients_every is None:
             return
-        if event.in_graph:
-            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
-        elif self.step % recording.gradients_every == 0:
+        if not event.in_graph and self.step % recording.gradients_every == 0:
             self._gradients.update(copy_gradients(clip, names))
-
-    @property
-    def needs_leaves(self) -> bool:
-        return self.recording.needs_leaves
+        elif event.in_graph and not recording.stores_results:
+            recording._warn("gradients inside a graph are not stored. To store them, clip outside the graph.")
 
     def end_with(self, event: Any) -> None:
         """Record the `NativeEvent` of a framework's function, whose duration is unknown."""

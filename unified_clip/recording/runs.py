@@ -24,9 +24,6 @@ class RunError(CodedError, code="UC501"):
     """A recording is invalid, or two recordings cannot be compared. The message has the reason and the remedy."""
 
 
-OPTIMIZER, LOGGED = '"optimizer": ', '"logged": '
-"""Text that marks a line about a step of an optimizer, and a line with logged numbers."""
-
 Number = TypeVar("Number", float, float | None)
 
 PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
@@ -281,6 +278,9 @@ class RecordedRun(Table):
 
     logged: tuple[LoggedNumbers, ...] = ()
 
+    warnings: tuple[str, ...] = ()
+    """The texts of the ClipWarnings of all processes, each once."""
+
 
 CHUNK = 1 << 20
 """Characters of a recording after which `read` reports its progress."""
@@ -331,7 +331,7 @@ def read(
         )
         raise RunError(f"{path} has no complete line. {remedy}")
     top, *lines = whole.split("\n")
-    header = _parsed(path, 1, top, Header)
+    header = _validated(path, 1, _json(path, 1, top), Header)
     if header.schema_ not in READABLE:
         readable = " and ".join(map(str, READABLE))
         raise RunError(
@@ -341,24 +341,28 @@ def read(
     by_process: dict[int, list[RecordedCall]] = {number: [] for number in range(max(1, len(header.processes)))}
     steps: list[OptimizerStep] = []
     logged: list[LoggedNumbers] = []
+    warnings: dict[str, None] = {}
     done = 0
     for number, line in enumerate(lines, start=2):
         done += len(line)
         if done >= CHUNK:
             done -= CHUNK
             advance(1)
-        if LOGGED in line and "logged" in (data := _json(path, number, line)):
+        data = _json(path, number, line)
+        fields = {*data} if isinstance(data, dict) else set()
+        if "warning" in fields:
+            warnings[str(data["warning"])] = None
+        elif "logged" in fields:
             logged.append(_validated(path, number, data, LoggedNumbers))
-            continue
-        if OPTIMIZER in line and "optimizer" in (data := _json(path, number, line)):
+        elif "optimizer" in fields:
             step = _validated(path, number, data, OptimizerStep)
             calls = len(by_process.setdefault(step.process, []))
             if step.clips is not None:
                 calls = (steps[-1].calls if steps else 0) + step.clips
             steps += [step.model_copy(update={"calls": calls})] * (step.process == 0)
-            continue
-        call = _parsed(path, number, line, RecordedCall)
-        by_process.setdefault(call.process, []).append(call)
+        else:
+            call = _validated(path, number, data, RecordedCall)
+            by_process.setdefault(call.process, []).append(call)
     first, *others = by_process.values()
     return RecordedRun(
         path=path,
@@ -370,11 +374,8 @@ def read(
         others=tuple(map(tuple, others)),
         optimizer_steps=tuple(steps),
         logged=tuple(each for each in logged if each.process == 0),
+        warnings=tuple(warnings),
     )
-
-
-def _parsed(path: Path, number: int, text: str, model: Any) -> Any:
-    return _validated(path, number, _json(path, number, text), model)
 
 
 def _json(path: Path, number: int, text: str) -> Any:

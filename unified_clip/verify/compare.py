@@ -18,7 +18,7 @@ from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
 from .step_causes import find_cause, without_consequences
-from .step_comparison import StepComparison, TensorComparison
+from .step_comparison import Sensitivity, StepComparison, TensorComparison
 from .step_pairing import StepPairing, sorted_distances, without_noise
 
 MOST_LISTED = 4
@@ -84,8 +84,10 @@ def compare_steps(
     labels = [f"{run.script.file.name}:{run.script.name}" for run in (old, new)]  # file names without directories
     labels = labels if labels[0] != labels[1] else [old.script.text, new.script.text]
     tensors: list[TensorComparison] = []
+    sensitivity = Sensitivity()
     for step in range(1, steps + 1):
-        tensors.append(_compare_tensors(step, pairing, recordings, tensors[-1].noise if tensors else ()))
+        known_noise = tensors[-1].noise if tensors else ()
+        tensors.append(_compare_tensors(step, pairing, recordings, known_noise, sensitivity))
     without_gradient = pairing.without_gradient(recordings)
     trained = [[each for each in compared.update if each.parameter not in without_gradient] for compared in tensors]
     largest = [updates[0].ulps if updates else 0.0 for updates in trained]
@@ -234,13 +236,24 @@ def _listing(names: Collection[str]) -> str:
 
 
 def _compare_tensors(
-    step: int, pairing: StepPairing, recordings: Sequence[NormalizedRecording], known_noise: Collection[str]
+    step: int,
+    pairing: StepPairing,
+    recordings: Sequence[NormalizedRecording],
+    known_noise: Collection[str],
+    sensitivity: Sensitivity,
 ) -> TensorComparison:
     noise = pairing.noise(step, recordings, known_noise)
-    gradients = [pair for pair in pairing.gradients(step, recordings) if pair.name not in noise]
-    updates = without_noise(list(pairing.updates(step)), noise)
-    is_rounding = pairing.differ_by_rounding(gradients)
-    return TensorComparison(sorted_distances(gradients), sorted_distances(updates), noise, is_rounding)
+    every = list(pairing.gradients(step, recordings))
+    sensitivity.add(every)
+    gradients = [pair for pair in every if pair.name not in noise]
+    updates = list(without_noise(list(pairing.updates(step)), noise))
+    return TensorComparison(
+        sorted_distances(gradients),
+        sorted_distances(updates),
+        noise,
+        is_rounding=pairing.differ_by_rounding(gradients),
+        update_is_rounding=pairing.yields_each_step and all(map(sensitivity.explains, updates)),
+    )
 
 
 def _compare_step(step: int, clips: RecordingComparison, tensors: TensorComparison) -> StepComparison:

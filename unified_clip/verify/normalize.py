@@ -130,10 +130,12 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
     if not result.run.yields:
         logged = tuple(each.model_copy(update={"step": steps}) for each in recording.logged)
     recorded = list(_distribute_over_steps(recording.lines, result.run, steps))
-    items = [*_with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded), *logged]
+    clips = _with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded)
+    items = [*clips, *logged]
     written = [
         encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses"})) for each in items
     ]
+    written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
     path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from .._dispatch import adapter_of
 from ..recording.pairing import Names, orient_names
 from ..tensors.files import safetensors
 from ..tensors.types import Dense, to_numpy
-from .invalid_step import InvalidStepError
+from . import InvalidStepError
 from .layouts import Layout, match_layout
 
 POLL = 0.005

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from ..causes.observation import Cause
-from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text, untransposed
+from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
 from ..recording.compare import RecordingComparison
 from ..recording.divergence import numbers
 from ..recording.optimizers.steps import STAGES
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
-from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.arithmetic import FORMATS
+from .causes.initial_weights import InitialWeights
+from .causes.updates import advice_on_settings, cause_of_update, optimizer_steps_at, without_gradient
 from .normalize import NormalizedRecording
 from .step_comparison import StepComparison
-from .step_pairing import FAR, TOLERANCE, StepPairing, TensorPair, coarsest_ulp, tensor_distance
+from .step_pairing import StepPairing, coarsest_ulp, tensor_distance
 
 BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
 
@@ -35,21 +35,31 @@ def find_cause(
     with a difference. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
+    if "other initial weights" in kinds:  # the recordings have the weights themselves
+        return None
     limit = max(max_ulp, ROUNDING)
-    is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
+    row = next((row for row in rows if row.beyond_rounding(limit)), None)
+    stages = row.beyond_rounding(limit) if row else []
     finding = None
-    if kinds <= BY_ELIMINATION and (finding := _late_clip(rows, recordings, limit)) is not None:
-        return finding
+    if kinds <= BY_ELIMINATION:
+        finding = _late_clip(row, recordings) if row and "update" in stages else None
+        finding = finding or _amplified_rounding(rows, row, clips, limit)
+        if finding:
+            return finding
     if kinds <= OUTSIDE_THE_CLIP:
         finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
+        is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
         if finding is None and not clips.findings and not is_resynced:
             finding = _grown_rounding(rows, clips, max_ulp)
-        if finding is None and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
-            finding = _updated_before(rows, clips, recordings, limit) or _other_gradients(rows, pairing, limit)
-    finding = finding or _changed_after_clip(rows, recordings, limit)
-    finding = finding or _without_gradient(rows, pairing, recordings, limit)
-    if finding is None and "clipping after the step" not in kinds:  # which explains the updates, too
-        finding = _cause_of_update(rows, clips, pairing, recordings, limit)
+        if finding is None and row and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
+            finding = _updated_before(row, clips, recordings)
+            finding = finding or (_other_gradients(row, pairing, recordings) if stages[0] == "norm" else None)
+    if finding is None and row and stages[0] == "tensors":
+        finding = _changed_after_clip(row, recordings, len(rows))
+    if finding is None and row and stages == ["update"]:
+        finding = without_gradient(row, rows, pairing, recordings, limit)
+        if finding is None and "clipping after the step" not in kinds:  # which explains the updates, too
+            finding = cause_of_update(row, clips, pairing, recordings)
     return finding or (None if clips.first else _rounding(rows, max_ulp))
 
 
@@ -65,44 +75,49 @@ def without_consequences(clips: RecordingComparison) -> RecordingComparison:
     return dataclasses.replace(clips, divergences=kept)
 
 
-def _other_gradients(rows: Sequence[StepComparison], pairing: StepPairing, max_ulp: float) -> Cause | None:
-    """Return a cause if the gradients before the clip differ at the first step with a difference, else None.
+def _other_gradients(
+    row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
+) -> Cause | None:
+    """Return the cause of gradients that differ before the clip, at the first step with a difference.
+
+    Return None if a training step yields no parameters after this step.
 
     Both training steps yield all parameters, so these agree before this step, unless a parameter began with other
     weights.
     """
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
-    if row is None or row.beyond_rounding(max_ulp)[0] != "norm" or not row.parameters.update:
+    if not row.parameters.update:
         return None
-    if row.step == 1 and (cause := _other_weights(pairing, row)):
-        return cause
-    old, new = row.losses
+    weights, are_equal = InitialWeights(pairing, recordings), True
+    if row.step == 1:
+        old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
+        if cause := weights.cause((old, new)):
+            return cause
+        are_equal = weights.are_equal()
+    begin = "both sides begin with the same parameters, and their gradients differ"
     losses, advice = "", "Compare the data, the forward pass and the loss. Turn dropout off on both sides"
-    if old is not None and new is not None:
-        losses = f" (the losses are {old:.9g} and {new:.9g})"
-        if distance(single(old), single(new)).ulps <= ROUNDING:
+    if not are_equal:
+        begin = "the gradients differ"
+        advice = (
+            "The updates do not show whether both sides begin with the same weights. Compare the initial weights, then "
+            "the data, the forward pass and the loss"
+        )
+    first, second = row.losses
+    if first is not None and second is not None:
+        losses = f" (the losses are {first:.9g} and {second:.9g})"
+        if are_equal and distance(single(first), single(second)).ulps <= ROUNDING:
             advice = "The losses agree, so compare the code between the loss and the clip, which changes gradients"
-    return Cause(
-        "other data or loss",
-        f"at step {row.step}, both sides begin with the same parameters, and their gradients differ before the "
-        f"clip{losses}. {advice}",
-    )
+    return Cause("other data or loss", f"at step {row.step}, {begin} before the clip{losses}. {advice}")
 
 
-def _late_clip(
-    rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording], max_ulp: float
-) -> Cause | None:
-    """Return a cause if one side steps one of its optimizers before its clip call, and the updates differ, else None.
+def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
+    """Return a cause if one side steps one of its optimizers before its clip call, else None.
 
     Such a step has made fewer clip calls than steps of optimizers before it.
     """
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
-    if row is None or "update" not in row.beyond_rounding(max_ulp):
-        return None
     sides = []
     for recording in recordings:
         start = sum(step < row.step for step in recording.recorded_steps)
-        steps = _optimizer_steps(recording, row.step)
+        steps = optimizer_steps_at(recording, row.step)
         late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
         sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
     (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides
@@ -118,20 +133,16 @@ def _late_clip(
 
 
 def _updated_before(
-    rows: Sequence[StepComparison],
-    clips: RecordingComparison,
-    recordings: Sequence[NormalizedRecording],
-    max_ulp: float,
+    row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
     """Return a cause if the first gradients that differ follow other updates of the same step, as of a GAN, else None.
 
     The updates are those of the parameters of earlier clip calls of the step. Their difference must be large enough to
     explain that of the gradients.
     """
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)
-    if row is None or first is None or first.step != row.step or first.relative is None:
+    if first is None or first.step != row.step or first.relative is None:
         return None
     pairs = [pair for pair in clips.pairs if pair.a.step == row.step]
     shown = [any((a, b) == (first.a, first.b) for _, a, b in numbers(pair, first.stage)) for pair in pairs]
@@ -144,38 +155,15 @@ def _updated_before(
     names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
     sentence = (
         f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively, and only then do the "
-        f"gradients of the next clip differ. {_advice_on_settings(recordings, row.step)}"
+        f"gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
 
 
-def _other_weights(pairing: StepPairing, row: StepComparison) -> Cause | None:
-    """Return a cause if parameters began with other weights, or were not transposed, else None.
-
-    row: The comparison of the first step. Its calls have the frameworks.
-    """
-    old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
-    orders = pairing.orders((old, new))
-    found = pairing.not_loaded()
-    if found and "reshaped" not in orders.values():
-        side, names = found
-        return Cause(
-            "other initial weights",
-            f"after step 1, parameters of the {side} step differ from --weights by more than {FAR} times the largest "
-            f"update of the other step: {names_text(names)}. Check that the {side} step loads them under their names",
-        )
-    return untransposed({name: pairing.shapes[0][name] for name in orders}, orders)
-
-
-def _changed_after_clip(
-    rows: Sequence[StepComparison], recordings: Sequence[NormalizedRecording], max_ulp: float
-) -> Cause | None:
-    """Return a cause if clipped gradients differ first, and are not the results of the clip calls, else None."""
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
-    if row is None or row.beyond_rounding(max_ulp)[0] != "tensors":
-        return None
+def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedRecording], steps: int) -> Cause | None:
+    """Return a cause if the gradients that a training step yields are not the results of its clip calls, else None."""
     for recording in recordings:
-        output = recording.run.output_at(row.step, len(rows))
+        output = recording.run.output_at(row.step, steps)
         gradients = (output.gradients if output else None) or {}
         results = recording.clipped.get(row.step, {}) if row.step not in recording.unclipped else {}
         both = {name: (each.values(), gradients[name].values()) for name, each in results.items() if name in gradients}
@@ -189,26 +177,26 @@ def _changed_after_clip(
     return None
 
 
-def _without_gradient(
-    rows: Sequence[StepComparison], pairing: StepPairing, recordings: Sequence[NormalizedRecording], max_ulp: float
+def _amplified_rounding(
+    rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return a cause if, at the first step with a difference, only tensors without a gradient differ, else None."""
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
-    if row is None or row.beyond_rounding(max_ulp) != ["update"]:
+    """Return the cause "rounding" if the updates differ first, and only as the rounding of the gradients explains.
+
+    Later differences must be at most GROWTH times as large. Return None, too, if the steps of optimizers differ.
+
+    beyond: The first row with a difference beyond rounding, or None.
+    """
+    row = next((row for row in rows if "update" in row.differing(max_ulp)), None)
+    if row is None or not row.parameters.update_is_rounding or any(each.stage in STAGES for each in clips.divergences):
         return None
-    tensors = pairing.without_gradient(recordings)
-    names = [each.parameter for each in row.parameters.update if each.ulps > max_ulp]
-    if not tensors.issuperset(names):
+    if beyond and (beyond.step <= row.step or not beyond.greatest() <= GROWTH * _greatest_before(rows, beyond.step)):
         return None
-    weights = [[each.ulps for each in row.parameters.update if each.parameter not in tensors] for row in rows]
-    equal = [row for row, ulps in zip(rows, weights, strict=True) if max(ulps, default=0.0) <= max_ulp]
-    where = f"in all {len(rows)} steps" if len(equal) == len(rows) else f"at step {row.step}"
+    most = row.parameters.update[0]
     return Cause(
-        "tensors without a gradient",
-        f"at step {row.step}, only tensors that have no gradient on either side differ: {names_text(names)}. The "
-        f"updates of the {len(weights[0])} weights with a gradient agree {where}. No optimizer changes tensors without "
-        "a gradient. For BatchNorm, compare momentum (1 - momentum of Keras in PyTorch), eps, and the moving "
-        "variance: PyTorch divides the variance of a batch by n - 1, and Keras by n",
+        "rounding",
+        f"at step {row.step}, the update of {most.parameter!r} differs by {most.ulps:.3g} ULP, as the rounding of its "
+        "gradients explains. Adam and similar optimizers divide each gradient by its own size, so the rounding of a "
+        "tiny gradient changes its whole update. --max-ulp counts ULP of the update",
     )
 
 
@@ -228,102 +216,6 @@ def _rounding(rows: Sequence[StepComparison], max_ulp: float) -> Cause | None:
         f"at step {row.step}, {what} differs by {distances[0].ulps:.3g} ULP of its own largest number, and all "
         f"differences are {size}. Frameworks that sum in different orders differ by up to this size. --max-ulp counts "
         "ULP of each tensor itself",
-    )
-
-
-def _cause_of_update(
-    rows: Sequence[StepComparison],
-    clips: RecordingComparison,
-    pairing: StepPairing,
-    recordings: Sequence[NormalizedRecording],
-    max_ulp: float,
-) -> Cause | None:
-    """Return the cause of different updates, if nothing else differs at the first step with a difference.
-
-    Return None otherwise, or if the steps of optimizers differ up to this step: `clips` has these causes.
-    """
-    row = next((row for row in rows if row.beyond_rounding(max_ulp)), None)
-    if row is None or row.beyond_rounding(max_ulp) != ["update"]:
-        return None
-    if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
-        return None
-    ignored = pairing.without_gradient(recordings)
-    updates = [pair for pair in pairing.updates(row.step) if pair.name not in ignored]
-    cause = _other_number_of_steps(recordings, row.step) or _without_update(updates, row.step)
-    if cause:
-        return cause
-    ratio = pairing.ratio(row.step, ignored)
-    if ratio is None or math.isclose(ratio, 1, rel_tol=TOLERANCE):
-        return Cause(
-            "another optimizer",
-            f"the clipped gradients are the same, but the updates differ. {_advice_on_settings(recordings, row.step)}. "
-            "Check also whether an optimizer clips or scales the gradients itself",
-        )
-    for side, ratios in (("new", [1 / coef for coef in _coefficient(row.new)]), ("old", _coefficient(row.old))):
-        if any(math.isclose(ratio, expected, rel_tol=TOLERANCE) for expected in ratios):
-            return Cause(
-                "the clip does not reach the step",
-                f"every update of the {side} step is the one that unclipped gradients give. This step clips after "
-                "optimizer.step(), or its optimizer gets other gradients. Clip before optimizer.step(), and pass the "
-                "clipped gradients to the optimizer",
-            )
-    sentence = (
-        f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
-    )
-    if all(any("lr" in each.settings for each in _optimizer_steps(side, row.step)) for side in recordings):
-        return Cause("another optimizer", f"{sentence}. {_advice_on_settings(recordings, row.step)}")
-    reasons = "the learning rates differ, or one step does not divide by its loss scale"
-    return Cause("another learning rate", f"{sentence}: {reasons}")
-
-
-def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
-    """Return a cause if some parameters change in one training step only, else None."""
-    for side, other in (("new", "old"), ("old", "new")):
-        still = [pair.name for pair in updates if getattr(pair, other).any() and not getattr(pair, side).any()]
-        if still:
-            which = "the parameters" if len(still) == len(updates) else names_text(still)
-            return Cause(
-                "another optimizer",
-                f"at step {step}, only the {other} step changes {which}. Check that the optimizer of the {side} step "
-                "gets these parameters, makes a step, and has a learning rate above 0",
-            )
-    return None
-
-
-def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int) -> Cause | None:
-    """Return a cause if the optimizers of both runs make different numbers of steps in a training step, else None.
-
-    Return None, too, if no step of an optimizer was recorded on one side: it may make steps that are not recorded.
-    """
-    old, new = (len(_optimizer_steps(each, step)) for each in recordings)
-    if not old or not new or old == new:
-        return None
-    scripts = [str(each.run.script) for each in recordings]
-    return Cause(
-        "another optimizer",
-        f"at step {step}, {scripts[0]} calls optimizer.step() {old} time{'s' * (old > 1)}, and {scripts[1]} "
-        f"{new} time{'s' * (new > 1)}",
-    )
-
-
-def _optimizer_steps(recording: NormalizedRecording, step: int) -> list[OptimizerStep]:
-    return [each for each in recording.optimizer_steps if each.step == step]
-
-
-def _advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return advice: the settings to compare at a step, if the recorded settings do not differ up to this step."""
-    sides = [_optimizer_steps(each, step) for each in recordings]
-    if all(sides):
-        names = [set().union(*(each.settings for each in side)) for side in sides]
-        same = f"The recorded settings are equal: {', '.join(sorted(names[0] & names[1]))}"
-        only = f" ({', '.join(sorted(names[0] ^ names[1]))} of one side only)" if names[0] ^ names[1] else ""
-        return (
-            f"{same}{only}. Compare which parameters each group of an optimizer has, and the states of the optimizers"
-        )
-    hidden = " and ".join(str(each.run.script) for each, side in zip(recordings, sides, strict=True) if not side)
-    return (
-        f"No step of an optimizer was recorded in {hidden}, so settings were not compared. Compare the learning rate, "
-        "momentum and weight decay of both sides, and the place at which they add epsilon"
     )
 
 
@@ -380,7 +272,7 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
     if clips.first is not None and clips.first.ulps is not None:
         differences.append((clips.first.step, clips.first.ulps))
     step, difference = min(differences, default=(1, 0.0))
-    before = max((row.greatest() for row in rows if row.step < step), default=0.0)
+    before = _greatest_before(rows, step)
     if not 0 < difference <= GROWTH * before:
         return None
     return Cause(
@@ -391,7 +283,5 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
     )
 
 
-def _coefficient(lines: Sequence[RecordedCall]) -> list[float]:
-    """Return [coefficient] if the calls of a step have a single coefficient, and it is not 0. Else return []."""
-    coefs = [coef for line in lines for coef in line.coefs()]
-    return [coefs[0]] if len(coefs) == 1 and coefs[0] else []
+def _greatest_before(rows: Sequence[StepComparison], step: int) -> float:
+    return max((row.greatest() for row in rows if row.step < step), default=0.0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..recording.rounding import Distance
+import numpy as np
+
+from ..recording.rounding import ROUNDING, Distance
 from ..recording.runs import RecordedCall
+from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.types import Stage
-from .step_pairing import ParameterDistance
+from .step_pairing import STORAGE_ULPS, ParameterDistance, TensorPair, greatest_of
 
 
 class TensorComparison(NamedTuple):
@@ -29,6 +32,44 @@ class TensorComparison(NamedTuple):
 
     is_rounding: bool = False
     """Whether rounding at the size of the total norm explains all distances of the clipped gradients."""
+
+    update_is_rounding: bool = False
+    """Whether the differences of the clipped gradients, up to this step, explain all distances of the updates."""
+
+
+class Sensitivity:
+    """The relative differences of the clipped gradients up to a step, and the differences of updates that they explain.
+
+    The update of Adam or a similar optimizer is a mean of an element's gradients, divided by a mean of their sizes. So
+    if the gradients of an element differ by a part r of their size, the numerator and the denominator of the update
+    differ by up to r, in units of the largest update. For a tiny gradient, the rounding of its terms is a large part.
+    """
+
+    def __init__(self) -> None:
+        self._differences: dict[str, Float64s] = {}
+        self._squares: dict[str, Float64s] = {}
+        self._steps = 0
+
+    def add(self, gradients: Iterable[TensorPair]) -> None:
+        """Add the clipped gradients of the next step."""
+        self._steps += 1
+        for pair in gradients:
+            squares = np.minimum(pair.old**2, pair.new**2)
+            self._squares[pair.name] = self._squares.get(pair.name, 0.0) + squares
+            difference = np.abs(pair.old - pair.new)
+            self._differences[pair.name] = np.maximum(self._differences.get(pair.name, 0.0), difference)
+
+    def explains(self, update: TensorPair) -> bool:
+        """Return whether differences of the gradients, or the rounding of the parameter, explain those of an update."""
+        if update.name not in self._differences:
+            return False
+        sizes, differences = np.sqrt(self._squares[update.name] / self._steps), self._differences[update.name]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = np.where(differences == 0, 0.0, np.minimum(differences / sizes, 1.0))
+        largest = max(map(greatest_of, (update.old, update.new)))
+        rounding = 2.0 ** -FORMATS["float32"].precision * update.ulp_scale
+        allowed = 2 * STORAGE_ULPS * rounding * update.scale + (ROUNDING * rounding + 2 * relative) * largest
+        return bool((np.abs(update.old - update.new) <= allowed).all())
 
 
 @dataclass(frozen=True)
@@ -79,7 +120,9 @@ class StepComparison:
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages of `differing`, except those that rounding at the size of the total norm explains."""
+        """Return the stages of `differing`, except those that rounding explains: at the size of the total norm, or
+        amplified by the optimizer (see `Sensitivity`)."""
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
+        rounded |= {"update"} if self.parameters.update_is_rounding else set()
         return [stage for stage in self.differing(max_ulp) if stage not in rounded]

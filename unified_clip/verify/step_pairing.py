@@ -11,7 +11,6 @@ import numpy as np
 from ..recording.pairing import Names
 from ..recording.rounding import ROUNDING, Distance
 from ..tensors.arithmetic import FORMATS, Float64s
-from ..tensors.arrangement import Frameworks, axis_orders, convertible
 from .layouts import Values, closest_axes, match_layout
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording
@@ -24,9 +23,6 @@ STORAGE_ULPS = 4
 """Updates may differ by this many ULP of their parameter, because both sides round the parameter when they store it.
 Some steps round twice.
 """
-
-FAR = 10
-"""A parameter that moves farther than this many times the largest update of the other side began with other weights."""
 
 GREATEST = 2.0**127
 """Above this number, one ULP of float32 does not grow any more."""
@@ -63,15 +59,15 @@ class StepPairing:
 
         names: The new name of each old parameter whose name differs.
         """
-        self._runs, self._weights, self._steps = (old, new), weights, steps
-        self._yields_each_step = all(run.yields for run in self._runs)
-        first = 1 if self._yields_each_step else steps
+        self.runs, self._weights, self._steps = (old, new), weights, steps
+        self.yields_each_step = all(run.yields for run in self.runs)
+        first = 1 if self.yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
         self.shapes = [{name: value.shape for name, value in values.items()} for values in (old_values, new_values)]
         self.names, self.axes = match_layout(old_values, new_values, names)
-        first_old, first_new = (run.outputs[0].parameters for run in self._runs)
+        first_old, first_new = (run.outputs[0].parameters for run in self.runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
-        self._initial = [self._initial_values(values) for values in (old_values, new_values)]
+        self.initial = [self._initial_values(values) for values in (old_values, new_values)]
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Yield a `TensorPair` for each parameter whose clipped gradient is known in both training steps.
@@ -134,48 +130,6 @@ class StepPairing:
             found.append(names)
         return {name for name, other in self.names.items() if name not in found[0] and other not in found[1]}
 
-    def orders(self, frameworks: Frameworks) -> dict[str, str]:
-        """Return {old name of a weight: order of its elements in the new run}.
-
-        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped":
-        the elements have the same order, but the axes have not. Leave out weights with fewer than two axes of a length
-        above 1.
-
-        frameworks: The frameworks of the old and the new run, if they are known.
-        """
-        found = {}
-        for name, other in self.names.items():
-            old, new = (
-                run.outputs[0].parameters[own].values() for run, own in zip(self._runs, (name, other), strict=True)
-            )
-            axes = self.axes[name]
-            if axes is None or len(axis_orders(old.shape)) < 2:
-                continue
-            nearest = new.transpose(axes)
-            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
-            order = _order_of_axes(axes, old.shape, new.shape, convertible(frameworks))
-            found[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
-        return found
-
-    def not_loaded(self) -> tuple[str, list[str]] | None:
-        """Return (side, names of its parameters) that are far from their initial weights after step 1, else None.
-
-        Far means more than FAR times the largest update of the other side. Return None, too, if all parameters are far.
-        """
-        pairs = [
-            pair
-            for pair in self.updates(1)
-            if pair.name in self._initial[0] and self.names[pair.name] in self._initial[1]
-        ]
-        scale = max((_greatest(self._initial[0][pair.name]) for pair in pairs), default=0.0)
-        for side, other in (("new", "old"), ("old", "new")):
-            most = max((_greatest(getattr(pair, other)) for pair in pairs), default=0.0)
-            limit = max(FAR * most, TOLERANCE * scale)
-            far = [pair.name for pair in pairs if _greatest(getattr(pair, side)) > limit]
-            if 0 < len(far) < len(pairs):
-                return side, far
-        return None
-
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
         """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
 
@@ -193,8 +147,8 @@ class StepPairing:
         parameter without an initial weight changes from 0.
         """
         now = [self._values(side, step) for side in (0, 1)]
-        is_first = step == 1 or not self._yields_each_step
-        before = self._initial if is_first else [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
+        is_first = step == 1 or not self.yields_each_step
+        before = self.initial if is_first else [self._values(side, step - 1, at_the_next=True) for side in (0, 1)]
         changes = [
             {name: value - old.get(name, 0.0) for name, value in values.items()}
             for values, old in zip(now, before, strict=True)
@@ -246,7 +200,7 @@ class StepPairing:
 
         at_the_next: Return the parameters at the beginning of the next step. With --resync, these are the old weights.
         """
-        output = self._runs[side].output_at(step, self._steps)
+        output = self.runs[side].output_at(step, self._steps)
         if output is None:
             return {}
         return _values(output.next_parameters if at_the_next else output.parameters)
@@ -269,7 +223,7 @@ class StepPairing:
         for name, other in self.names.items():
             axes = self.axes[name]
             if name in sides[0] and other in sides[1] and axes is not None:
-                scale = max(_greatest(scales[0][name]), _greatest(scales[1][other]))
+                scale = max(greatest_of(scales[0][name]), greatest_of(scales[1][other]))
                 new = sides[1][other].transpose(axes)
                 if new.shape == sides[0][name].shape:  # a clip call may get only the stored rows of a sparse gradient
                     yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
@@ -283,28 +237,8 @@ def _values(tensors: Parameters) -> dict[str, Float64s]:
     return {name: dense.values() for name, dense in tensors.items()}
 
 
-def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
-    """Return which order of axes gives the new weight the order of the old one: "same", "transposed" or "permuted".
-
-    old, new: The shapes of the weights.
-    can: The result of `convertible`.
-    """
-    kept = [axis for axis, length in enumerate(new) if length != 1]
-    order = tuple(kept.index(axis) for axis in axes if axis in kept)
-    own, *others = axis_orders(new)
-    if order == own:
-        return "same"
-    inverse = tuple(order.index(place) for place in own)
-    is_known = (can[1] and order in others) or (can[0] and inverse in axis_orders(old)[1:])
-    return "transposed" if is_known else "permuted"
-
-
-def _apart(old: Float64s, new: Float64s) -> float:
-    return float(np.abs(old - new).sum())
-
-
 def _close(old: Float64s, new: Float64s) -> bool:
-    return bool(np.abs(old - new).max(initial=0.0) <= TOLERANCE * _greatest(old))
+    return bool(np.abs(old - new).max(initial=0.0) <= TOLERANCE * greatest_of(old))
 
 
 def sorted_distances(pairs: Iterable[TensorPair]) -> list[ParameterDistance]:
@@ -324,7 +258,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 
     noise: The parameters whose gradients are only rounding noise.
     """
-    sizes = {pair.name: max(map(_greatest, (pair.old, pair.new))) for pair in updates}
+    sizes = {pair.name: max(map(greatest_of, (pair.old, pair.new))) for pair in updates}
     most = max((size for name, size in sizes.items() if name not in noise), default=0.0)
     yield from (pair for pair in updates if pair.name not in noise or sizes[pair.name] > 2 * most)
 
@@ -347,7 +281,7 @@ def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float
     if not np.isfinite(difference).all():
         return Distance(math.inf, math.inf)
     greatest = float(difference.max())
-    own = max(_greatest(old), _greatest(new))
+    own = max(greatest_of(old), greatest_of(new))
     unit = _unit(scale)
     if greatest > STORAGE_ULPS * unit * ulp_scale and greatest > TOLERANCE * own:
         unit = min(unit, _unit(own))
@@ -365,5 +299,5 @@ def _unit(number: float) -> float:
     return float(np.spacing(np.float32(min(number, GREATEST))))
 
 
-def _greatest(values: Float64s) -> float:
+def greatest_of(values: Float64s) -> float:
     return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

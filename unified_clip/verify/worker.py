@@ -32,7 +32,7 @@ from ..recording.natives.hooks import HOOKS
 from ..recording.recorder import Recording
 from ..tensors.files.convert_worker import function_in, read_tensor
 from ..tensors.types import PARTS, Dense, UnreadableError, densify
-from .invalid_step import InvalidStepError
+from . import InvalidStepError
 
 RECORDING, ENDED, NAMES = "recording.jsonl", "ended.json", "names.json"
 
@@ -78,7 +78,6 @@ def run(file: Path, name: str, job: Path, out: Path) -> dict[str, Any]:
     resync = _resync(job, out, function)
     count = 0
     with warnings.catch_warnings(), recording:
-        warnings.filterwarnings("ignore", "gradients inside a graph are not stored", unified_clip.ClipWarning)
         warnings.filterwarnings("ignore", ".*No clip calls were recorded", unified_clip.ClipWarning)
         result = function(weights, batches)
         yields = inspect.isgenerator(result)

@@ -14,9 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from unified_clip import cli
+import unified_clip.numpy as uc
+from unified_clip import ClipWarning, cli
+from unified_clip._core import validation
 from unified_clip.recording import runs
 from unified_clip.recording.compare import compare
 from unified_clip.recording.launch.merge import merge
@@ -313,3 +316,19 @@ def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -
     assert completed.stdout.endswith("end\n")
     assert "optax 0.0.1 is not recorded: ModuleNotFoundError: No module named 'optax._src'" in completed.stderr
     assert steps(folder) == [1, 2]
+
+
+def test_a_clip_warning_before_the_first_recorded_call_is_in_the_part(tmp_path: Path) -> None:
+    recording = ProcessRecording(tmp_path, norms=False)
+    recording.begin_recording()
+    try:
+        with pytest.warns(ClipWarning):
+            validation.warn_at_call("the first warning")
+        assert not list(tmp_path.iterdir())
+        uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
+    finally:
+        recording.end_recording()
+    (part,) = tmp_path.iterdir()
+    _, warning, call = map(json.loads, part.read_text(encoding="utf-8").splitlines())
+    assert warning == {"step": 1, "warning": "the first warning"}
+    assert call["call"] == "clip_grad_norm_"

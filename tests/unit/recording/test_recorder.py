@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -394,3 +395,17 @@ def test_the_module_of_an_optimizer_is_known_unless_its_class_is_the_users(path:
         clip()
         record_step("mine.Adam", {"lr": 0.1}, {}, is_users=True)
     assert [line["optimizer"] for line in lines(path) if "optimizer" in line] == ["mine.Adam"]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_clip_warning_is_in_the_report_once(tmp_path: Path, is_same: bool) -> None:
+    for name, names, threshold in (("old", None, 1.0), ("new", {"weight": np.ones(3)}, 1.0 if is_same else 2.0)):
+        with unified_clip.record(tmp_path / f"{name}.jsonl", norms=True, names=names):
+            for _ in range(3):
+                with warnings.catch_warnings(action="ignore"):
+                    uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], threshold)
+    (warning,) = [line for line in lines(tmp_path / "new.jsonl") if "warning" in line]
+    found = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
+    assert (found.exit_code == 0) is is_same
+    shown = [line for line in sentences.lines(found) if line.startswith("ClipWarning in new.jsonl: names= does not")]
+    assert shown == [f"ClipWarning in new.jsonl: {warning['warning']}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, mistakes, run, verified
+from support.port.verify_pairs import NUMPY, greatest, mistakes, run, verified
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
 EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
@@ -47,6 +47,37 @@ def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same
     assert "The runs are the same" not in printed
     assert "Rounding: at step 1, the clipped gradient of 'bias' differs by " in printed
     assert "The clip calls are the same: 4 calls, up to 1 ULP." in printed
+
+
+ADAM = GLOBAL.replace(
+    "    for batch in batches:", "    mean, square = {}, {}\n    for t, batch in enumerate(batches, 1):"
+).replace(
+    "weights[name] -= np.float32(0.25) * grad",
+    "mean[name] = 0.9 * mean.get(name, 0) + 0.1 * grad; square[name] = 0.999 * square.get(name, 0) + 0.001 * grad**2\n"
+    "            mean_, square_ = mean[name] / (1 - 0.9**t), square[name] / (1 - 0.999**t)\n"
+    "            weights[name] = weights[name] - np.float32(RATE) * mean_ / (np.sqrt(square_) + np.float32(1e-8))",
+)
+TINY = ADAM.replace("grads, _ = uc", "grads['bias'] = grads['bias'] * np.float32([1e-6, 1]) + OFF; grads, _ = uc")
+"""Adam with a gradient of which an element is tiny. OFF and RATE are to be replaced."""
+
+
+def test_rounding_that_adam_amplifies_is_named_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = (TINY.replace("OFF", each).replace("RATE", "0.01") for each in ("0", "np.float32([3e-9, 0])"))
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert greatest(data, "update") > 400
+    assert all(kind.startswith("rounding") for kind in mistakes(data))
+    assert "'bias' differs by" in data["finding"]["text"]
+
+
+@pytest.mark.parametrize("rate", ["0.0101", "0.010001"])
+def test_another_learning_rate_is_no_amplified_rounding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str
+) -> None:
+    old, new = (
+        TINY.replace("OFF", off).replace("RATE", each) for off, each in (("0", "0.01"), ("np.float32([3e-9, 0])", rate))
+    )
+    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert data["finding"]["mistake"] in ("another optimizer", "another learning rate")
 
 
 def test_moving_statistics_are_not_the_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.port import verify_pairs
+from support.port.verify_pairs import needs_torch
 
 from unified_clip.cli import main
 
@@ -95,7 +97,13 @@ def test_a_port_that_loads_its_weights_correctly_is_the_same(tmp_path: Path, opt
         (
             "stored['bias'] = np.ones(5)",
             "other initial weights",
-            "more than 10 times the largest update of the other step: 'bias'. Check that the new step loads them",
+            "'bias' of the new step is not where an update of the weights in --weights leads. The other parameters are",
+        ),
+        ("stored['bias'][2] += 0.001", "other initial weights", "'bias' of the new step is not where an update"),
+        (
+            "stored['in'] *= 1.0001; stored['out'] += 1e-4",
+            "other initial weights",
+            "'in' and 'out' of the new step are",
         ),
     ],
 )
@@ -105,6 +113,61 @@ def test_a_mistake_at_loading_is_named_with_its_parameter(
     finding = data_of(tmp_path, PORT.replace("LOAD", load), options, capsys)["finding"]
     assert finding["mistake"] == mistake
     assert text in finding["text"]
+
+
+ADAM = """
+        for name, grad in grads.items():
+            mean[name] = 0.9 * mean.get(name, 0) + 0.1 * grad
+            square[name] = 0.999 * square.get(name, 0) + 0.001 * grad**2
+            w[name] = w[name] - 0.01 * mean[name] / (1 - 0.9**t) / (np.sqrt(square[name] / (1 - 0.999**t)) + EPS)
+"""
+SGD = "\n        for name, grad in grads.items():\n            w[name] -= 0.125 * grad\n"
+
+
+def with_adam(source: str, eps: float = 1e-8) -> str:
+    source = source.replace(SGD, ADAM.replace("EPS", f"{eps}"))
+    return source.replace("for batch in batches:", "mean, square = {}, {}\n    for t, batch in enumerate(batches, 1):")
+
+
+@pytest.mark.parametrize("load", ["stored['bias'][2] += 0.001", "stored['in'] *= 1.0001"])
+def test_an_initial_weight_is_named_with_adam_too(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], load: str
+) -> None:
+    (tmp_path / "adam.py").write_text(with_adam(OLD), encoding="utf-8")
+    (tmp_path / "port.py").write_text(with_adam(PORT.replace("LOAD", load)), encoding="utf-8")
+    assert main(["verify", f"{tmp_path}/adam.py:step", f"{tmp_path}/port.py:step", *options, "--format", "json"]) == 1
+    finding = json.loads(capsys.readouterr().out)["finding"]
+    assert finding["mistake"] == "other initial weights"
+    assert f"'{load[8:].partition(chr(39))[0]}' of the new step is not" in finding["text"]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        PORT.replace("LOAD", "stored = {name: 1.125 * array for name, array in stored.items()}"),
+        with_adam(PORT, eps=1e-3).replace("LOAD", "").replace('batch["y"]) /', 'batch["y"] + 1) /'),
+    ],
+    ids=["all weights", "another optimizer"],
+)
+def test_weights_are_not_called_equal_if_the_updates_do_not_show_it(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], new: str
+) -> None:
+    text = data_of(tmp_path, new, options, capsys)["finding"]["text"]
+    assert "The updates do not show whether both sides begin with the same weights. Compare the initial weights" in text
+    assert "begin with the same parameters" not in text
+    assert "losses agree" not in text
+
+
+@needs_torch
+def test_a_weight_in_the_recording_is_named_without_another_cause(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
+    old = verify_pairs.TORCH.replace("CLIP", clip)
+    new = old.replace("    optimizer =", "    net.bias.data[1] += 0.25\n    optimizer =")
+    data = verify_pairs.verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert verify_pairs.mistakes(data) == ["other initial weights"]
+    assert "'bias'" in json.dumps(data["clips"]["partings"])
 
 
 def test_a_mistake_in_the_data_is_not_called_an_untransposed_weight(

@@ -50,8 +50,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:
-        cause = sequence.twice(point) or sequence.left_out_calls(point) or sequence.per_tensor(point)
-        cause = cause or sequence.one_is_shorter(point)
+        cause = sequence.never_clips(point) or sequence.twice(point) or sequence.left_out_calls(point)
+        cause = cause or sequence.per_tensor(point) or sequence.one_is_shorter(point)
         return [cause] if cause else []
     if point.first.is_noise:
         return [_noise(point)]

@@ -13,6 +13,7 @@ from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..call_order import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
+from ..optimizers.names import LIBRARIES
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import PRODUCT, is_near
@@ -189,6 +190,27 @@ def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) 
     names = [name for call in calls for name in call.parameters if not name.isdecimal()]
     listed = f" ({names_text(names)})" if names else ""
     return f"{count} of {total} gradients{listed}. Pass them to a clip call, too, before the optimizer's step"
+
+
+def never_clips(point: DivergencePoint) -> Cause | None:
+    """Return a cause if only one run has clip calls, else None. The other run has steps of optimizers."""
+    for run, other in point.both_ways():
+        if run.lines:
+            continue
+        count = len(run.optimizer_steps)
+        clips = " and ".join(dict.fromkeys(map(clip_text, calls_of_number(other, point.first.step))))
+        sentence = (
+            f"{run.name} never clips: its {count} step{'s' * (count != 1)} of optimizers have no clip call. "
+            f"{other.name} clips by {clips}"
+        )
+        is_watched = any(step.changed == 0 for step in run.optimizer_steps)
+        if not is_watched or not all(step.optimizer.startswith(LIBRARIES) for step in run.optimizer_steps):
+            sentence += (
+                f". If {run.name} clips by its own code, which is not recorded, use `unified-clip verify`, which "
+                "compares the updates"
+            )
+        return Cause("left-out clip", sentence)
+    return None
 
 
 def one_is_shorter(point: DivergencePoint) -> Cause | None:

@@ -13,6 +13,7 @@ from io import FileIO
 from pathlib import Path
 
 from ..dispatcher import DISPATCHER
+from ..lines import write_line
 from ..recorder import Recording
 
 PART, NOTES, FAILED = ".part", ".notes", ".failed"
@@ -70,12 +71,14 @@ class ProcessRecording(Recording):
         super().after_fork()
         self._step, self._by_calls = 0, True
         self._stored.clear()
-        self._warned.clear()
+        self._warnings.clear()
 
     def _opened(self) -> FileIO | None:
         if self._file is None and not self._has_ended:
             path = self.path / f"{time.time_ns():020}-{os.getpid()}{PART}"
             self._file = self._open(path, {"process": _describe_process()})
+            for message in self._warnings:
+                write_line(self._file, {"step": 1, "warning": message})
         return self._file
 
     def _warn(self, message: str) -> None:
@@ -83,8 +86,8 @@ class ProcessRecording(Recording):
 
         This process must not write to the stderr of the script. If the file cannot be written, the warning is lost.
         """
-        if message not in self._warned:
-            self._warned.add(message)
+        if message not in self._warnings:
+            self.on_warning(message)
             with suppress(OSError), (self.path / f"{os.getpid()}{NOTES}").open("a", encoding="utf-8") as notes:
                 notes.write(json.dumps(message) + "\n")
 

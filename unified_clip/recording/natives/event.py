@@ -76,7 +76,7 @@ class NativeEvent:
             and any(hasattr(each, "placements") for each in tensors.gradients)
         ):
             return  # other ranks own parts of the gradients, so that only the norm of all is known
-        if recorder.needs_leaves or (call.rule != "value" and not returns_norm and call.passed_norm is None):
+        if recorder.recording.needs_leaves or (call.rule != "value" and not returns_norm and call.passed_norm is None):
             self._measure(tensors, recorder)
 
     @property
@@ -148,7 +148,7 @@ class NativeEvent:
         group = range(len(leaves))
         path, p = gradients.path(group), call.norm_type or 2.0
         threshold = call.threshold if call.threshold is not None else math.nan
-        if recorder.needs_leaves:
+        if recorder.recording.needs_leaves:
             recorder.on_clip(Clip(call.rule, gradients, group, path, threshold, None, None, p, call.eps, False))
             self._clip = recorder.events.pop()
         if call.rule == "value" or not p > 0:

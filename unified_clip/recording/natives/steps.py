@@ -146,7 +146,7 @@ def record_step(
     known = {name: value for name, raw in settings.items() if (value := plain(raw)) is not None}
     fields = {"optimizer": optimizer, "settings": known, **passes, "losses": LOSSES.take()}
     for recording in DISPATCHER.natives:
-        recording.add_optimizer_step(fields)
+        recording.add_line(fields)
 
 
 def of_groups(values: Sequence[Any]) -> Any:

@@ -30,8 +30,26 @@ RULED_OUT: dict[CauseKind, str] = {
     "shifted step": "a shifted step",
 }
 """The name of each cause in the sentence "Ruled out: ...", by kind. Every comparison tests these causes, and also
-"a whole factor on all gradients".
+WHOLE_FACTOR.
 """
+
+WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "a whole factor on all gradients")
+
+ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
+    "per tensor for global": ["another rule"],
+    "per group for global": ["another rule", "per tensor for global"],
+    "another rule": ["per tensor for global"],
+    "clipped twice": ["several clips before a step"],
+    "several clips before a step": ["clipped twice"],
+    "not clipped": ["another threshold", "left-out clip"],
+    "clipped below the threshold": ["another threshold"],
+    "clipping before unscaling": ["scaled gradients"],
+    "gradient accumulation": ["scaled gradients"],
+    "rows": ["inexact norm"],
+    "given norm": ["inexact norm"],
+    "16 bits": ["inexact norm"],
+}
+"""The causes that a report does not rule out beside a named cause, because they are about the same numbers."""
 
 RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
 """The words for the rules of recorded calls."""
@@ -169,19 +187,26 @@ def _as_before(cause: Cause, step: int) -> str:
 def notes(comparison: RecordingComparison) -> list[str]:
     """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    Others are about an eps that differs without being the cause of a reported difference, and about what was not
-    compared. If a difference has no cause, and a run has no norms of parameters, one explains how to record them.
+    Others are about an eps that differs without being the cause of a reported difference, about what was not compared,
+    and about ClipWarnings. If a difference has no cause, and a run has no norms of parameters, one explains how to
+    record them.
     """
     if comparison.first is None:
         same = f"{SAME}: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
         unknown = [*uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
-        return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown]
-    notes = [*uncompared_noise(comparison), *_unknown_coefficients(comparison)]
+        return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
+    notes = [*uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
     sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
     return sentences
+
+
+def _warnings(comparison: RecordingComparison) -> list[str]:
+    """Return a sentence for each ClipWarning of a run."""
+    runs = (comparison.a, comparison.b)
+    return [f"ClipWarning in {run.name}: {text.removesuffix('.')}." for run in runs for text in run.warnings]
 
 
 def _unreported_eps(comparison: RecordingComparison) -> list[str]:
@@ -298,19 +323,20 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
     """Return the causes that were ruled out if a divergence is unexplained, else [].
 
     Causes that need norms of parameters or optimizer steps are in the list only if both runs recorded these. Causes
-    that the recorded numbers do not decide are not in the list.
+    that the report names, or that the recorded numbers do not decide, are not in the list.
     """
     first = _first_unexplained(comparison)
     if first is None:
         return []
-    undecided = [name for table in (RULED_OUT, RULED_OUT_BY_STEPS) for kind, name in table.items()
-                 if kind in _undecided(comparison, first.step)]  # fmt: skip
-    runs, causes = (comparison.a, comparison.b), [*RULED_OUT.values(), "a whole factor on all gradients"]
+    runs = (comparison.a, comparison.b)
+    causes = [*RULED_OUT.items(), WHOLE_FACTOR]
     if all(run.header.norms for run in runs):
-        causes += RULED_OUT_BY_NORMS.values()
+        causes += RULED_OUT_BY_NORMS.items()
     if all(run.optimizer_steps for run in runs):
-        causes += RULED_OUT_BY_STEPS.values()
-    return [cause for cause in causes if cause not in undecided]
+        causes += RULED_OUT_BY_STEPS.items()
+    named = {cause.kind for cause in comparison.findings}
+    unknown = named.union(_undecided(comparison, first.step), *(ALIKE.get(kind, ()) for kind in named))
+    return [name for kind, name in causes if kind not in unknown]
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:

@@ -1,0 +1,1 @@
+"""Find why two training steps differ, if their clip calls do not explain it."""

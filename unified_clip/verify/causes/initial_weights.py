@@ -1,0 +1,177 @@
+"""Find parameters that a training step begins with other weights than those of --weights, or in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...causes.observation import Cause
+from ...recording.causes.before_clips import names_text, untransposed
+from ...recording.rounding import PRODUCT
+from ...tensors.arithmetic import FORMATS, Float64s
+from ...tensors.arrangement import Frameworks, axis_orders, convertible
+from ..normalize import NormalizedRecording
+from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
+
+FAR = 10
+"""A parameter began with other weights if its first update misses the bounds by this many times the largest distance by
+which the updates that set the bounds miss them."""
+
+
+class FirstMoves(NamedTuple):
+    """The first update of a parameter, element by element."""
+
+    sizes: Float64s
+    """The magnitude of each element of the gradient."""
+
+    moves: Float64s
+    """How far each element moves against its gradient. Negative if it moves along with its gradient."""
+
+    error: float
+    """The rounding error of a move, because the parameter is rounded when it is stored."""
+
+
+class Bounds:
+    """Bounds of the first updates of a training step with an optimizer.
+
+    The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone. It points against
+    the gradient, and a larger gradient has a larger update, or the same one, but not a larger ratio of update to
+    gradient. So the known updates of some elements bound those of the others.
+    """
+
+    def __init__(self, known: Collection[FirstMoves]) -> None:
+        sizes, low, high = (np.concatenate(parts) for parts in zip(*map(_ranges, known), strict=True))
+        order = np.argsort(sizes[sizes > 0])
+        sizes, low, high = (each[sizes > 0][order] for each in (sizes, low, high))
+        with np.errstate(over="ignore"):
+            low_ratio, high_ratio = low / sizes, high / sizes
+        self._sizes = sizes
+        self._low = np.maximum.accumulate([0.0, *low])
+        self._high_ratio = np.minimum.accumulate([np.inf, *high_ratio])
+        self._high = np.minimum.accumulate([np.inf, *high[::-1]])[::-1]
+        self._low_ratio = np.maximum.accumulate([0.0, *low_ratio[::-1]])[::-1]
+        largest = max((float(np.abs(each.moves).max(initial=0.0)) for each in known), default=0.0)
+        own = max(map(self.misfit, known), default=0.0)
+        self.limit = max(FAR * own, PRODUCT * largest)
+        """The largest misfit of an update that counts as within the bounds."""
+
+        self.is_sharp = own <= TOLERANCE * largest
+        """Whether the known updates keep to their own bounds."""
+
+    def misfit(self, parameter: FirstMoves) -> float:
+        """Return the largest distance of an update of the parameter from the bounds."""
+        sizes, low, high = _ranges(parameter)
+        smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
+        least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
+        with np.errstate(invalid="ignore"):
+            most = np.where(sizes > 0, np.minimum(self._high[larger], sizes * self._high_ratio[smaller]), 0.0)
+        return float(np.maximum(least - high, low - most).max(initial=0.0))
+
+
+def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
+    """Return the sizes of the gradients, and the least and the greatest move of each element."""
+    return parameter.sizes, parameter.moves - parameter.error, parameter.moves + parameter.error
+
+
+class InitialWeights:
+    """The weights with which both training steps begin, as far as their first updates show them."""
+
+    def __init__(self, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> None:
+        self._pairing = pairing
+        gradients = {pair.name: pair for pair in pairing.gradients(1, recordings)} if pairing.yields_each_step else {}
+        self._moves: dict[str, dict[str, FirstMoves]] = {"old": {}, "new": {}}
+        for update in pairing.updates(1):
+            gradient, other = gradients.get(update.name), pairing.names[update.name]
+            if gradient is None or update.name not in pairing.initial[0] or other not in pairing.initial[1]:
+                continue
+            precisions = [FORMATS[each].precision for each in pairing.dtypes[update.name] if each in FORMATS]
+            error = STORAGE_ULPS * 2.0 ** (1 - min(precisions, default=0)) * update.scale
+            for side, moves in self._moves.items():
+                own, change = np.ravel(getattr(gradient, side)), np.ravel(getattr(update, side))
+                if np.isfinite(own).all() and np.isfinite(change).all():
+                    moves[update.name] = FirstMoves(
+                        np.abs(own), np.where(own == 0, np.abs(change), -np.sign(own) * change), error
+                    )
+
+    def are_equal(self) -> bool:
+        """Return whether the first updates of both sides fit equal initial weights of all parameters."""
+        if not all(self._moves.values()):
+            return False
+        bounds = [Bounds(moves.values()) for moves in self._moves.values()]
+        both = zip(bounds, reversed([*self._moves.values()]), strict=True)
+        return all(own.is_sharp and own.misfit(each) <= own.limit for own, others in both for each in others.values())
+
+    def cause(self, frameworks: Frameworks) -> Cause | None:
+        """Return a cause if a training step begins with other weights, or has not transposed some, else None."""
+        orders = self._orders(frameworks)
+        for side, other in (("new", "old"), ("old", "new")):
+            names = self._different(side, other)
+            if names and "reshaped" not in orders.values():
+                verb = "are" if len(names) > 1 else "is"
+                return Cause(
+                    "other initial weights",
+                    f"after step 1, {names_text(names)} of the {side} step {verb} not where an update of the weights "
+                    f"in --weights leads. The other parameters are. Check that the {side} step loads the weights under "
+                    "their names, and does not change them before the first step",
+                )
+        return untransposed({name: self._pairing.shapes[0][name] for name in orders}, orders)
+
+    def _different(self, side: str, other: str) -> list[str]:
+        """Return the parameters whose first update on this side fits neither the other side nor its own side.
+
+        Updates of its own side show that the optimizers of both sides do not differ instead.
+        """
+        moves, reference = self._moves[side], self._moves[other]
+        if not moves or not reference:
+            return []
+        bounds = Bounds(reference.values())
+        suspects = [name for name, each in moves.items() if bounds.misfit(each) > bounds.limit]
+        rest = [each for name, each in moves.items() if name not in suspects]
+        own = Bounds(rest) if rest else None
+        return [name for name in suspects if own and own.misfit(moves[name]) > own.limit]
+
+    def _orders(self, frameworks: Frameworks) -> dict[str, str]:
+        """Return {old name of a weight: order of its elements in the new run}.
+
+        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped":
+        the elements have the same order, but the axes have not. Leave out weights with fewer than two axes of a length
+        above 1.
+
+        frameworks: The frameworks of the old and the new run, if they are known.
+        """
+        found = {}
+        for name, other in self._pairing.names.items():
+            old, new = (
+                run.outputs[0].parameters[own].values()
+                for run, own in zip(self._pairing.runs, (name, other), strict=True)
+            )
+            axes = self._pairing.axes[name]
+            if axes is None or len(axis_orders(old.shape)) < 2:
+                continue
+            nearest = new.transpose(axes)
+            is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
+            order = _order_of_axes(axes, old.shape, new.shape, convertible(frameworks))
+            found[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
+        return found
+
+
+def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:
+    """Return which order of axes gives the new weight the order of the old one: "same", "transposed" or "permuted".
+
+    old, new: The shapes of the weights.
+    can: The result of `convertible`.
+    """
+    kept = [axis for axis, length in enumerate(new) if length != 1]
+    order = tuple(kept.index(axis) for axis in axes if axis in kept)
+    own, *others = axis_orders(new)
+    if order == own:
+        return "same"
+    inverse = tuple(order.index(place) for place in own)
+    is_known = (can[1] and order in others) or (can[0] and inverse in axis_orders(old)[1:])
+    return "transposed" if is_known else "permuted"
+
+
+def _apart(old: Float64s, new: Float64s) -> float:
+    return float(np.abs(old - new).sum())
