@@ -37,8 +37,8 @@ CauseKind = Literal[
     "another dtype", "another learning rate", "another optimizer", "another place of epsilon",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
-    "repeated parameter", "several clips before a step", "shifted step", "squared rows", "tensors without a gradient",
-    "the clip does not reach the step", "untransposed weight",
+    "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",
+    "tensors without a gradient", "the clip does not reach the step", "untransposed weight",
 ]  # fmt: skip
 """The kinds of causes that `parity`, `compare` and `verify` report."""
 

@@ -18,7 +18,8 @@ from .causes.sequence import as_rule
 from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.iterations import align_optimizers
-from .optimizers.steps import number_calls, step_differences
+from .optimizers.skipped import align_skipped
+from .optimizers.steps import StepDifference, number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read
@@ -123,7 +124,10 @@ def compare(
     for run, other in ((left, right), (right, left)):
         if not (other.lines and _never_clips(run)):
             check_clipped(run)
-    left, right = merge_loops(*((left, right) if has_effect else number_calls(left, right)))
+    skipped: list[StepDifference] = []
+    if not has_effect:
+        left, right, skipped = align_skipped(*number_calls(left, right))
+    left, right = merge_loops(left, right)
     shared_names = names_from_a_to_b(left, right, names or {})
     if not has_effect:
         right = align_optimizers(left, right, shared_names)
@@ -141,7 +145,8 @@ def compare(
     found = [find_causes(point) for point in points]
     points = [as_rule(point, causes) for point, causes in zip(points, found, strict=True)]
     causes = dict(zip((point.first for point in points), found, strict=True))
-    explained = join(points, causes, effective(step_differences(left, right), pairs, has_effect))
+    differences = [*skipped, *effective(step_differences(left, right), pairs, has_effect)]
+    explained = join(points, causes, differences)
     advance("compare", 1)
     if not (explained or agreements):
         raise RunError(

@@ -16,10 +16,10 @@ from .runs import RecordedCall, RecordedRun
 
 Stage = Literal[
     "calls", "error", "rule", "norm type", "threshold", "weight", "gradient", "norms", "norm", "coefficient", "clipped",
-    "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
+    "steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer",
 ]  # fmt: skip
 """The kinds of difference between two runs. "calls", "norms" and "clips" are numbers of calls, norms and clips. For
-"clipped", only one call changed its gradients. The last five kinds are about the steps of optimizers."""
+"clipped", only one call changed its gradients. The last six kinds are about the steps of optimizers."""
 
 NUMBERS: tuple[Stage, ...] = ("weight", "gradient", "norm", "coefficient")
 """The stages whose values are numbers. Each stage depends on the stages before it."""

@@ -13,7 +13,8 @@ from .._display import cell
 from ..recording.report import model
 from ..recording.report.agreement import losses
 from ..recording.report.remedies import remedies
-from ..recording.report.sentences import SAME, UNEXPLAINED, describe, with_remedies
+from ..recording.report.sentences import SAME, describe, with_remedies
+from ..recording.report.unexplained import UNEXPLAINED
 from ..recording.rounding import ROUNDING
 from ..tensors.types import Stage
 from .compare import Verification

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from unified_clip.recording import compare
-from unified_clip.recording.report import sentences
+from unified_clip.recording.report import sentences, unexplained
 from unified_clip.recording.rounding_noise import is_noise_of
 
 Lines = list[dict[str, Any]]
@@ -112,8 +112,8 @@ def test_clipping_is_not_the_same_if_the_number_of_calls_or_eps_may_differ(compa
     ):
         printed = sentences.lines(found := compared(long, new))
         assert any("Clipping is not known to be the same" in each and text in each for each in printed)
-        assert not {"another rule", "per tensor for global", "clipped twice"} & {*sentences.ruled_out(found)}
-    assert "another rule" in sentences.ruled_out(compared(long[:4], short))
+        assert not {"another rule", "per tensor for global", "clipped twice"} & {*unexplained.ruled_out(found)}
+    assert "another rule" in unexplained.ruled_out(compared(long[:4], short))
 
 
 def test_steps_that_the_script_sets_are_kept(compared: Any) -> None:

@@ -15,19 +15,19 @@ import unified_clip.numpy as uc
 from unified_clip.causes.observation import Cause, CauseKind
 from unified_clip.recording.compare import compare
 from unified_clip.recording.divergence import Divergence
-from unified_clip.recording.report import sentences
+from unified_clip.recording.report import unexplained
 from unified_clip.recording.runs import OptimizerStep
 
 PACKAGE = Path(unified_clip.__file__).parent
 SOURCES = [*sorted((PACKAGE / "causes").glob("*.py")), *sorted((PACKAGE / "recording").rglob("*.py"))]
 MAKERS = {"Cause", "cause", "Hypothesis", "_of_norm"}
-TABLES = (sentences.RULED_OUT, sentences.RULED_OUT_BY_NORMS, sentences.RULED_OUT_BY_STEPS)
+TABLES = (unexplained.RULED_OUT, unexplained.RULED_OUT_BY_NORMS, unexplained.RULED_OUT_BY_STEPS)
 
 NOT_RULED_OUT = {
     # the numbers show these directly, so an unexplained difference has none of them
     "NaN", "inf", "overflow", "underflow", "zeros", "touched", "one run is shorter", "per group for global",
     "not clipped", "clipped below the threshold", "another optimizer", "another place of epsilon", "not scaled",
-    "not finite in one run", "norm after the clip", "squared rows",
+    "not finite in one run", "norm after the clip", "skipped step", "squared rows",
     # only these follow from other weights or data
     "untransposed weight", "other initial weights", "other data or loss", "other gradients",
     # rounding is never ruled out
@@ -73,7 +73,7 @@ def test_every_cause_is_named_among_the_ruled_out_ones_or_left_out_on_purpose(pa
     missing = _kinds(path.read_text(encoding="utf-8")) - NOT_RULED_OUT - {kind for table in TABLES for kind in table}
     assert not missing, (
         f"{sorted(missing)}: add each kind to RULED_OUT, RULED_OUT_BY_NORMS or RULED_OUT_BY_STEPS in "
-        "unified_clip/recording/report/sentences.py, or to NOT_RULED_OUT in this test."
+        "unified_clip/recording/report/unexplained.py, or to NOT_RULED_OUT in this test."
     )
 
 
@@ -82,6 +82,7 @@ SAME_NUMBERS = (
     {"clipped twice", "several clips before a step"},
     {"scaled gradients", "gradient accumulation", "clipping before unscaling"},
     {"inexact norm", "rows", "given norm", "16 bits"},
+    {"shifted step", "skipped step"},
 )
 """Kinds of causes that are about the same numbers: beside one of them, none of its group can be ruled out. A number of
 backward passes is counted, so other gradients do not contradict it."""
@@ -99,15 +100,15 @@ def test_a_cause_that_is_named_is_not_ruled_out(tmp_path: Path, kind: CauseKind)
     found = compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
     step = OptimizerStep(step=1, optimizer="torch.optim.SGD", settings={"lr": 0.1}, backward_calls=1, calls=1)
     a, b = (run.model_copy(update={"optimizer_steps": (step,)}) for run in (found.a, found.b))
-    unexplained = {each: [] for each in found.divergences}
-    found = dataclasses.replace(found, a=a, b=b, divergences=unexplained)
+    rest = {each: [] for each in found.divergences}
+    found = dataclasses.replace(found, a=a, b=b, divergences=rest)
     complete = {name for table in TABLES for name in table.values()}
-    assert complete <= {*sentences.ruled_out(found)}
-    named = dataclasses.replace(found, divergences={Divergence(1, "threshold", 1, 2): [Cause(kind, "")], **unexplained})
+    assert complete <= {*unexplained.ruled_out(found)}
+    named = dataclasses.replace(found, divergences={Divergence(1, "threshold", 1, 2): [Cause(kind, "")], **rest})
     names = {each: {table[each] for table in TABLES if each in table} for each in get_args(CauseKind)}
     names["scaled gradients"].add("a whole factor on all gradients")
     group = next((each - COUNTED for each in SAME_NUMBERS if kind in each), set()) | {kind}
-    assert not {*sentences.ruled_out(named)} & set().union(*(names[each] for each in group))
+    assert not {*unexplained.ruled_out(named)} & set().union(*(names[each] for each in group))
 
 
 def test_no_listed_kind_is_outdated() -> None:

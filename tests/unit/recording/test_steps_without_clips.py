@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,95 @@ def test_a_run_that_clips_by_hand_or_recorded_nothing_is_rejected(
 def test_two_runs_that_never_clip_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No clip calls were recorded"):
         compared(tmp_path, UNCLIPPED, UNCLIPPED)
+
+
+# -- a step that one run skips
+
+
+def run(
+    skipped: Collection[int] = (), *, clips: bool = True, passes: bool = True, decays: bool = True, more: int = 0
+) -> list[dict[str, Any]]:
+    """A run of 7 iterations with a schedule that counts iterations, as recorded.
+
+    skipped: The iterations without a step of the optimizer, after which the weights differ.
+    clips: Whether the script clips the gradients of these iterations, which are not finite.
+    passes: Whether backward passes are recorded.
+    decays: Whether the schedule changes the learning rate.
+    more: How many steps the schedule is ahead from iteration 3 on.
+    """
+    lines, calls, waiting = [], 0, 0
+    for iteration in range(1, 8):
+        waiting += 1
+        is_bad, moved = iteration in skipped, sum(each < iteration for each in skipped) / 8
+        if not is_bad or clips:
+            calls += 1
+            norm = math.inf if is_bad else 5 / iteration + moved
+            parameters = {"weight": {"norm": norm, "shape": [8], "weight": 2 - iteration / 8 + moved}}
+            lines.append(clip(calls, norm, parameters=parameters))
+        if not is_bad:
+            rate = 0.5 ** (iteration + (more if iteration > 2 else 0)) if decays else 0.125
+            known = {"backward_calls": waiting, "losses": [1.0] * waiting} if passes else {"backward_calls": None}
+            lines.append(optimizer(calls, rate, **known))
+            waiting = 0
+    return lines
+
+
+def causes(comparison: RecordingComparison) -> list[tuple[int, str]]:
+    return [(divergence.step, each.kind) for divergence, found in comparison.divergences.items() for each in found]
+
+
+@pytest.mark.parametrize("skipped", [{1}, {1, 2}, {3}, {2, 5}], ids=str)
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_step_that_one_run_skips_is_the_only_cause(
+    tmp_path: Path, skipped: set[int], passes: bool, is_old: bool
+) -> None:
+    whole, partial = run(passes=passes), run(skipped, passes=passes)
+    found = compared(tmp_path, *((partial, whole) if is_old else (whole, partial)))
+    assert causes(found) == [(min(skipped), "skipped step")]
+    name, other = ("old.jsonl", "new.jsonl") if is_old else ("new.jsonl", "old.jsonl")
+    (cause,) = found.findings
+    assert cause.sentence.startswith(f"{name} makes no step {min(skipped)} of the optimizer, which {other} makes")
+    assert ("and skips 1 later step." in cause.sentence) is (len(skipped) == 2)
+    assert "Its gradients are not finite there (norm inf), and a loss scaler skips such a step." in cause.sentence
+    assert "learning rate" not in text_of(found)
+    assert f"This difference can follow from the one at step {min(skipped)}." in text_of(found)
+
+
+@pytest.mark.parametrize("decays", [True, False])
+def test_a_step_that_is_skipped_before_the_clip_shows_in_the_backward_passes(tmp_path: Path, decays: bool) -> None:
+    found = compared(tmp_path, run(decays=decays), run({3}, clips=False, decays=decays))
+    assert causes(found) == [(3, "skipped step")]
+    assert "not finite" not in text_of(found)
+
+
+def test_a_skipped_step_of_which_only_the_learning_rates_show_is_not_another_learning_rate(tmp_path: Path) -> None:
+    found = compared(tmp_path, run(passes=False), run({3}, clips=False, passes=False))
+    assert (3, "shifted step") in causes(found)
+    assert (
+        "new.jsonl skips a step of the optimizer, as a loss scaler does after an overflow, or its schedule makes"
+        in (text_of(found))
+    )
+    assert "nother learning rate" not in text_of(found)
+
+
+def test_runs_that_skip_the_same_step_are_the_same(tmp_path: Path) -> None:
+    assert compared(tmp_path, run({3}), run({3})).exit_code == 0
+
+
+def test_a_learning_rate_that_differs_beside_a_skipped_step_is_named(tmp_path: Path) -> None:
+    new = run({3})
+    new[-1]["settings"] = {"lr": 0.75}
+    assert [kind for _, kind in causes(compared(tmp_path, run(), new))] == ["skipped step", "another learning rate"]
+
+
+def test_more_backward_passes_in_every_step_are_no_skipped_steps(tmp_path: Path) -> None:
+    new = [{**each, "backward_calls": 2} if "optimizer" in each else each for each in run()]
+    assert not causes(compared(tmp_path, run(), new))
+
+
+def test_gradients_of_another_network_that_are_not_finite_are_no_skipped_step(tmp_path: Path) -> None:
+    """Both networks are clipped before both steps, which use them."""
+    other = {"critic": {"norm": math.inf, "shape": [3], "weight": 1.0}}
+    new = [clip(1, math.inf, parameters=other), *({**each, "step": each["step"] + 1} for each in run())]
+    assert "skipped step" not in [kind for _, kind in causes(compared(tmp_path, run(), new))]

@@ -16,7 +16,7 @@ from . import before_clips
 Explained = Mapping[Divergence, Sequence[Cause]]
 """Divergences with their causes."""
 
-BEFORE = ("gradients cleared", "backward passes", "clips")
+BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
 """The stages of optimizers' steps that come before the clip of their step, or that show a missing clip."""
 
 CHANGED = NUMBERS[:-1]
@@ -27,6 +27,9 @@ SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
 """The causes of calls that explain a difference of steps, by the kind of its cause."""
+
+CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
+"""The causes that follow from other updates before them."""
 
 ACCUMULATION, SCALED = "gradient accumulation", "scaled gradients"
 
@@ -52,15 +55,15 @@ def join(
     known = {cause.kind for causes in explained.values() for cause in causes}
     steps = [each for each in steps if not known & {each.cause.kind, *SHOWN_BY.get(each.cause.kind, ())}]
     explained, steps = _accumulated(points, explained, steps)
-    joined = _in_order(_without_growth(explained, steps), steps)
+    joined = _in_order(_without_consequences(explained, steps), steps)
     return _by_elimination(points, joined)
 
 
-def _without_growth(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
-    """Remove "rounding that has grown" after the first difference of optimizers' steps, which may explain it."""
+def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
+    """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them."""
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
-        divergence: [cause for cause in causes if divergence.step <= first or cause.kind != "rounding that has grown"]
+        divergence: [cause for cause in causes if divergence.step <= first or cause.kind not in CONSEQUENCES]
         for divergence, causes in explained.items()
     }
 

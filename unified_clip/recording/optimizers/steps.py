@@ -16,8 +16,8 @@ from .epsilon import EQUAL, compare_places, places_differ, setting_text, toleran
 from .names import LIBRARIES
 from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses
 
-STAGES: tuple[Stage, ...] = ("gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
-"""The stages that this module compares."""
+STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
+"""The stages of differences between steps of optimizers."""
 
 
 TINY = 1e-20
@@ -149,8 +149,8 @@ def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDi
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     """Return a difference if the learning rates of one run are those of the other run one step later, else None.
 
-    Return None, too, if the learning rates are constant or equal, or if several optimizers step after one backward
-    pass. The difference is at the first step at which the rates differ.
+    The rates may also be equal up to a step. Return None, too, if they are constant or equal, or if several optimizers
+    step after one backward pass. The difference is at the first step at which the rates differ.
     """
     passes = {each.backward_calls for run in (a, b) for each in run.optimizer_steps}
     if 0 in passes and any(passes - {None}):
@@ -159,14 +159,29 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     of_a, of_b = rates
     both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]
     differing = [n for n, x, y in both if not _same_setting(x, y)]
-    for run, other, early, late in ((b, a, of_b, of_a), (a, b, of_a, of_b)):
-        pairs = [(x, y) for x, y in zip(early, late[1:], strict=False) if x is not None and y is not None]
-        if len({x for x, _ in pairs}) > 1 and differing and all(_same_setting(x, y) for x, y in pairs):
+    sides = ((b, a, of_b, of_a), (a, b, of_a, of_b))
+    for start, (run, other, early, late) in itertools.product((0, *differing[:1]), sides):
+        pairs = zip(early[start:], late[start + 1 :], strict=False)
+        known = [(x, y) for x, y in pairs if x is not None and y is not None]
+        if len({x for x, _ in known}) > 1 and differing and all(_same_setting(x, y) for x, y in known):
             sentence = f"the learning rates of {run.name} are those of {other.name} one step later"
+            if start:
+                sentence = (
+                    f"from step {a.optimizer_steps[start].step} on, {sentence}: {run.name} skips a step of the "
+                    "optimizer, as a loss scaler does after an overflow, or its schedule makes one step more"
+                )
             first = differing[0]
             cause = Cause("shifted step", sentence)
             return _difference(a.optimizer_steps[first], "learning rate", of_a[first], of_b[first], cause)
     return None
+
+
+def has_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
+    """Return whether the learning rates are equal in all steps of the same number."""
+    rates = [
+        {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
+    ]
+    return all(_same_setting(rates[0][step], rates[1][step]) for step in rates[0].keys() & rates[1].keys())
 
 
 def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
@@ -265,7 +280,7 @@ def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], s
     """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
-    is_same = all(itertools.starmap(_have_equal_shapes, pairs)) and all(itertools.starmap(_have_equal_settings, pairs))
+    is_same = all(itertools.starmap(have_equal_shapes, pairs)) and all(itertools.starmap(_have_equal_settings, pairs))
     is_named = bool(lines[0].parameters) and not _has_positions(lines[0])
     return is_same and ((is_named and count == 1) or len(lines) == count * (step.backward_calls or 0))
 
@@ -274,7 +289,7 @@ def _have_equal_settings(a: RecordedCall, b: RecordedCall) -> bool:
     return a.rule == b.rule and same(a.threshold, b.threshold) and same(a.norm_type, b.norm_type)
 
 
-def _have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
+def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
     """Return whether two calls have gradients of the same shapes and, if both have names, of the same names."""
     shapes = [sorted(str(each.shape) for each in call.parameters.values()) for call in (a, b)]
     is_same = a.parameters.keys() == b.parameters.keys() or _has_positions(a) or _has_positions(b)

@@ -20,7 +20,7 @@ from ..compare import RecordingComparison
 from ..divergence import StageAgreement, numbers
 from ..rounding import distance
 from ..runs import RecordedRun
-from . import agreement, sentences
+from . import agreement, sentences, unexplained
 from .curves import ClipPoint, Point, clip_points, learning_rates, number_points
 from .remedies import remedies
 
@@ -178,8 +178,8 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
         losses=agreement.losses(comparison),
         remedies=[advice for each in remedies(comparison).values() for advice in each],
-        where_to_look=sentences.where_to_look(comparison),
-        ruled_out=sentences.ruled_out(comparison),
+        where_to_look=unexplained.where_to_look(comparison),
+        ruled_out=unexplained.ruled_out(comparison),
         runs=list(map(_run, runs)),
         distances=_distances(comparison),
         sentences=sentences.lines(comparison),

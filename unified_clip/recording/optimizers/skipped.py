@@ -1,0 +1,141 @@
+"""Find steps of an optimizer that only one of two runs makes, as after an overflow of a loss scaler."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Sequence
+from statistics import mode
+
+from ...causes.observation import Cause
+from ..divergence import Divergence
+from ..runs import OptimizerStep, RecordedCall, RecordedRun
+from .steps import StepDifference, has_same_rates, have_equal_shapes, is_late
+
+Skips = dict[int, int]
+"""The number of training iterations without a step before a step of the optimizer, by the number of this step."""
+
+
+def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
+    """Number the steps of both runs by training iteration, and leave out the iterations in which one makes no step.
+
+    Return both runs, and a difference for each run that skips steps. Return both unchanged if most steps have no
+    partner.
+    """
+    left, right = _by_iteration(a, b), _by_iteration(b, a)
+    numbers = [[step.step for step in run.optimizer_steps] for run in (left, right)]
+    if not all(numbers):
+        return a, b, []
+    is_numbered = left is not a or right is not b
+    first = 1 if is_numbered else max(map(min, numbers))
+    last = min(map(max, numbers))
+    own, other = ({number for number in each if first <= number <= last} for each in numbers)
+    if own == other or len(own ^ other) > len(own & other):
+        return a, b, []
+    differences = [
+        _difference(run, other_run, sorted(skipped), counts)
+        for run, other_run, skipped, counts in ((left, right, other - own, (0, 1)), (right, left, own - other, (1, 0)))
+        if skipped
+    ]
+    return _without(left, own ^ other), _without(right, own ^ other), differences
+
+
+def _difference(
+    run: RecordedRun, other: RecordedRun, skipped: Sequence[int], counts: tuple[int, int]
+) -> StepDifference:
+    step, more = skipped[0], len(skipped) - 1
+    bad = [norm for line in run.lines if line.step == step for norm in line.known_norms() if not math.isfinite(norm)]
+    reason = f" Its gradients are not finite there (norm {bad[0]}), and a loss scaler skips such a step." if bad else ""
+    sentence = (
+        f"{run.name} makes no step {step} of the optimizer, which {other.name} makes"
+        f"{f', and skips {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
+        "training iteration. To have the same steps, skip them in both runs, or in none: a lower initial loss scale "
+        "avoids overflows"
+    )
+    return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", sentence))
+
+
+def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
+    """Return a run without the clip calls and optimizer steps of these numbers."""
+    kept = [0, *itertools.accumulate(line.step not in numbers for line in run.lines)]
+    steps = [each for each in run.optimizer_steps if each.step not in numbers]
+    steps = [each.model_copy(update={"calls": kept[min(each.calls, len(run.lines))]}) for each in steps]
+    lines = [line for line in run.lines if line.step not in numbers]
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+
+
+def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
+    """Return a run with steps and calls numbered by training iteration, also by those without a step.
+
+    Return the same run if it skips no step, or if its steps do not have the numbers 1, 2, 3 and so on.
+    """
+    numbers = [step.step for step in run.optimizer_steps]
+    if numbers != list(range(1, len(numbers) + 1)) or is_late(run) or is_late(other):
+        return run
+    skips = dict(_after_bad_gradients(run))
+    if not skips:
+        skips = dict(_after_more_passes(run))
+        numbered = _numbered(run, skips)
+        is_count = len(run.optimizer_steps) + sum(skips.values()) == len(other.optimizer_steps)
+        if not (is_count or (has_same_rates(numbered, other) and not has_same_rates(run, other))):
+            return run
+    return _numbered(run, skips) if skips else run
+
+
+def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
+    """Yield (step, iterations before it) for each step with more clip calls, of gradients that are not finite.
+
+    These come first, and clip the same gradients as the others.
+    """
+    passes = {step.step: step.backward_calls for step in run.optimizer_steps}
+    for step, group in itertools.groupby(run.lines, key=lambda line: line.step):
+        lines = list(group)
+        bad = list(itertools.takewhile(_is_bad, lines))
+        good = lines[len(bad) :]
+        count = len(bad) // max(1, len(good))
+        are_alike = all(map(have_equal_shapes, bad, itertools.cycle(good))) if good else False
+        if (
+            count
+            and are_alike
+            and not len(bad) % len(good)
+            and step in passes
+            and not (passes[step] or 0) % (count + 1)
+        ):
+            yield step, count
+
+
+def _is_bad(line: RecordedCall) -> bool:
+    return not all(map(math.isfinite, line.known_norms()))
+
+
+def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
+    """Yield (step, iterations before it) for each step with a multiple of the usual number of backward passes."""
+    passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
+    usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
+    for step, count in passes.items():
+        if usual and count > usual and not count % usual:
+            yield step, count // usual - 1
+
+
+def _numbered(run: RecordedRun, skips: Skips) -> RecordedRun:
+    done, steps, lines = 0, [], []
+    by_step = {step: list(group) for step, group in itertools.groupby(run.lines, key=lambda line: line.step)}
+    for step in run.optimizer_steps:
+        count = skips.get(step.step, 0)
+        done += count
+        own = by_step.pop(step.step, [])
+        size = max(1, len(own) // (count + 1)) if any(map(_is_bad, own)) else max(1, len(own))
+        first = step.step + done - (count if size < len(own) else 0)
+        lines += [line.model_copy(update={"step": first + place // size}) for place, line in enumerate(own)]
+        steps.append(_without_skipped_passes(step, count).model_copy(update={"step": step.step + done}))
+    lines += [line.model_copy(update={"step": line.step + done}) for rest in by_step.values() for line in rest]
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+
+
+def _without_skipped_passes(step: OptimizerStep, count: int) -> OptimizerStep:
+    """Return a step with the backward passes and losses of its own iteration only."""
+    passes, losses = step.backward_calls, step.losses
+    return step.model_copy(update={
+        "backward_calls": passes and passes // (count + 1),
+        "losses": losses[len(losses) - len(losses) // (count + 1) :],
+    })  # fmt: skip

@@ -1,0 +1,215 @@
+"""Where to look if a difference has no known cause, and the causes that were ruled out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from ...causes.observation import CauseKind
+from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
+from ..compare import RecordingComparison
+from ..divergence import Divergence
+from ..optimizers.steps import STAGES
+from .agreement import STAGE_NAMES, count_calls
+from .remedies import step_of_other_eps
+
+UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
+
+RULED_OUT: dict[CauseKind, str] = {
+    "another rule": "another rule",
+    "another threshold": "another threshold",
+    "another norm type": "another norm type",
+    "another eps": "another eps",
+    "per tensor for global": "per tensor for global",
+    "clipped twice": "clipped twice",
+    "clipping before unscaling": "clipping before unscaling",
+    "repeated parameter": "a repeated parameter",
+    "shifted step": "a shifted step",
+}
+"""The name of each cause in the sentence "Ruled out: ...", by kind. Every comparison tests these causes, and also
+WHOLE_FACTOR.
+"""
+
+WHOLE_FACTOR: tuple[CauseKind, str] = ("scaled gradients", "a whole factor on all gradients")
+
+ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
+    "per tensor for global": ["another rule"],
+    "per group for global": ["another rule", "per tensor for global"],
+    "another rule": ["per tensor for global"],
+    "clipped twice": ["several clips before a step"],
+    "several clips before a step": ["clipped twice"],
+    "skipped step": ["shifted step"],
+    "shifted step": ["another learning rate"],
+    "not clipped": ["another threshold", "left-out clip"],
+    "clipped below the threshold": ["another threshold"],
+    "clipping before unscaling": ["scaled gradients"],
+    "gradient accumulation": ["scaled gradients"],
+    "rows": ["inexact norm"],
+    "given norm": ["inexact norm"],
+    "16 bits": ["inexact norm"],
+}
+"""The causes that a report does not rule out beside a named cause, because they are about the same numbers."""
+
+RULED_OUT_BY_NORMS: dict[CauseKind, str] = {
+    "left out": "a missing parameter",
+    "swapped": "swapped parameters",
+    "scaled gradients": "any factor on all gradients",
+    "inexact norm": "an inexact norm of a framework's function",
+}
+"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs norms of parameters."""
+
+RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
+    "another learning rate": "another learning rate",
+    "gradients are not cleared": "gradients that are not cleared",
+    "gradient accumulation": "another number of backward passes",
+    "left-out clip": "a left-out clip",
+    "several clips before a step": "several clips before a step",
+    "clipping after the step": "clipping after the step",
+}
+"""The name of each cause in the sentence "Ruled out: ...", for causes whose test needs steps of optimizers."""
+
+
+def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
+    """Return the sentence about a divergence for which no cause was found.
+
+    If steps of optimizers differ earlier, or if another eps shows at this step or earlier, the sentence names the first
+    such step.
+    """
+    earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
+    steps = [each for each in earlier if each.stage in STAGES]
+    if steps:
+        return f"This difference can follow from the one at step {steps[0].step}."
+    step = step_of_other_eps(comparison)
+    is_later = step is not None and step <= divergence.step
+    return f"This difference can follow from the different eps at step {step}." if is_later else UNEXPLAINED
+
+
+def _first(comparison: RecordingComparison) -> Divergence | None:
+    """Return the first divergence that no difference in clipping explains.
+
+    Return None if there is none, or if an earlier difference between optimizers' steps may have caused it.
+    """
+    found = [
+        each for each, causes in comparison.divergences.items() if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP
+    ]
+    if not found or without_cause(comparison, found[0]) != UNEXPLAINED:
+        return None
+    return found[0]
+
+
+def _without_effect(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] if only thresholds are reported to differ, but changed no coefficient. Else return [].
+
+    Also return [] if no weight, gradient or norm differs.
+    """
+    by_stage = {each.stage: each.differs_at_step for each in comparison.agreements}
+    later = {stage: step for stage, step in by_stage.items() if step is not None}
+    only_thresholds = {each.stage for each in comparison.divergences} == {"threshold"}
+    if not only_thresholds or by_stage.get("coefficient", 0) is not None or not later:
+        return []
+    names = [f"{STAGE_NAMES[stage].lower()} from step {step} on" for stage, step in later.items()]
+    return [
+        f"All coefficients are equal, so the thresholds had no effect. They do not explain the other differences: "
+        f"{', '.join(names)}. Compare the optimizers, the forward pass and the data."
+    ]
+
+
+def where_to_look(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
+
+    Return [], too, if the runs are the same, or differ first in something else than a weight, a gradient, a norm, or a
+    threshold that had no effect.
+    """
+    if without_effect := _without_effect(comparison):
+        return without_effect
+    first, runs = _first(comparison), (comparison.a, comparison.b)
+    if first is None or any(cause.kind == "other gradients" for cause in comparison.divergences[first]):
+        return []  # the cause has its own advice
+    if first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
+        return []
+    is_first = first.step == comparison.pairs[0].a.step
+    place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
+    if first.stage != "weight" and not all(run.header.norms for run in runs):
+        place += ", and the initial weights"
+    if first.stage == "weight" and not is_first:
+        place = "the optimizers"
+    same = "" if is_first else f" up to step {first.step - 1}"
+    what = "weights" if first.stage == "weight" else "gradients"
+    clips = f"Clipping is the same{same}: rule, threshold, norm type and formula"
+    if different := _other_clips(comparison, first.step):
+        clips = f"Clipping is not known to be the same: {', and '.join(different.values())}"
+    return [f"{clips}. The {what} differ before the clip of step {first.step}. Compare {place}."]
+
+
+def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
+    """Return {what: phrase} for each property in which the clips up to a step differ, or may differ.
+
+    These properties are no divergences of their own: the calls of each step, the gradients of each call, and eps.
+    """
+    runs = (comparison.a, comparison.b)
+    clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
+    found = {}
+    if clips[0] != clips[1]:
+        numbers = (n for n in sorted({*clips[0], *clips[1]}) if clips[0].count(n) != clips[1].count(n))
+        number = next(numbers)
+        counts = " and ".join(count_calls(each.count(number)) for each in clips)
+        found["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
+    elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
+        counts = " and ".join(f"{run.name} has {count_calls(len(run.lines))}" for run in runs)
+        found["calls"] = (
+            f"{counts}. If both ran the same number of steps, they make different numbers of calls per step"
+        )
+    for pair in comparison.pairs:
+        if pair.a.step > step:
+            break
+        if (pair.a.eps or 0.0) != (pair.b.eps or 0.0):
+            found.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
+        if None not in (pair.a.count, pair.b.count) and pair.a.count != pair.b.count and not pair.names:
+            found.setdefault("count", f"the calls clip {pair.a.count} and {pair.b.count} gradients")
+    return found
+
+
+def ruled_out(comparison: RecordingComparison) -> list[str]:
+    """Return the causes that were ruled out if a divergence is unexplained, else [].
+
+    Causes that need norms of parameters or optimizer steps are in the list only if both runs recorded these. Causes
+    that the report names, or that the recorded numbers do not decide, are not in the list.
+    """
+    first = _first(comparison)
+    if first is None:
+        return []
+    runs = (comparison.a, comparison.b)
+    causes = [*RULED_OUT.items(), WHOLE_FACTOR]
+    if all(run.header.norms for run in runs):
+        causes += RULED_OUT_BY_NORMS.items()
+    if all(run.optimizer_steps for run in runs):
+        causes += RULED_OUT_BY_STEPS.items()
+    named = {cause.kind for cause in comparison.findings}
+    unknown = named.union(_undecided(comparison, first.step), *(ALIKE.get(kind, ()) for kind in named))
+    return [name for kind, name in causes if kind not in unknown]
+
+
+def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
+    """Return the causes of which the recorded numbers do not show whether they apply at a step or before it."""
+    runs = (comparison.a, comparison.b)
+    steps = [each for run in runs for each in run.optimizer_steps if each.step <= step]
+    clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
+    has_steps = all(run.optimizer_steps for run in runs)
+    by_total_norm = all(line.rule == "global" for run in runs for line in run.lines if line.step <= step)
+    found: set[CauseKind] = set()
+    if not is_clearing_known(*runs, step):
+        found.add("gradients are not cleared")
+    if any(not each.backward_calls for each in steps):
+        found.add("gradient accumulation")
+    if any("lr" not in each.settings for each in steps):
+        found.add("another learning rate")
+    different = _other_clips(comparison, step)
+    if "eps" in different:
+        found.add("another eps")
+    if "calls" in different:
+        found |= {"another rule", "per tensor for global", "shifted step"}
+    if clips[0] != clips[1] or "calls" in different:
+        found |= {"clipped twice", "several clips before a step"}
+    elif not has_steps and not by_total_norm:
+        found.add("clipped twice")
+    return found
