@@ -13,6 +13,7 @@ from ..recording.optimizers.steps import STAGES
 from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..tensors.arithmetic import FORMATS
 from .causes.initial_weights import InitialWeights
+from .causes.regularizer import decay_before_clip
 from .causes.updates import advice_on_settings, cause_of_update, optimizer_steps_at, without_gradient
 from .normalize import NormalizedRecording
 from .step_comparison import StepComparison
@@ -43,11 +44,12 @@ def find_cause(
     finding = None
     if kinds <= BY_ELIMINATION:
         finding = _late_clip(row, recordings) if row and "update" in stages else None
+        finding = finding or (_other_dtype(pairing, rows) if kinds <= OUTSIDE_THE_CLIP else None)
         finding = finding or _amplified_rounding(rows, row, clips, limit)
         if finding:
             return finding
     if kinds <= OUTSIDE_THE_CLIP:
-        finding = _other_dtype(pairing, rows) or _uncleared_gradients(clips, pairing, recordings)
+        finding = _uncleared_gradients(clips, pairing, recordings)
         is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
         if finding is None and not clips.findings and not is_resynced:
             finding = _grown_rounding(rows, clips, max_ulp)
@@ -90,7 +92,7 @@ def _other_gradients(
     weights, are_equal = InitialWeights(pairing, recordings), True
     if row.step == 1:
         old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
-        if cause := weights.cause((old, new)):
+        if cause := decay_before_clip(pairing, recordings) or weights.cause((old, new)):
             return cause
         are_equal = weights.are_equal()
     begin = "both sides begin with the same parameters, and their gradients differ"

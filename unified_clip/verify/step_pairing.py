@@ -161,7 +161,7 @@ class StepPairing:
         Each of its gradients is then the sum of the other side's gradient and of its own gradient at the step before.
         Return None if this holds for neither side.
         """
-        now = self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
+        now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
             pairs = self._pair_gradients([gradients.get(step - 1, {}) for gradients in earlier])
             previous = {pair.name: pair for pair in pairs}
@@ -174,6 +174,10 @@ class StepPairing:
                 if sums and len(sums) == len(now) and all(map(_close, *zip(*sums, strict=True))):
                     return side
         return None
+
+    def gradients_before(self, step: int, recordings: Sequence[NormalizedRecording]) -> list[TensorPair]:
+        """Return a `TensorPair` for each parameter whose gradient before the clip is known in both training steps."""
+        return self._pair_gradients([recording.before.get(step, {}) for recording in recordings])
 
     def _pair_gradients(self, sides: Sequence[Parameters]) -> list[TensorPair]:
         values = list(map(_values, sides))

@@ -158,6 +158,34 @@ def test_weights_are_not_called_equal_if_the_updates_do_not_show_it(
     assert "losses agree" not in text
 
 
+L2 = "grads = {n: g + 0.02 * w[n] * (g.ndim > 1) for n, g in grads.items()}; "
+
+
+@pytest.mark.parametrize("adds", ["old", "new"])
+@pytest.mark.parametrize("decay", ["", " + 0.02 * w[name] * (grad.ndim > 1)"])
+def test_weight_decay_before_the_clip_is_named(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str], adds: str, decay: str
+) -> None:
+    """An L2 regularizer in the loss, and weight decay in the optimizer or none."""
+    before, after = OLD.replace(CLIP, L2 + CLIP), OLD.replace("0.125 * grad", f"0.125 * (grad{decay})")
+    for name, source in zip(("old", "new"), (before, after) if adds == "old" else (after, before), strict=True):
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+    assert main(["verify", f"{tmp_path}/old.py:step", f"{tmp_path}/new.py:step", *options, "--format", "json"]) == 1
+    finding = json.loads(capsys.readouterr().out)["finding"]
+    assert finding["mistake"] == "weight decay before the clip"
+    assert f"{adds}.py:step adds 0.02 times the weight to the gradients of 'in', 'mid' and 'out'" in finding["text"]
+
+
+def test_weight_decay_of_some_parameters_is_not_called_other_weights(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = OLD.replace("0.125 * grad", "0.125 * (grad + 0.02 * w[name] * (grad.ndim > 1))")
+    new = new.replace('batch["y"]) /', 'batch["y"] + 1) /')
+    finding = data_of(tmp_path, new, options, capsys)["finding"]
+    assert finding["mistake"] == "other data or loss"
+    assert "The updates do not show whether both sides begin with the same weights" in finding["text"]
+
+
 @needs_torch
 def test_a_weight_in_the_recording_is_named_without_another_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

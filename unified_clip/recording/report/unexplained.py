@@ -44,6 +44,7 @@ ALIKE: Mapping[CauseKind, Sequence[CauseKind]] = {
     "clipped below the threshold": ["another threshold"],
     "clipping before unscaling": ["scaled gradients"],
     "gradient accumulation": ["scaled gradients"],
+    "weight decay before the clip": ["scaled gradients"],
     "rows": ["inexact norm"],
     "given norm": ["inexact norm"],
     "16 bits": ["inexact norm"],

@@ -32,6 +32,9 @@ class FirstMoves(NamedTuple):
     error: float
     """The rounding error of a move, because the parameter is rounded when it is stored."""
 
+    to_zero: Float64s
+    """The move of each element that would make its weight 0. Weight decay is a part of this move."""
+
 
 class Bounds:
     """Bounds of the first updates of a training step with an optimizer.
@@ -62,12 +65,27 @@ class Bounds:
 
     def misfit(self, parameter: FirstMoves) -> float:
         """Return the largest distance of an update of the parameter from the bounds."""
+        return float(np.abs(self.misfits(parameter)).max(initial=0.0))
+
+    def misfits(self, parameter: FirstMoves) -> Float64s:
+        """Return the distance of each element's update from the bounds, negative for an update below them."""
         sizes, low, high = _ranges(parameter)
         smaller, larger = (np.searchsorted(self._sizes, sizes, side) for side in ("right", "left"))
         least = np.maximum(self._low[smaller], sizes * self._low_ratio[larger])
         with np.errstate(invalid="ignore"):
             most = np.where(sizes > 0, np.minimum(self._high[larger], sizes * self._high_ratio[smaller]), 0.0)
-        return float(np.maximum(least - high, low - most).max(initial=0.0))
+        return np.maximum(low - most, 0.0) - np.maximum(least - high, 0.0)
+
+
+def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
+    """Return whether all misfits of a parameter are towards 0, by less than half of the weight.
+
+    Return False for a single misfit, or two, which may be so by chance.
+    """
+    wrong = misfits != 0
+    with np.errstate(divide="ignore"):
+        parts = misfits[wrong] / parameter.to_zero[wrong]
+    return len(parts) > 2 and bool(((parts > 0) & (parts < 0.5)).all())
 
 
 def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
@@ -91,9 +109,9 @@ class InitialWeights:
             for side, moves in self._moves.items():
                 own, change = np.ravel(getattr(gradient, side)), np.ravel(getattr(update, side))
                 if np.isfinite(own).all() and np.isfinite(change).all():
-                    moves[update.name] = FirstMoves(
-                        np.abs(own), np.where(own == 0, np.abs(change), -np.sign(own) * change), error
-                    )
+                    against = np.where(own == 0, np.sign(change), -np.sign(own))
+                    weight = np.ravel(pairing.initial[0][update.name])
+                    moves[update.name] = FirstMoves(np.abs(own), against * change, error, -against * weight)
 
     def are_equal(self) -> bool:
         """Return whether the first updates of both sides fit equal initial weights of all parameters."""
@@ -121,7 +139,8 @@ class InitialWeights:
     def _different(self, side: str, other: str) -> list[str]:
         """Return the parameters whose first update on this side fits neither the other side nor its own side.
 
-        Updates of its own side show that the optimizers of both sides do not differ instead.
+        Updates of its own side show that the optimizers of both sides do not differ instead. Return [] if weight decay
+        may explain the update of one of these parameters.
         """
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:
@@ -130,7 +149,8 @@ class InitialWeights:
         suspects = [name for name, each in moves.items() if bounds.misfit(each) > bounds.limit]
         rest = [each for name, each in moves.items() if name not in suspects]
         own = Bounds(rest) if rest else None
-        return [name for name in suspects if own and own.misfit(moves[name]) > own.limit]
+        different = [name for name in suspects if own and own.misfit(moves[name]) > own.limit]
+        return [] if any(own and _is_decay(own.misfits(moves[name]), moves[name]) for name in different) else different
 
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return {old name of a weight: order of its elements in the new run}.

@@ -1,0 +1,41 @@
+"""Find weight decay that one training step adds to its gradients before the clip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...causes.observation import Cause
+from ...recording.causes.regularizer import regularizer_cause
+from ...recording.rounding import PRODUCT
+from ..normalize import NormalizedRecording
+from ..step_pairing import TOLERANCE, StepPairing
+
+
+def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> Cause | None:
+    """Return a cause if the gradients before the first clip differ by one multiple of the weights, else None.
+
+    The other gradients must agree. Return None, too, if gradients before the clip or initial weights are unknown.
+    """
+    pairs = pairing.gradients_before(1, recordings)
+    factors: dict[str, float] = {}
+    if len(pairs) < len(list(pairing.gradients(1, recordings))):
+        return None
+    total = math.hypot(*(float(np.linalg.norm(pair.old)) for pair in pairs))
+    for pair in pairs:
+        difference, weight = pair.old - pair.new, pairing.initial[0].get(pair.name)
+        if float(np.linalg.norm(difference)) <= PRODUCT * total:
+            continue
+        if weight is None or not weight.any():
+            return None
+        factors[pair.name] = float((difference * weight).sum() / (weight * weight).sum())
+        if not np.abs(difference - factors[pair.name] * weight).max() <= TOLERANCE * np.abs(difference).max():
+            return None
+    decay = next(iter(factors.values()), 0.0)
+    if not decay or not all(math.isclose(each, decay, rel_tol=TOLERANCE) for each in factors.values()):
+        return None
+    run, other = (recording.run.script for recording in (recordings if decay > 0 else recordings[::-1]))
+    evidence = "the gradients differ by this multiple of the weights"
+    return regularizer_cause(str(run), str(other), abs(decay), list(factors), evidence)
