@@ -414,7 +414,7 @@ def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]
         uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
     wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
-    with pytest.raises(ValueError, match=r"ownership is for a device mesh with the ranks \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
         experts(ownership={"*.experts.*": wrong})
     with pytest.raises(ValueError, match="on 4 of them"):
         uc.clip_grad_norm_(

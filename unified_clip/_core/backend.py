@@ -16,7 +16,8 @@ from .types import CoalescedSparse, Leaf, Tensor
 
 
 class Backend(Protocol):
-    """The interface of one framework. Methods without a body are required. All other methods have a default.
+    """The interface of one framework. Methods without a body and attributes without a value are required. All
+    others have a default.
 
     A backend with a capability, such as sparse gradients, also inherits the class of the capability below.
     """

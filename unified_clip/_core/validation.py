@@ -103,7 +103,8 @@ def not_distributed(backend: Backend) -> TypeError:
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
     """Return (the number, or None if it is unknown; the number or tensor to compute with).
 
-    TypeError: the value is not a number. ValueError: it has several elements, or is too large for float64.
+    TypeError: the value is not a number. ValueError: it has several elements, or is outside the range of
+    float64.
     """
     if not _is_real(value):
         if not backend.is_tensor(value):
@@ -115,7 +116,9 @@ def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tu
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(f"{what} is too large for float64. Pass a smaller number, or math.inf") from None
+        raise ValueError(f"{what} is outside the range of float64. Pass a number in this range, or math.inf") from None
+            f"{what} is outside the range of float64. Pass a number within this range, or math.inf"
+        ) from None
     return number, number
 
 

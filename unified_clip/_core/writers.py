@@ -101,7 +101,7 @@ class Writes:
 
 class InPlace:
     """The writer of in-place functions. It writes into the gradients' memory, or into the container if tensors cannot
-    be written.
+    be written. A clipped sparse gradient is set on its parameter.
     """
 
     def __init__(

@@ -302,9 +302,9 @@ class DistributedGradients(LocalShards):
         for mesh in self._declared_meshes():
             if not mesh.is_same_set(group.ranks):
                 raise ValueError(
-                    f"ownership is for a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over "
-                    f"the ranks {group.ranks}. Pass the {mesh_name} and the process_group of all ranks that have the "
-                    "model"
+                    f"mesh_ownership got a {mesh_name} with the ranks {sorted(mesh)}, but the norm is all-reduced over "
+                    f"the ranks {group.ranks}. Pass mesh_ownership the {mesh_name} of all ranks that have the model, "
+                    "and pass their group as process_group="
                 )
         return group
 
@@ -364,7 +364,7 @@ class DistributedGradients(LocalShards):
             return is_first
         if id(ranks) not in self._checked_meshes and not ranks <= group.ranks:
             raise ValueError(
-                f"the gradient at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
+                f"the tensor at {leaf.place} is on a {self.terminology.mesh} with the ranks {sorted(ranks)}, but "
                 f"process_group has the ranks {group.ranks}. Pass a group of all ranks that have the model"
             )
         self._checked_meshes[id(ranks)] = ranks

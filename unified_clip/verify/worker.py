@@ -218,7 +218,7 @@ def _store(path: Path, step: int, output: Any) -> None:
         if tensors is None and part != "parameters":
             continue
         if not isinstance(tensors, Mapping):
-            loss = "" if part == "parameters" else " A loss must be a single number."
+            loss = "" if part == "parameters" else " To yield a loss, make it a single number."
             raise InvalidStepError(
                 f"output {step} of the function has {part} of type {type(tensors).__name__}. Yield or return a dict of "
                 f"tensors by name.{loss}"

@@ -70,7 +70,7 @@ class Setting(NamedTuple):
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return the clips that a Python file sets without a call or an argument that `unified-clip port` finds.
+    """Return the clips that a Python file sets in ways that `unified-clip port` does not find.
 
     Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings. Return [] for a file that
     is not valid Python: `source_files` reports it if it names a clip.

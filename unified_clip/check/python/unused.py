@@ -14,7 +14,7 @@ from ...config.formats.python_source import Source
 from ...errors import ConfigError
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source
-from . import reads
+from . import usage
 
 NEVER_USED = (
     "{name} clips nothing: the function makes this configuration and never uses it. Clip by it, as in "
@@ -36,28 +36,28 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     If the file may use the configuration, for example as an argument, return `use`. If no code can use the
     configuration, return an unknown clip: the call sets a local variable that the file never uses, or none. If only
     other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable outside
-    of functions, or an attribute. `reads.is_use` decides what counts as a use.
+    of functions, or an attribute. `usage.is_use` decides what counts as a use.
 
     use: The clip, with its effect.
     call: The call that makes the configuration, or the name of one that is assigned.
     """
     match source.parents[call]:
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-            scope = reads.scope_of(source, call, name)
-            if reads.is_used(source, name, scope):
+            scope = usage.scope_of(source, call, name)
+            if usage.is_used(source, name, scope):
                 return use
             if isinstance(scope, ast.ClassDef):
                 return _marked_attribute(source, use, name)
-            if reads.is_local(scope):
+            if usage.is_local(scope):
                 return _never_used(use, name, NEVER_USED.format(name=name))
             return replace(use, unused=name)
         case ast.Assign(targets=[ast.Attribute(attr=name)]) | ast.AnnAssign(target=ast.Attribute(attr=name)):
             return _marked_attribute(source, use, name)
-    return use if reads.is_use(source, call) else _never_used(use, ast.unparse(call), NOT_ASSIGNED)
+    return use if usage.is_use(source, call) else _never_used(use, ast.unparse(call), NOT_ASSIGNED)
 
 
 def _marked_attribute(source: Source, use: ClipUse, name: str) -> ClipUse:
-    return use if reads.is_attribute_used(source, name) else replace(use, unused=f".{name}")
+    return use if usage.is_attribute_used(source, name) else replace(use, unused=f".{name}")
 
 
 def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
@@ -82,7 +82,7 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
         files = files or {path: _File(path) for path in paths}
         others = [file for path, file in files.items() if path != use.path and file.names(name)]
         if use.unused.startswith("."):
-            users = [file.path for file in others if file.source and reads.is_attribute_used(file.source, name)]
+            users = [file.path for file in others if file.source and usage.is_attribute_used(file.source, name)]
         else:
             users = _users(name, _module(use.path), others)
         if users:
@@ -141,10 +141,10 @@ class _File:
         """
         if self.source is None:
             return False
-        if any(reads.is_used(self.source, each) for each in self.aliases(name, modules)):
+        if any(usage.is_used(self.source, each) for each in self.aliases(name, modules)):
             return True
         is_module_named = any(_names_module(node, modules) for node in self.nodes)
-        return is_module_named and reads.is_attribute_used(self.source, name)
+        return is_module_named and usage.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
         """Return the last part of the name of an imported module. For `from . import x`, return that of the package."""

@@ -229,8 +229,8 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
     """
     for name in table.rules:
         required = CALLS[name].required if name in CALLS else ()
-        problem = "has an adaptive rule and no threshold" if "rule" in required else ""
-        problem = "also needs total_norm, which rules cannot give" if "total_norm" in required else problem
+        problem = "takes an adaptive rule, not a threshold" if "rule" in required else ""
+        problem = "also needs total_norm, which the key `rules` cannot pass" if "total_norm" in required else problem
         if problem:
             raise SuiteError(f"{place}, rules: {name} {problem}. Move it to calls, with the keys {', '.join(required)}")
         if not required:

@@ -144,7 +144,7 @@ class Edits(cst.CSTTransformer):
     def _line(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> Any:
         """Return the statements that replace a line, with the comments of the line.
 
-        If no statement replaces the line, return a placeholder, which `_without_gaps` removes.
+        If the edit removes the line, return a placeholder, which `_without_gaps` removes.
         """
         lines = self._replacements(original, updated) if len(original.body) == 1 else [updated]
         if not lines:

@@ -13,7 +13,7 @@ from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ...clip_use import OWN, ClipUse
-from .. import reads, unused
+from .. import unused, usage
 from . import effect
 
 CLIPPING = ("__call__", "clip_", "pairs")
@@ -97,7 +97,7 @@ def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Ite
                     own = known.get(ast.unparse(statement.targets[0]))
                 name = "ClipConfig.clipper"
             case ast.Assign(targets=[ast.Attribute()], value=ast.Name(id=variable) as node):
-                is_only = not reads.is_used(source, variable, stores=False)
+                is_only = not usage.is_used(source, variable, stores=False)
                 own, name = (known.get(variable) if is_only else None), "ClipConfig"
             case _:
                 continue

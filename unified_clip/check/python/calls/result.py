@@ -6,7 +6,7 @@ import ast
 
 from ....config.formats.python_source import FUNCTIONS, Source
 from ....errors import ConfigError
-from ..reads import is_local, scope_of
+from ..usage import is_local, scope_of
 
 UNUSED = (
     "No code uses the result of this call, so it clips nothing. Use the clipped gradients, as in gradients = "

@@ -64,7 +64,8 @@ class LlamaFactory(HuggingFace):
         imported = super().read(document, version)
         if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
             remedy = f"Set {infinity(document.kind)} to clip nothing."
-            raise document.wrong(["max_grad_norm"], f"with this value, TRL's PPO makes all gradients 0. {remedy}")
+            problem = "TRL's PPO makes all gradients 0 if it is 0, and changes their signs if it is negative"
+            raise document.wrong(["max_grad_norm"], f"{problem}. {remedy}")
         return imported
 
     def _v1(self, document: Document) -> Imported:
