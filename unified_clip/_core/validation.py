@@ -103,8 +103,7 @@ def not_distributed(backend: Backend) -> TypeError:
 def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tuple[float | None, Scalar]:
     """Return (the number, or None if it is unknown; the number or tensor to compute with).
 
-    TypeError: the value is not a number. ValueError: it has several elements, or is outside the range of
-    float64.
+    TypeError: the value is not a number. ValueError: it has several elements, or is outside the range of float64.
     """
     if not _is_real(value):
         if not backend.is_tensor(value):
@@ -117,8 +116,6 @@ def _number(backend: Backend, value: Any, what: str, differentiable: bool) -> tu
         number = float(value)
     except OverflowError:
         raise ValueError(f"{what} is outside the range of float64. Pass a number in this range, or math.inf") from None
-            f"{what} is outside the range of float64. Pass a number within this range, or math.inf"
-        ) from None
     return number, number
 
 
