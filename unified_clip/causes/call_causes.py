@@ -12,11 +12,11 @@ import math
 
 import numpy as np
 
-from ..tensors.arithmetic import FORMATS
+from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.norms import exact_norm
 from ..tensors.types import digest
 from . import hypotheses
-from .observation import NEAR, Cause, CauseKind, Observation, instead
+from .observation import NEAR, Cause, CauseKind, Observation, common_cause, instead
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
 
@@ -49,7 +49,7 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 
     The results must differ from the correct ones, but must have their shapes and dtypes.
     """
-    checks = (beyond_range, nan, zeros, not_clipped, norm_after, *([bounds] if call.by == "value" else []))
+    checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, *([bounds] if call.by == "value" else []))
     return next(filter(None, (check(call) for check in checks)), None)
 
 
@@ -64,9 +64,8 @@ def _by_hypotheses(call: Observation) -> Cause | None:
         if call.expected_fits(slack):
             break
         possible = list(hypotheses.common_causes(call, slack))
-        if fitting := [each for each in possible if call.fits(each, slack)]:
-            kind, alone = fitting[0].kind, len({each.kind for each in fitting}) == 1
-            return Cause(kind, fitting[0].sentence) if alone and kind else None
+        if fitting := call.fitting(possible, slack):
+            return common_cause(fitting)
         if any(call.explains(each, slack) for each in possible if each.tolerance):
             # rounding hides whether it is this one, or the correct call
             return touched(call) or steps_in_16_bits(call)
@@ -220,6 +219,26 @@ def zeros(call: Observation) -> Cause | None:
     return Cause("zeros", f"zeros of the wrong sign in {call.names_of(call.wrong)}, and no other difference")
 
 
+def signs(call: Observation) -> Cause | None:
+    """Return a cause if elements have the wrong sign, and everything else is correct up to rounding. Else None."""
+    sides = [(right.values(), result) for number, _, right, result in call.sides() if number in call.wrong]
+    sizes_fit = all(_is_near(np.abs(result.values()), np.abs(right), result.dtype) for right, result in sides)
+    if not sizes_fit or all(_is_near(result.values(), right, result.dtype) for right, result in sides):
+        return None
+    if not call.norm_fits([call.expected_norm], CLOSE):
+        return None
+    names = call.names_of(call.wrong)
+    if all(_is_near(-result.values(), right, result.dtype) for right, result in sides):
+        return Cause("signs", f"as when {names} {'is' if len(sides) == 1 else 'are'} multiplied by -1")
+    return Cause("signs", f"wrong signs in {names}, and no other difference")
+
+
+def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
+    """Return whether numbers agree up to a few roundings to a dtype, or to float32 if it has more digits."""
+    rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
+    return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
+
+
 def not_clipped(call: Observation) -> Cause | None:
     """Return a cause if all gradients are unchanged, some of them should be clipped, and the returned norm is correct.
 
@@ -253,11 +272,9 @@ def norm_after(call: Observation) -> Cause | None:
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NEAR) or not call.after:
         return None
-    for number, _, right, result in call.sides():
-        if number in call.wrong:
-            rtol = 2.0 ** (3 - FORMATS[result.dtype].precision)
-            if not np.allclose(result.values(), right.values(), rtol=rtol, atol=0.0, equal_nan=True):
-                return None
+    sides = [(right, result) for number, _, right, result in call.sides() if number in call.wrong]
+    if not all(_is_near(result.values(), right.values(), result.dtype) for right, result in sides):
+        return None
     counted = [clipped for number in call.counted if (clipped := call.after[number])]
     if not math.isclose(norm, exact_norm(counted, call.p, "float64"), rel_tol=NEAR):
         return None

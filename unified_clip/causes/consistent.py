@@ -19,7 +19,7 @@ from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
 from .families import fitting_families
-from .observation import Cause, Hypothesis, Observation
+from .observation import Cause, Hypothesis, Observation, common_cause
 from .sums import NARROW
 
 SLACK = 1e-5
@@ -74,8 +74,11 @@ class _Call:
 
     @cached_property
     def possible(self) -> Sequence[Hypothesis]:
-        clipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(self.call.before))
-        return [*hypotheses.common_causes(self.call, self.slack), *([clipped] if self.call.scalings else [])]
+        call = self.call
+        squares = [n * n for n in call.norms_by(call.by)]
+        clipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(call.before))
+        squared = Hypothesis("another norm type", hypotheses.SQUARED_NORM, squares, ())
+        return [*hypotheses.common_causes(call, self.slack), *([clipped, squared] if call.scalings else [])]
 
     @cached_property
     def is_regular(self) -> bool:
@@ -190,8 +193,7 @@ def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
     """
     most = max(explained for explained, _ in fitting)
     best = [each for explained, each in fitting if explained == most]
-    kinds = {each.kind for each in best}
-    return Cause(best[0].kind, best[0].sentence) if len(kinds) == 1 and best[0].kind else None
+    return common_cause(best)
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
@@ -203,7 +205,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
     for slack in (*call.slacks, this.slack):
         if call.expected_fits(slack):
             return
-        if fitting := [each for each in this.possible if call.fits(each, slack)]:
+        if fitting := call.fitting(this.possible, slack):
             yield fitting
     yield [each for each in hypotheses.scaled_gradients(call) if call.fits(each, this.slack)]
 

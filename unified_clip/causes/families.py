@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from .hypotheses import EPS
 from .observation import NEAR, Cause, CauseKind, Observation, apart, instead
 from .scaling import Scaling
-from .sums import IN_FLOAT32, rounding_noise
+from .sums import IN_FLOAT32, IN_ROOT, in_root, rounding_noise
 
 Interval = tuple[float, float]
 
 Bounds = Callable[[Observation, float, Interval], Interval]
 """A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers, such as eps,
 that give these coefficients."""
+
+CONDITIONS = {
+    "the square of the norm is above the threshold": (2, 1),
+    "the norm is above the square of the threshold": (1, 2),
+}
+"""Conditions under which a function may scale gradients to the threshold. The values are the exponents of the norm and
+of the threshold."""
 
 LARGEST_EPS = 1.0
 """The largest eps that is named."""
@@ -41,13 +49,22 @@ def fitting_families(
     if not _has_correct_norm(this) or this.by == "per slice":
         return
 
-    def common(bounds: Bounds) -> Interval | None:
-        return _common([this, *correct], differing, bounds)
+    required = [this, *correct]
 
+    def common(bounds: Bounds) -> Interval | None:
+        return _common(required, differing, partial(_numbers, bounds=bounds))
+
+    sentences = []
     if eps := common(_eps):
         number = _simple(eps, EPS)
         if number not in (None, this.eps) and not eps[0] <= this.eps <= eps[1] and 0 <= number <= LARGEST_EPS:
-            yield Cause("another eps", instead("eps", number, this.eps))
+            sentences.append(instead("eps", number, this.eps))
+    if this.p == 2 and this.passed_norm is None and (eps := common(_eps_in_root)):
+        number = _simple(eps, IN_ROOT)
+        if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
+            sentences.append(in_root(number))
+    if sentences:
+        yield Cause("another eps", ", or ".join(sentences))
     if factor := common(_factor):
         number = _simple(factor, (0.5, 2.0))
         if number is not None and not factor[0] <= 1 <= factor[1]:
@@ -56,6 +73,24 @@ def fitting_families(
         number = _simple(constant, ())
         if number is not None and not constant[0] <= this.threshold <= constant[1]:
             yield Cause("another threshold", f"as with a threshold of {number:.6g} in every case")
+    if conditions := list(_conditions(lambda powers: _common(required, differing, partial(_ratios, powers=powers)))):
+        sentence = f"as when gradients are scaled to the threshold only if {', or if '.join(conditions)}"
+        yield Cause("another condition", sentence)
+
+
+def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
+    """Yield the conditions under which a function scales gradients to the threshold, in words.
+
+    common: A function of the exponents of the norm and of the threshold. It returns the interval of the quotients of
+        both above which all calls are scaled.
+    """
+    for words, powers in CONDITIONS.items():
+        if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
+            yield words
+    if quotients := common((1, 1)):
+        low, high = quotients
+        if 0 < low < high < math.inf and not low <= 1 <= high:
+            yield f"the norm is above c times the threshold, with a c between {low:.4g} and {high:.4g}"
 
 
 def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
@@ -77,20 +112,23 @@ def _has_correct_norm(call: Observation) -> bool:
     return norm is None or expected is None or math.isclose(norm, expected, rel_tol=tolerance)
 
 
-def _common(required: Sequence[Observation], differing: Sequence[Observation], bounds: Bounds) -> Interval | None:
+def _common(
+    required: Sequence[Observation], differing: Sequence[Observation], numbers: Callable[[Observation], Interval]
+) -> Interval | None:
     """Return the numbers that explain every clipped gradient of the calls, as an interval.
 
     Return None if no number explains all required calls and more than half of the differences.
 
     required: The call with the difference, and all correct calls.
     differing: The other calls with a difference.
+    numbers: A function that returns the numbers that explain one call.
     """
     common = (-math.inf, math.inf)
     for call in required:
-        common = _overlap(common, _numbers(call, bounds))
+        common = _overlap(common, numbers(call))
     contradicted = 0
     for call in differing:
-        overlap = _overlap(common, _numbers(call, bounds))
+        overlap = _overlap(common, numbers(call))
         if _has_correct_norm(call) and overlap[0] <= overlap[1]:
             common = overlap
         else:
@@ -131,6 +169,32 @@ def _eps(call: Observation, norm: float, coefs: Interval) -> Interval:
         call.threshold / high - norm if high < math.inf else -math.inf,
         call.threshold / low - norm if low > 0 else math.inf,
     )
+
+
+def _eps_in_root(call: Observation, norm: float, coefs: Interval) -> Interval:
+    low, high = (each * (2 * norm + each) if each > -norm else -math.inf for each in _eps(call, norm, coefs))
+    return low, high
+
+
+def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
+    """Return the largest quotient of norm and threshold of an unchanged gradient, and the smallest of a scaled one.
+
+    The first is above the second if a gradient is neither unchanged nor scaled to the threshold.
+
+    powers: The exponents of the norm and of the threshold in the quotient.
+    """
+    unchanged, scaled, tolerance = -math.inf, math.inf, IN_FLOAT32 + rounding_noise(call.elements)
+    for number in call.counted:
+        scaling, norm = call.scalings.get(number), call.norms[number]
+        if not scaling or not norm or not call.threshold:
+            continue
+        is_scaled = scaling.allows(call.threshold / (norm + call.eps), tolerance)
+        quotient = norm ** powers[0] / call.threshold ** powers[1]
+        if not is_scaled:
+            unchanged = max(unchanged, quotient if scaling.is_unchanged else math.inf)
+        elif not scaling.is_unchanged:
+            scaled = min(scaled, quotient)
+    return unchanged, scaled
 
 
 def _factor(call: Observation, norm: float, coefs: Interval) -> Interval:

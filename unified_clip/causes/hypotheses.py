@@ -37,6 +37,8 @@ CLIPPED_BY: dict[By, str] = {
     "per slice": "the norm of each slice",
 }
 
+SQUARED_NORM = "as with the square of the norm instead of the norm"
+
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
 """How `_float32_norm` adds up squares, in words. Its argument `way` is an index of this tuple."""
 
@@ -65,7 +67,7 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
         yield from _unsummed_rows(call)
         yield from _always_scaled(call)
     yield from _twice(call)
-    yield from eps_in_root(call, EPS)
+    yield from eps_in_root(call)
     yield from coefficient_returned(call)
 
 
@@ -213,13 +215,15 @@ def _differ(call: Observation, norms: Sequence[float]) -> bool:
 
 
 def _other_orders(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm has another norm_type (1, 2 or inf), or is the square of the correct norm."""
+    """Yield hypotheses that the norm has another norm_type (1, 2 or inf), or that the norm or threshold is squared."""
     for p in (1.0, 2.0, math.inf):
         if p != call.p:
             norms = call.norms_by(call.by, partial(call.norm_over, own=call.own_norms(p), p=p))
             yield Hypothesis("another norm type", instead("norm_type", p, call.p), norms)
     squares = [nearest_float(n * n, call.norm_dtype) for n in call.norms_by(call.by)]
-    yield Hypothesis("another norm type", "as with the square of the norm instead of the norm", squares)
+    yield Hypothesis("another norm type", SQUARED_NORM, squares)
+    sentence = "as with the square of the threshold instead of the threshold"
+    yield Hypothesis("another threshold", sentence, threshold=call.threshold**2)
 
 
 def _always_scaled(call: Observation) -> Iterator[Hypothesis]:

@@ -26,13 +26,14 @@ CLEARLY = 8
 
 CauseKind = Literal[
     # found in the tensors of a call, or in the numbers of a recorded call
-    "16 bits", "another eps", "another norm type", "another rule", "another threshold", "clipped below the threshold",
+    "16 bits", "another condition", "another eps", "another norm type", "another rule", "another threshold",
+    "clipped below the threshold",
     "clipped twice", "coefficient", "float32", "given norm", "global for per group", "global for per slice",
     "global for per tensor", "inexact norm", "inf", "left out", "NaN", "need_clip", "not clipped",
     "norm after the clip", "not finite in one run", "not scaled",
     "overflow", "per group for global", "per tensor for global",
     "per tensor for per group", "per tensor for per slice", "rounding", "rounding noise", "rounding that has grown",
-    "rows", "scaled gradients", "swapped", "touched", "underflow", "zeros",
+    "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
     "another dtype", "another learning rate", "another optimizer", "another place of epsilon",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
@@ -107,6 +108,20 @@ class Hypothesis(NamedTuple):
 
     about: Sequence[int] = ()
     """The indices of the gradients that the norm leaves out."""
+
+
+def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
+    """Return the cause that hypotheses have in common which explain the same numbers.
+
+    Return None if they are of several kinds, or if rounding alone could explain the numbers. For another eps, the
+    sentence names an eps outside of the root and one inside the root, if both fit.
+    """
+    first, kinds = fitting[0], {each.kind for each in fitting}
+    if len(kinds) > 1 or not first.kind:
+        return None
+    others = [each.sentence for each in fitting if bool(each.norms) != bool(first.norms)]
+    is_either = first.kind == "another eps" and first.eps and others
+    return Cause(first.kind, f"{first.sentence}, or {others[0]}" if is_either else first.sentence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +308,18 @@ class Observation:
         if not is_shown_by_norm and (self.gradients_match_norm or self.expected_fits(hypothesis.tolerance)):
             return False
         return self.explains(hypothesis, slack)
+
+    def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
+        """Return the hypotheses that fit. If an eps inside the root fits, add each eps outside of it that is as close.
+
+        possible: The hypotheses to test.
+        slack: The relative error up to which numbers count as equal.
+        """
+        found = [each for each in possible if self.fits(each, slack)]
+        if found and all(each.kind == "another eps" and each.norms for each in found):
+            outside = [each for each in possible if each.kind == "another eps" and not each.norms]
+            found = [each for each in outside if self.fits(each, max(slack, CLOSE))] + found
+        return found
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the norm that the call returned, and the coefficient of each gradient.

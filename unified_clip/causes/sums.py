@@ -34,27 +34,33 @@ def rounding_noise(elements: int) -> float:
     return 2.0**-24 * (1 + math.sqrt(elements))
 
 
-def eps_in_root(call: Observation, values: Sequence[float]) -> Iterator[Hypothesis]:
+IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
+"""Values of eps that may be added to the sum of the squares."""
+
+
+def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
 
     The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
     norm, or if eps changes every norm by no more than rounding. Also yield none unless the clip is by the total norm or
     per tensor.
-
-    values: The values of eps.
     """
     if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
         return
     norms = call.norms_by(call.by)
     narrow = [4 * _ulp(gradient.dtype) for gradient in call.counted.values() if gradient.dtype in NARROW]
     noise = max([rounding_noise(call.elements), *narrow])
-    for eps in filter(None, values):
+    for eps in IN_ROOT:
         with_eps = [math.sqrt(norm * norm + eps) for norm in norms]
         if all(math.isclose(*pair, rel_tol=noise) for pair in zip(norms, with_eps, strict=True)):
             continue
-        sentence = f"as with eps {eps:g} inside the root of the norm"
+        sentence = in_root(eps)
         for returned in (None, ()):
             yield Hypothesis("another eps", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
+
+
+def in_root(eps: float) -> str:
+    return f"as with eps {eps:g} inside the root of the norm"
 
 
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {

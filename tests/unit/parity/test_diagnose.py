@@ -268,6 +268,18 @@ SHOWN = {
         "another eps",
         "as with eps 1e-06 inside the root of the norm",
     ),
+    "eps inside the root or outside of it": (
+        CallOutcome(dense(5e-4), [dense([3e-4 * 1.3e-4 / (5e-4 + 1e-7)]), dense([4e-4 * 1.3e-4 / (5e-4 + 1e-7)])]),
+        named("clip_by_global_norm", [dense([3e-4]), dense([4e-4])], clip_norm=1.3e-4),
+        "another eps",
+        "as with eps 1e-07 instead of 0, or as with eps 1e-10 inside the root of the norm",
+    ),
+    "one sign": (
+        CallOutcome(dense(5.0), [dense([-0.6, 0.8])]),
+        named("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.0),
+        "signs",
+        "wrong signs in 'embedding', and no other difference",
+    ),
     "the coefficient in place of the norm": (
         CallOutcome(dense(0.3), [dense([0.9, 1.2])]),
         named("clip_by_global_norm", [dense([3.0, 4.0])], clip_norm=1.5),

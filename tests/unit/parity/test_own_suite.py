@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,9 @@ def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
 
 # -- a suite that is written
 
+LITERAL = {"tiny norm", "zeros", *(f"signs and shapes{end}" for end in ("", " as float32", " as float64"))}
+"""The lists of gradients that every written suite has."""
+
 
 def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -107,8 +111,8 @@ def test_init_writes_a_suite_for_the_files_it_is_given_and_overwrites_none(
         assert cli.main(arguments) == 2
         assert "exists already. Edit it, or pass another directory" in capfd.readouterr().err
     both, one = suites.read(Path("after")), suites.read(Path("before"))
-    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz", "tiny norm", *SIGNS}
-    assert {case.gradients_name for case in one.cases} == {"a.npz", "tiny norm", *SIGNS}
+    assert {case.gradients_name for case in both.cases} == {"a.npz", "b.npz", *LITERAL}
+    assert {case.gradients_name for case in one.cases} == {"a.npz", *LITERAL}
     assert "the total norms are 3 and 4: the first threshold is below all, the second above all" in Path(
         "after/suite.toml"
     ).read_text(encoding="utf-8")
@@ -141,7 +145,7 @@ def test_init_writes_an_example_where_there_is_no_file(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
     found = suites.read(Path("parity"))
-    assert {case.gradients_name for case in found.cases} == {"worked example", "tiny norm", *SIGNS}
+    assert {case.gradients_name for case in found.cases} == {"worked example", *LITERAL}
     assert found.known is None
 
 
@@ -203,16 +207,13 @@ def test_init_tells_files_of_one_name_apart_and_writes_where_a_suite_is_read(
     assert cli.main(["parity", "init", "a/g.npz", "b/g.npz", "a/g.npz", "--suite", "of mine/both.toml"]) == 0
     assert "unified-clip parity --suite 'of mine/both.toml'" in capsys.readouterr().out
     found = suites.read(Path("of mine/both.toml"))
-    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz", "tiny norm", *SIGNS}
+    assert {case.gradients_name for case in found.cases} == {"a/g.npz", "b/g.npz", *LITERAL}
 
 
 # -- the list of known differences
 
 
 VERSIONS = {"torch": "2.13"}
-
-
-SIGNS = {f"signs and shapes as {dtype}" for dtype in ("float32", "float64")}
 
 
 def test_init_writes_signs_and_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +224,8 @@ def test_init_writes_signs_and_forms(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {gradient.dtype for gradient in gradients} == {"float32", "float64"}
     assert () in {gradient.shape for gradient in gradients}
     assert all((gradient.values() < 0).any() for gradient in gradients)
-    assert all(case.call_form.transposed for case in cases)
+    assert {case.call_form.transposed for case in cases} == {True, False}
+    assert any(case.arguments.get("max_norm") == math.inf for case in cases)
 
 
 def run(sizes: dict[str, float], known: list[entries.KnownDifference] | None) -> ParityReport:

@@ -52,7 +52,7 @@ thresholds = {thresholds} # {why}
 # A small eps shows only in a tiny norm.
 [[gradients]]
 name = "tiny norm"
-tensors = [{{ values = [3e-4] }}, {{ values = [4e-4] }}]
+tensors = [{{ values = [2e-4] }}, {{ values = [3e-4] }}]
 
 [[cases]]
 gradients = ["tiny norm"]
@@ -70,6 +70,21 @@ rules = {rules}
 thresholds = [2.55]
 dtypes = ["float32", "float64"]
 transposed = true
+
+# The total norm is 7.826: thresholds just below and just above it. An infinite threshold changes nothing.
+[[cases]]
+gradients = ["signs and shapes"]
+rules = {rules}
+thresholds = [7.8, 7.85, inf]
+
+[[gradients]]
+name = "zeros"
+tensors = [{{ values = [0.0, 0.0] }}, {{ values = [0.0] }}]
+
+[[cases]]
+gradients = ["zeros"]
+rules = {rules}
+thresholds = [1.0]
 """
 
 
