@@ -69,7 +69,11 @@ def match_deviations(
             else _without_difference(deviation)
         )
         judgements[framework, case] = judgement, "" if known is None else problem
-    return judgements, [_result(entry, covered, versions[entry.framework]) for entry, covered in covered_by_entry]
+    called = {(framework, deviation.function) for (framework, _), deviation in deviations.items()}
+    return judgements, [
+        _result(entry, covered, versions[entry.framework], was_called=(entry.framework, entry.function) in called)
+        for entry, covered in covered_by_entry
+    ]
 
 
 def _without_difference(deviation: NativeDeviation) -> NativeVerdict:
@@ -141,9 +145,13 @@ def _listed(others: Sequence[KnownDifference], deviation: NativeDeviation) -> st
 
 
 def _result(
-    entry: KnownDifference, cases: Mapping[str, NativeDeviation], installed: Mapping[str, str]
+    entry: KnownDifference, cases: Mapping[str, NativeDeviation], installed: Mapping[str, str], *, was_called: bool
 ) -> KnownDifferenceResult:
-    """Return the result of an entry. cases: The differences that the entry covers, by the name of the case."""
+    """Return the result of an entry.
+
+    cases: The differences that the entry covers, by the name of the case.
+    was_called: Whether the function of the entry has a result.
+    """
     size = max((deviation.size for deviation in cases.values()), default=0.0)
     problem = ""
     if installed and (package := entry.unreported(installed)):
@@ -151,6 +159,8 @@ def _result(
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
     elif not cases:
         problem = "no case shows this difference. Run the command with --accept to remove the entry"
+        if ".py:" in entry.function and not was_called:
+            problem += ". The run did not call this function: if it has a new name, write this name into the entry"
     elif unmatched := entry.unmatched_patterns(cases):
         patterns = ", ".join(map(repr, unmatched))
         problem = (

@@ -34,5 +34,5 @@ def _place(problem: Problem, root: Path) -> dict[str, Any]:
     if ".py:" not in (problem.function or ""):
         return {}
     path, name = own_functions.split(problem.function or "", root)
-    line = own_functions.line_of(path, name)
+    line = own_functions.lines_of(path).get(name)
     return {"file": safe(os.path.relpath(path))} | ({"line": line} if line else {})

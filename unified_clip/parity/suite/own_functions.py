@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ STYLES = ("in place", "list", "each", "measure")
 WITH_NORM = ("in place", "list")
 """The styles of calls whose functions of the user may return gradients only, and no norm."""
 
+MOST_NAMES = 10
+"""The error about a function that does not exist lists at most this many functions of the file."""
+
 REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES)
 
 
@@ -31,14 +35,13 @@ def split(text: str, root: Path) -> tuple[Path, str]:
     return (root / path).absolute(), name
 
 
-def line_of(path: Path, name: str) -> int | None:
-    """Return the line of a function in a Python file. None if the file cannot be parsed, or does not define it."""
+def lines_of(path: Path) -> dict[str, int]:
+    """Return {function: its line} for the functions that a Python file defines. {} if the file cannot be parsed."""
     try:
         nodes = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError, OSError):
-        return None
-    defined = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == name]
-    return defined[-1].lineno if defined else None
+        return {}
+    return {node.name: node.lineno for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
@@ -63,9 +66,10 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
             raise SuiteError(f"{place}: modes lacks {NATIVE}, the mode that runs the function. {remedy}")
         path, function = split(text, file.parent)
         if not path.is_file():
-            raise SuiteError(f"{place}: there is no file {path}. Correct the path")
+            raise SuiteError(f"{place}: there is no file {path}. {_remedy(public_name, text, path, function)}")
         if not _may_define(path, function, place, is_own_python=framework.python == sys.executable):
-            raise SuiteError(f"{place}: {path.name} has no function {function!r}. Correct the name")
+            problem = f"{path} has no function {function!r}"
+            raise SuiteError(f"{place}: {problem}. {_remedy(public_name, text, path, function)}")
         if not any(calls(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
@@ -83,6 +87,29 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
                 f'"nothing" is for functions that clip in place in the way of clip_grad_norm_, not for {public_name}'
             )
             raise SuiteError(f'{place}: {problem}. Write "gradients", or remove this line')
+
+
+def _remedy(public_name: str, text: str, path: Path, function: str) -> str:
+    """Return the advice for a function that does not exist: the functions of its file, and the line to write.
+
+    If another file in the same directory defines the function, name this file.
+
+    text: FILE.py:FUNCTION of the suite.
+    """
+
+    def line(file: str, name: str) -> str:
+        return f'Write {public_name} = "{Path(text.rpartition(":")[0]).with_name(file).as_posix()}:{name}"'
+
+    others = [each.name for each in sorted(path.parent.glob("*.py")) if function in lines_of(each)]
+    if others:
+        return f"{others[0]} defines {function!r}. {line(others[0], function)}"
+    names = list(lines_of(path))
+    if not names:
+        return "Correct the name, or the path" if path.is_file() else "Correct the path"
+    listed = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], f"{len(names) - MOST_NAMES} more"]
+    close = difflib.get_close_matches(function, names, n=1)
+    advice = line(path.name, close[0]) if close else f"{line(path.name, 'FUNCTION')} with one of these names"
+    return f"Its functions are {', '.join(listed)}. {advice}"
 
 
 def calls(case: Case, public_name: str, framework: str) -> bool:
