@@ -69,7 +69,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--strict": {
         "action": "store_true",
         "help": "fail the run for entries of the list of known differences without a cause. With --baseline, also for "
-        "cases, frameworks and results that the baseline has and this run lacks",
+        "failures that the baseline already had, and for cases, frameworks and results that this run lacks",
     },
     "--format": {
         "choices": ("text", "github"),
@@ -209,7 +209,8 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     if earlier is not None:
         second_call.repeat(suite, report, baseline.changed_bits(earlier, report))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report)]})
-        report = build.against(report, baseline.changes(earlier, report, strict=options.strict))
+        report = build.against(report, baseline.changes(earlier, report))
+        report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
     try:
         write.write(report, out, recorded, ported)
     except OSError as error:
@@ -294,5 +295,8 @@ def _accept(report: ParityReport, path: Path) -> int:
         print(safe(f"The next run with this baseline fails again: {losses[0].why}."))
         return report.exit_code
     if report.exit_code:
-        print("ACCEPTED: the list now matches this run. The next run passes if its results are the same.")
+        print(
+            "ACCEPTED: the list now matches this run. The next run passes if its results are the same. For a baseline, "
+            "take the report of the next run: the report of this run has the accepted failures."
+        )
     return 0

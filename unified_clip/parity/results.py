@@ -100,8 +100,8 @@ class NativeResult(Result):
     """The SHA-256 of the tensors at each stage. null if there is no result."""
 
     second_call: Literal["", "equal", "different", "failed"] = ""
-    """The result of a second call of a function whose bits are not those of the baseline, compared with the first call.
-    Empty without a second call."""
+    """The result of a second call, compared with the first call: if the bits are not those of the baseline, or if the
+    cause of the failure of a user's function is unknown. Empty without a second call."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -219,8 +219,7 @@ class KnownDifferenceResult(ReportModel):
     """The cause that the entry covers, or several, separated by commas. Empty if the entry has no cause."""
 
     incomplete: str = ""
-    """The line with the key `cause` that the entry lacks, as `--accept` writes it. Empty if the entry is complete. An
-    entry without a cause accepts every mistake of its size."""
+    """The line with the key `cause` that the entry lacks, as `--accept` writes it. Empty if the entry is complete."""
 
     reason: str
     versions: str
@@ -270,8 +269,8 @@ class Change(ReportModel):
     before: str
     after: str
     worse: bool
-    """Whether the change fails the run: a new failure, a failure that was smaller or had another verdict or cause in
-    the baseline, or a comparison that the baseline has and this run lacks."""
+    """Whether the change fails the run: a failure that is new, is larger, or has another verdict or cause than in the
+    baseline, or a comparison that the baseline has and this run lacks."""
 
     why: str = ""
     """Why the change fails the run, as a sentence, if the result itself shows no failure. Else empty."""
@@ -323,6 +322,9 @@ class ParityReport(ReportModel):
     problems: list[Problem]
     known: list[KnownDifferenceResult]
     cases: list[CaseResult]
+    strict: bool = False
+    """Whether the run has the option `--strict`, so that the baseline excuses no failure."""
+
     untested: list[str] = Field(default=[])
     """What the cases cannot test, because each exact result equals its input: "unified_clip", gradients, or functions.
     This fails the run."""
@@ -372,9 +374,8 @@ class ParityReport(ReportModel):
     @property
     def ours_differ(self) -> bool:
         """Return whether unified_clip's results differ from exact arithmetic, or between frameworks."""
-        return any(result.verdict == "different" for _, result in self.results()) or any(
-            case.stages_apart for case in self.cases
-        )
+        differ = any(result.verdict == "different" for _, result in self.results())
+        return differ or any(case.stages_apart for case in self.cases)
 
     @property
     def differs(self) -> bool:
@@ -389,11 +390,9 @@ class ParityReport(ReportModel):
     def is_incomplete(self) -> bool:
         """Return whether required results are missing, no result was compared, or the cases test nothing."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
-        return (
-            bool(self.untested)
-            or all(result.is_failure for _, result in results)
-            or any(result.is_failure and self.is_wrong(name, result) for name, result in results)
-        )
+        if self.untested or all(result.is_failure for _, result in results):
+            return True
+        return any(result.is_failure and self.is_wrong(name, result) for name, result in results)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     notes += build.incomplete(known)
     cases = [_case_result(suite, case, expected(case), results, judgements) for case in suite.cases]
     notes += own_pairs.uncompared(cases, suite.frameworks)
-    return build.report(
+    report = build.report(
         list(suite.frameworks),
         cases,
         known,
@@ -111,6 +111,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         notes=notes,
         untested=_untested(suite, expected),
     )
+    second_call.repeat(suite, report, second_call.unexplained(report))
+    return build.against(report, None)
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:

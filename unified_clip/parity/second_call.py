@@ -1,4 +1,7 @@
-"""Call functions once more whose results have other bits than in a baseline, to find out if they are deterministic."""
+"""Call functions once more, to find out if they are deterministic.
+
+A second call follows if results have other bits than in a baseline, or if the cause of a failure is unknown.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..tensors.types import Stage
+from .known.entries import SIZED
 from .modes import NATIVE
 from .outcome import CallOutcome, Failure
 from .results import ParityReport
@@ -30,13 +34,30 @@ def processor() -> str:
     return f"{name}, {cores} cores"
 
 
+NOT_DETERMINISTIC = "A second call returned other bits: the function is random, or depends on earlier calls"
+
+
+def unexplained(report: ParityReport) -> list[tuple[str, str]]:
+    """Return (framework, case name) of the failed results of the user's functions whose cause is unknown."""
+    return [
+        (name, case.name)
+        for case in report.cases
+        for name, native in case.natives.items()
+        if native.is_users and native.problem and native.kind in SIZED and not native.cause
+    ]
+
+
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
     """Call the functions of some results once more, each framework in a new process. Set `second_call` of the results.
+
+    Leave out results that have a second call. If a second call of a failed result returns other bits, add this to its
+    `problem`.
 
     places: (framework, case name) of the results.
     """
     cases = {case.name: case for case in suite.cases}
     results = {case.name: case.natives for case in report.cases}
+    places = [place for place in places if not results[place[1]][place[0]].second_call]
     for framework in dict.fromkeys(framework for framework, _ in places):
         items = [WorkItem(NATIVE, cases[name]) for each, name in places if each == framework]
         worker = pool.command(framework, *suite.worker_arguments(framework))
@@ -45,8 +66,11 @@ def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]
             native = results[name][framework]
             if digests is None:
                 native.second_call = "failed"
+            elif digests == native.sha256:
+                native.second_call = "equal"
             else:
-                native.second_call = "equal" if digests == native.sha256 else "different"
+                native.second_call = "different"
+                native.problem += f". {NOT_DETERMINISTIC}" if native.problem else ""
 
 
 def _digests(outcome: CallOutcome | Failure) -> dict[Stage, str] | None:

@@ -169,9 +169,10 @@ def test_a_whole_framework_or_case_is_told_once() -> None:
     new, gone = baseline.changes(small, large), baseline.changes(large, small)
     assert new == [change("new", "jax", "", "", "", ""), change("new", "", "", "two", "", "")]
     assert gone == [change("gone", "jax", "", "", "", ""), change("gone", "", "", "two", "", "")]
-    assert [each.worse for each in baseline.changes(large, small, strict=True)] == [True, True]
-    assert not any(each.worse for each in baseline.changes(small, large, strict=True))
-    judged = build.against(small, baseline.changes(large, small, strict=True))
+    strict, larger = build.strict(small), build.strict(large)
+    assert [each.worse for each in baseline.changes(large, strict)] == [True, True]
+    assert not any(each.worse for each in baseline.changes(small, larger))
+    judged = build.against(strict, baseline.changes(large, strict))
     assert judged.exit_code == 1
     assert (
         "2 results that cannot be compared as in the baseline (jax: the baseline has it, but this run does not)"
@@ -435,11 +436,15 @@ def test_the_command_shows_what_changed_and_fails_for_what_is_worse(
     assert "another verdict" in printed
     assert "unified_clip against exact arithmetic" not in printed
     assert run("excused", "--baseline", "bad/parity.json", norm=off) == 0
-    assert (
-        "no failure that the baseline lacks. As in the baseline: 1 wrong result of unified_clip, of 1."
-        in capfd.readouterr().out
-    )
-    assert "as in the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
+    printed = capfd.readouterr().out
+    assert "the baseline excuses 1 failure: 1 wrong result of unified_clip, of 1." in printed
+    assert "\nexcused by the baseline: numpy, host path, different: " in f"\n{printed}"
+    assert "The baseline excuses this failure, because the run of the baseline had it, too. The verdict of" in printed
+    assert "that run: FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1." in printed
+    assert "excused by the baseline: norm off by" in marks(tmp_path / "excused")["skipped"]
+    assert run("strict", "--baseline", "bad/parity.json", "--strict", norm=off) == 1
+    assert "excuse" not in capfd.readouterr().out
+    assert "norm off by" in marks(tmp_path / "strict")["failure"]
     assert run("worse", "--baseline", "bad/parity.json", norm=6.0) == 1
     assert "norm off by" in marks(tmp_path / "worse")["failure"]
     assert run("bad", "--baseline", "bad/parity.json") == 0  # read before it is written
@@ -495,7 +500,7 @@ def test_problems_have_their_function_and_whether_the_baseline_excuses_them(tmp_
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert [each["excused"] for each in data["problems"]] == [True, False, False, True]
     for name in ("parity.md", "index.html"):
-        assert (tmp_path / name).read_text(encoding="utf-8").lower().count("as in the baseline: ") == 2
+        assert (tmp_path / name).read_text(encoding="utf-8").lower().count("excused by the baseline: ") == 2
 
 
 # -- digests of the functions' results

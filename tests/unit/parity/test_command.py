@@ -445,7 +445,7 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
     (error,) = printed(run)
     assert error.startswith(f"::error title=torch%2C host path%2C different%3A {NAME.replace(':', '%3A')}::torch, host")
     (warning,) = printed(build.against(run, []))
-    assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::as in the baseline: ', 1)}"
+    assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::excused by the baseline: ', 1)}"
     assert printed(result("equal", "equal")) == []
 
 

@@ -186,8 +186,9 @@ def clip(grads, max_norm):
 """
 
 
-def test_the_report_names_the_cause_of_all_cases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "clip.py").write_text(CLIP, encoding="utf-8")
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """The command on two lists of gradients, with a function of this code: its exit status, and what it prints."""
     cases = """
     [[gradients]]
     name = "one element each"
@@ -201,6 +202,36 @@ def test_the_report_names_the_cause_of_all_cases(tmp_path: Path, capsys: pytest.
     """
     functions = "[frameworks.numpy.functions]\nclip_by_global_norm = 'clip.py:clip'"
     where = suite(tmp_path, cases, frameworks=f"[frameworks.numpy]\nmodes = ['native']\n{functions}")
-    assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
-    printed = capsys.readouterr().out
+
+    def call(code: str, *options: str) -> tuple[int, str]:
+        (tmp_path / "clip.py").write_text(code, encoding="utf-8")
+        out = () if "--case" in options else ("--out", str(tmp_path / "out"))
+        return cli.main(["parity", "--suite", str(where), *out, *options]), capsys.readouterr().out
+
+    return call
+
+
+def test_the_report_names_the_cause_of_all_cases(run: Callable[..., tuple[int, str]]) -> None:
+    status, printed = run(CLIP)
+    assert status == 1
     assert printed.count("; as with the sum of the norms of the tensors instead of the norm. Correct your") == 2
+    status, printed = run(CLIP, "--case", "two: clip_by_global_norm(clip_norm=0.7)")
+    assert status == 1
+    assert printed.count("The cause is from the cases of --case alone. A whole run tests causes on all cases") == 1
+
+
+def test_a_function_that_is_not_deterministic_is_reported_if_its_cause_is_unknown(
+    run: Callable[..., tuple[int, str]],
+) -> None:
+    why = "A second call returned other bits: the function is random, or depends on earlier calls"
+    status, printed = run(CLIP.replace("max_norm / norm", "np.random.default_rng().random()"))
+    assert status == 1
+    assert (
+        printed.count("the cause is unknown. Correct your function, or run the command with --accept to list it. A ")
+        == 2
+    )
+    assert printed.count(why) == 2
+    status, printed = run(CLIP.replace("max_norm / norm", "0.123456789 * max_norm / norm**0.3"))
+    assert status == 1
+    assert "the cause is unknown" in printed
+    assert why not in printed

@@ -116,12 +116,11 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     return report
 
 
-def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> list[Change]:
+def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     """Return the changes from the old report to the new one, those that fail the run first.
 
-    If a framework or case is new or gone, its results are left out, except changes for the worse.
-
-    strict: Whether cases, frameworks and results that the new report lacks fail the run.
+    If a framework or case is new or gone, its results are left out, except changes for the worse. If the new report is
+    strict, cases, frameworks and results that it lacks fail the run.
     """
     changed = list(_changed_parts(old, new))
     with_digests = not _without_digests(old, new)
@@ -134,7 +133,7 @@ def changes(old: ParityReport, new: ParityReport, *, strict: bool = False) -> li
             change.worse or not {(key[0], ""), ("", key[2])} & alone
         ):
             changed.append(change)
-    if strict:
+    if new.strict:
         lost = {"worse": True, "why": f"the baseline has it, but this run does not. {ADVICE}"}
         changed = [each.model_copy(update=lost if each.kind == "gone" else {}) for each in changed]
     return sorted(changed, key=lambda change: not change.worse)
@@ -150,6 +149,20 @@ def notes(old: ParityReport, new: ParityReport) -> list[str]:
     if (why := processors_differ(old, new)) and any(native.second_call for _, native in new.natives()):
         return [f"Other bits of {whose} than in the baseline do not fail this run, because {why}."]
     return []
+
+
+def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
+    """Return a line about the failures that the baseline excuses, with the verdict of its run. Return [] if it excuses
+    none.
+    """
+    if not (count := excused(new)):
+        return []
+    which = "this failure" if count == 1 else f"these {count} failures"
+    return [
+        f"The baseline excuses {which}, because the run of the baseline had {'it' if count == 1 else 'them'}, too. The "
+        f"verdict of that run: {old.verdict} For a baseline that excuses nothing, correct the failures or list them by "
+        "--accept, and use the report of a run that passes afterwards. With --strict, a baseline excuses no failure."
+    ]
 
 
 def changed_bits(old: ParityReport, new: ParityReport) -> list[tuple[str, str]]:
@@ -192,9 +205,18 @@ def _without_digests(old: ParityReport, new: ParityReport) -> str:
 def excuses(report: ParityReport, key: Key) -> bool:
     """Return whether the baseline of a report already had a failure, so that it does not fail the run.
 
+    Return False for a strict report.
+
     key: The key of a result that fails a run without a baseline.
     """
-    return report.baseline is not None and not any(change.worse and is_about(change, key) for change in report.baseline)
+    if report.baseline is None or report.strict:
+        return False
+    return not any(change.worse and is_about(change, key) for change in report.baseline)
+
+
+def excused(report: ParityReport) -> int:
+    """Return the number of failures that the baseline of a report excuses."""
+    return sum(max(len(problem.cases), 1) for problem in report.problems if problem.excused)
 
 
 def losses(report: ParityReport) -> list[Change]:

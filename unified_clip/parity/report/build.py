@@ -37,18 +37,22 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
     """Return a copy of the report with its changes since a baseline, and the `exit_code`, `verdict` and `problems` that
     follow.
 
-    Failures that the baseline already had do not fail the run.
+    Failures that the baseline already had do not fail the run, unless the report is strict.
 
     changes: The changes since the baseline, or None without a baseline.
     """
-    worse = report.differs if changes is None else any(change.worse for change in changes)
-    exit_code: Literal[0, 1, 3] = 1 if worse else 3 if report.is_incomplete else 0
+    is_worse = any(change.worse for change in changes or ())
+    fails = is_worse or (report.differs and (changes is None or report.strict))
+    exit_code: Literal[0, 1, 3] = 1 if fails else 3 if report.is_incomplete else 0
     judged = report.model_copy(update={"baseline": changes, "exit_code": exit_code})
-    return judged.model_copy(update={"verdict": _verdict(judged), "problems": _problems(judged)})
+    judged = judged.model_copy(update={"problems": _problems(judged)})
+    return judged.model_copy(update={"verdict": _verdict(judged)})
 
 
 def strict(report: ParityReport) -> ParityReport:
-    """Return a copy of a report in which entries of known differences without `cause` fail the run."""
+    """Return a copy of a report for `--strict`: entries of known differences without `cause` fail the run, and a
+    baseline excuses no failure.
+    """
     problem = (
         f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run the command with --accept"
     )
@@ -58,7 +62,7 @@ def strict(report: ParityReport) -> ParityReport:
         else entry
         for entry in report.known
     ]
-    return against(report.model_copy(update={"known": known}), report.baseline)
+    return against(report.model_copy(update={"known": known, "strict": True}), report.baseline)
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
@@ -208,12 +212,13 @@ def _verdict(report: ParityReport) -> str:
     absent = report.absent
     present = [framework for framework in report.frameworks if framework not in absent]
     of = f"{_count(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
-    failures = "; ".join(_failures(report))
+    failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
         why = "" if present else f": {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
-        return f"FAIL: {of}: {failures or f'nothing was compared{why}'}."
+        excuse = f". The baseline excuses {excused} of these failures" if excused else ""
+        return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
     if report.differs:
-        return f"PASS: {of}: no failure that the baseline lacks. As in the baseline: {failures}."
+        return f"PASS: {of}: the baseline excuses {_count(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     parts = [f"{verdicts.count('equal')} results of unified_clip are exact" if verdicts else NO_RESULTS]

@@ -119,7 +119,7 @@ def _fail(case: Element, report: ParityReport, key: baseline.Key, message: str, 
     numbers: More lines about the difference.
     """
     if baseline.excuses(report, key):
-        _mark(case, "skipped", "different", f"as in the baseline: {message}", numbers)
+        _mark(case, "skipped", "different", f"excused by the baseline: {message}", numbers)
     else:
         _mark(case, "failure", "different", message, numbers)
 

@@ -92,7 +92,7 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 def problem_line(problem: Problem) -> str:
     """Return the line about a problem."""
-    excused = "as in the baseline" if problem.excused else ""
+    excused = "excused by the baseline" if problem.excused else ""
     return ": ".join(filter(None, (excused, problem.what, cases_of(problem), problem.detail)))
 
 

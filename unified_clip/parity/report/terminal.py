@@ -18,7 +18,7 @@ MOST_CASES = 40
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:
-    """Print the report to the terminal: problems if the run fails, tables, the summary, and the path of the report.
+    """Print the report to the terminal: problems, tables, the summary, and the path of the report.
 
     With a baseline, print only the table of changes. Without one, print no table if the report has more than MOST_CASES
     cases.
@@ -41,7 +41,7 @@ def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = No
         tables, where = [], f"{where} parity.md has tables of the {len(report.cases)} cases."
     for annotation in annotations or ():
         console.print(Text(annotation), soft_wrap=True)
-    if annotations is None and report.exit_code:  # without a failure, the baseline has all problems
+    if annotations is None:
         for text in markdown.problem_lines(report):
             console.print(cell(text), soft_wrap=True)
     for legend, columns, lines in tables:

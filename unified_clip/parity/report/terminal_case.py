@@ -11,6 +11,9 @@ from ..modes import NATIVE, TITLES
 from ..results import CaseResult, NativeResult, ParityReport, Result
 from . import compared
 
+ALONE = "The cause is from the cases of --case alone. A whole run tests causes on all cases of the function."
+"""The line below a difference of the user's function: the whole run may name another cause."""
+
 
 def command(suite: str, case: str, framework: str) -> str:
     """Return the shell command that runs a case of a suite again, on one framework.
@@ -36,6 +39,8 @@ def lines(report: ParityReport) -> Iterator[str]:
                 whose = compared.title(NATIVE, results.native)
                 yield f"  {framework}, {whose}: {_native(report, case, framework, results.native)}"
                 yield from _numbers(results.native)
+                if results.native.is_users and results.native.kind in SIZED:
+                    yield f"    {ALONE}"
         for pair in case.own_pairs:
             yield f"  {pair.left} and {pair.right}, your functions with each other: {own_pairs.in_words(pair)}"
 
