@@ -45,8 +45,13 @@ class Accelerate(Format):
             "the global norm, PyTorch's rule; auto: 1.0, or max_grad_norm under HF's Trainer; below 0: off",
             "auto",
         ),
-        rejected_key("deepspeed_config.gradient_clipping: 0", "is not passed on: DeepSpeed's default applies"),
-        imported_key(".".join(FILE), "DeepSpeed's file, which sets gradient_clipping; auto: as above"),
+        rejected_key(
+            "deepspeed_config.gradient_clipping: 0", "Accelerate does not pass 0 on: DeepSpeed's default applies"
+        ),
+        imported_key(
+            ".".join(FILE),
+            "DeepSpeed's file, which sets gradient_clipping; auto: as for deepspeed_config.gradient_clipping",
+        ),
         rejected_key(f"{'.'.join(FILE)}, without gradient_clipping", "DeepSpeed's default applies"),
         imported_key(".".join(MEGATRON), "the global norm, PyTorch's rule; 0 or less: off", "1.0"),
         rejected_key("distributed_type: others", "no key sets a threshold: the script clips"),

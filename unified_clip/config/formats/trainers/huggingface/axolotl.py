@@ -26,7 +26,7 @@ class Axolotl(HuggingFace):
     optimizer_key = "optimizer"
     keys = (
         FormatKey("max_grad_norm", "HF's key: the global norm, PyTorch's rule; 0 or less: off", "1.0"),
-        imported_key("max_grad_norm: null", "is not passed on: HF's default applies", "1.0"),
+        imported_key("max_grad_norm: null", "Axolotl does not pass null on: HF's default applies", "1.0"),
         imported_key("deepspeed", "DeepSpeed's file; its gradient_clipping must be auto or equal to max_grad_norm"),
         rejected_key("optimizer: lomo, ..._layerwise", "the optimizer steps in backward; Trainer clips too late"),
     )

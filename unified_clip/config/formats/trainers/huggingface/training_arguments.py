@@ -68,8 +68,10 @@ class HuggingFace(Format):
         imported_key("max_grad_norm: null", "off", versions="below 5"),
         rejected_key("max_grad_norm: null", "training fails: null is compared with 0", versions="5 and later"),
         rejected_key(", ".join(PRIVATE), "opacus: max_grad_norm then clips each example's gradient (privacy)"),
-        imported_key("deepspeed", "DeepSpeed's configuration, or its file; gradient_clipping: auto is max_grad_norm"),
-        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects it"),
+        imported_key(
+            "deepspeed", "DeepSpeed's configuration, or its file; auto for gradient_clipping means max_grad_norm"
+        ),
+        rejected_key("deepspeed, with another gradient_clipping", "Trainer rejects this combination"),
         rejected_key("deepspeed, without gradient_clipping", "max_grad_norm is ignored: DeepSpeed's default applies"),
         rejected_key("optim: lomo, adalomo, ..._layerwise", "the optimizer steps in backward; Trainer clips too late"),
         imported_key("optim: adafactor", "Adafactor also clips its update by the RMS: not imported, with a note"),

@@ -32,7 +32,7 @@ class OLMo(Format):
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; null: off; 0: zeros", "null"),
         rejected_key(RATIO, "each tensor by the moving average of its own norm"),
-        rejected_key(".".join(WARMUP), "another threshold in the first steps"),
+        rejected_key(".".join(WARMUP), "a different threshold in the first steps"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -32,13 +32,15 @@ class MindFormers(Format):
     """)
     zero = "error"
     keys = (
-        FormatKey(".".join(SWITCH), "whether anything is clipped", "False"),
+        FormatKey(".".join(SWITCH), "switches the clip on or off", "False"),
         FormatKey(
             ".".join(KEY),
             "the global norm, PyTorch's rule, which scales below the threshold too; 0 or less: fails",
             "1.0",
         ),
-        rejected_key(f"no {SWITCH[1]}, with {PIPELINE}", "this wrapper clips by default, others do not: set the key"),
+        rejected_key(
+            f"no {SWITCH[1]}, with {PIPELINE}", "this wrapper clips by default, all other wrappers do not: set the key"
+        ),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

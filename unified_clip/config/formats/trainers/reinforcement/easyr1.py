@@ -29,7 +29,7 @@ class EasyR1(Format):
     off = float("inf")
     keys = (
         FormatKey(".".join(ACTOR), "the global norm, PyTorch's rule; inf: off; 0: zeros", "1.0"),
-        imported_key(".".join(CRITIC), "the same for the critic, which is another optimizer", "1.0"),
+        imported_key(".".join(CRITIC), "the same for the critic, which has its own optimizer", "1.0"),
         rejected_key("actor and critic with different values", "two optimizers with two thresholds"),
     )
 

@@ -30,7 +30,7 @@ DEFAULTS: dict[str, float | None] = {
 """The default threshold of each algorithm. None: it clips nothing by default."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
-NOT_FINITE = "RLlib replaces a norm of NaN by 0, and one of inf by 1e9."
+NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."
 
 
 class RLlib(Format):
@@ -62,7 +62,7 @@ class RLlib(Format):
         rejected_key(f"EXPERIMENT.config.{KEY}: 0", "depends on the version: off, or zeros", versions="below 2.40"),
         rejected_key(f"EXPERIMENT.config.{KEY}: below 0", "changes the sign of gradients"),
         rejected_key(f"EXPERIMENT.config.{KEY} of several values", "import a file with one experiment"),
-        rejected_key("run: DreamerV3", "has a threshold for each of three optimizers"),
+        rejected_key("run: DreamerV3", "DreamerV3 has three optimizers, each with its own threshold"),
     )
 
     def recognises(self, document: Document) -> bool:

@@ -33,7 +33,7 @@ class Verl(Format):
     off = float("inf")
     keys = (
         FormatKey("actor_rollout_ref.actor.grad_clip", "the global norm, PyTorch's rule; 0: zeros", "1.0"),
-        imported_key("critic.grad_clip", "the same for the critic, which is another optimizer", "1.0"),
+        imported_key("critic.grad_clip", "the same for the critic, which has its own optimizer", "1.0"),
         imported_key("optim.clip_grad of actor and critic", "the same with strategy: megatron; 0 or less: off", "1.0"),
         rejected_key("actor and critic with different values", "two optimizers with two thresholds"),
         rejected_key("grad_clip and optim.clip_grad with different values", "the version decides which key is read"),

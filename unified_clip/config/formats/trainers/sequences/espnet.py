@@ -62,7 +62,7 @@ class ESPnet(Format):
         FormatKey(NORM_TYPE, "the norm type, .inf too", "2.0"),
         imported_key(f"{KEY}, of a GAN", "as grad_clip, but 0 or less: off"),
         imported_key(OLD_KEY, "ESPnet 1's key: as grad_clip, with norm type 2", "5; speech synthesis: 1"),
-        rejected_key(f"{KEY} and {OLD_KEY}", "each is of another version of ESPnet"),
+        rejected_key(f"{KEY} and {OLD_KEY}", "the two keys are of different versions of ESPnet"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

@@ -55,7 +55,10 @@ class Keras(Format):
         FormatKey("clipvalue", "each element; 0 or less: off", "null", "2.11 and later"),
         rejected_key("global_clipnorm", "does not exist in these versions", versions="2.0 to 2.3.1"),
         rejected_key("optimizer_specs.[].optimizer", "several optimizers, each with its own clip"),
-        rejected_key("several clip keys", "Keras 3 rejects them. 2.11 to 2.15: only the norm. Before 2.11: both clip"),
+        rejected_key(
+            "several clip keys",
+            "Keras 3 rejects them. In 2.11 to 2.15, only the norm clips, and before 2.11, both clip",
+        ),
     )
 
     def places(self, document: Document) -> Sequence[tuple[Key, ...]]:

@@ -42,7 +42,7 @@ class ModelGarden(Format):
             f"{'.'.join(ROOT)}.adamw.{LEGACY[1]}", "the global norm, TensorFlow's rule; 0 or less: off", "1.0"
         ),
         rejected_key("0", "off with tf.keras from 2.11 on, zeros before"),
-        rejected_key("several clip keys", "Keras 3 rejects them. Before, both clip, or only the norm"),
+        rejected_key("several clip keys", "Keras 3 rejects them. Before Keras 3, both clip, or only the norm"),
         rejected_key("dp_config", "differential privacy: the gradient of each example is clipped"),
     )
 

@@ -17,11 +17,9 @@ CLIPS_BY_DEFAULT = Version("0.19.3")
 SKIPS = "DeepSpeed skips steps whose norm is not finite"
 FP16 = f"With fp16, {SKIPS}."
 BF16_CHECKED = f"With bf16.check_grad_overflow, {SKIPS}."
-BF16 = f"With bf16, {SKIPS} only if bf16.check_grad_overflow is true. By default, it does not clip these steps."
-UNSET = (
-    f"With fp16, {SKIPS}. With bf16, it does so only if bf16.check_grad_overflow is true. By default, it does not clip "
-    "these steps."
-)
+UNCLIPPED = "only if bf16.check_grad_overflow is true. By default, DeepSpeed makes these steps without a clip."
+BF16 = f"With bf16, {SKIPS} {UNCLIPPED}"
+UNSET = f"With fp16, {SKIPS}. With bf16, DeepSpeed skips them {UNCLIPPED}"
 
 
 class DeepSpeed(Format):
@@ -43,7 +41,7 @@ class DeepSpeed(Format):
         FormatKey(KEY, "the same", "1.0", "0.19.3 and later"),
         rejected_key("gradient_clipping: auto", "HF's max_grad_norm applies: import HF's file"),
         rejected_key("gradient_clipping: null", "training fails: null is compared with 0"),
-        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects it"),
+        rejected_key("optimizer.params.max_grad_norm", "DeepSpeed rejects this key"),
     )
 
     def read(self, document: Document, version: Version | None) -> Imported:

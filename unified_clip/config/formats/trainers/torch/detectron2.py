@@ -45,7 +45,7 @@ class Detectron2(Format):
     zero = "zeros"
     norm_types = True
     keys = (
-        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "whether anything is clipped", "False"),
+        FormatKey("SOLVER.CLIP_GRADIENTS.ENABLED", "switches the clip on or off", "False"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: value", "each element", "value"),
         FormatKey("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: norm", "each tensor by its own norm, PyTorch's rule"),
         imported_key("SOLVER.CLIP_GRADIENTS.CLIP_TYPE: full_model", "the global 2-norm, in projects like Mask2Former"),

@@ -35,7 +35,7 @@ class TorchTune(Format):
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; null: off; inf: measures only", "null"),
         imported_key(f"training.{KEY}", "the same, in the development recipe async_grpo", "null"),
-        rejected_key(f"{KEY}: 0", "off in recipes on one device, zeros in others"),
+        rejected_key(f"{KEY}: 0", "off in recipes on one device, zeros in recipes on several devices"),
         rejected_key(f"{KEY} with optimizer_in_bwd", "rejected by torchtune: the gradients are never all in memory"),
     )
 
