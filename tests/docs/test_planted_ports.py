@@ -80,6 +80,12 @@ A2C_LOSS = "policy_loss + 0.5 * value_loss - 0.01 * entropy"
 OPTAX_CLIP, OPTAX_STEP = "optax.clip_by_global_norm(0.5)", "optax.adamw(0.05, weight_decay=0.01)"
 SHUFFLED = script("regression_keras", ("shuffle=False, ", ""))
 SUMMED = script("regression_torch", ("targets[batch])", 'targets[batch], reduction="sum")'))
+REGULARIZED = script(
+    KERAS.name,
+    ('name="hidden"', 'name="hidden", kernel_regularizer=keras.regularizers.L2(0.05)'),
+    ('name="out"', 'name="out", kernel_regularizer=keras.regularizers.L2(0.05)'),
+)
+DECAYED = script("regression_torch", ("0.2, momentum=0.9", "0.2, momentum=0.9, weight_decay=0.1"))
 DEFAULT_DECAY = script("regression_optax", (", weight_decay=0.01", ""))
 ACCUMULATED = "loss = model(part[:, :-1], part[:, 1:]) / PARTS"
 UNCLIPPED = ("grad_clip: float = 0.5", "grad_clip: float = 500.0")
@@ -235,6 +241,7 @@ WRONG: dict[str, tuple[Pair, str, int]] = {
         "clipping after the step",
         1,
     ),
+    "weight decay for a regularizer": ((REGULARIZED, DECAYED), "weight decay before the clip", 1),
     "sum of squares": ((PADDLE, SUMMED), "scaled gradients", 1),
 }
 """By the mistake: original and port, the cause, and the first differing step."""

@@ -46,13 +46,16 @@ def join(
     """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
 
     A difference of optimizers' steps is left out if a call has the same kind of cause, or a kind that SHOWN_BY has for
-    it. A divergence without a cause may get one by elimination.
+    it. So is another weight decay if one run adds it before the clip. A divergence without a cause may get one by
+    elimination.
 
     points: The divergences of calls, with both runs.
     explained: The causes of the divergences in `points`.
     steps: The differences of optimizers' steps, without those that `effective` leaves out.
     """
     known = {cause.kind for causes in explained.values() for cause in causes}
+    if "weight decay before the clip" in known:
+        steps = [each for each in steps if each.divergence.parameter != "weight_decay"]
     steps = [each for each in steps if not known & {each.cause.kind, *SHOWN_BY.get(each.cause.kind, ())}]
     explained, steps = _accumulated(points, explained, steps)
     joined = _in_order(_without_consequences(explained, steps), steps)

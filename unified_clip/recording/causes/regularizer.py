@@ -24,8 +24,8 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
-    weights = {name: (a, b) for name, a, b in numbers(pair, "weight") if name}
-    if not weights or len(weights) < len(pair.a.parameters) or not all(is_near(*both) for both in weights.values()):
+    weights = _weights(pair)
+    if not weights or not all(is_near(a, b) for _, a, b in numbers(pair, "weight")):
         return None
     kernels = [name for name in weights if len(pair.a.parameters[name].shape) > 1]
     for run, other in point.both_ways():
@@ -35,7 +35,7 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
             continue
         loss, least = own.losses[0], step.losses[0]
         for names in (list(weights), kernels):
-            added = decay / 2 * math.fsum(weights[name][0] ** 2 for name in names)
+            added = decay / 2 * math.fsum(weights[name] ** 2 for name in names)
             error = EXACT * added + LOSS_ERROR * abs(loss)
             if abs(loss - least - added) <= error < added / 10:
                 return regularizer_cause(run.name, other.name, decay, names, f"its loss is {added:.6g} larger")
@@ -56,6 +56,16 @@ def regularizer_cause(run: str, other: str, decay: float, names: Sequence[str], 
         f"clip. In {other}, add {decay / 2:.6g} times the sum of the squares of these weights to the loss, and set the "
         "weight decay of the optimizer to 0",
     )
+
+
+def _weights(pair: CallPair) -> dict[str, float]:
+    """Return the norm of each weight by name, from the run that recorded it. Return {} if one is unknown."""
+    found = {}
+    for name, other in pair.names.items():
+        norms = (pair.a.parameters[name].weight, pair.b.parameters[other].weight)
+        found[name] = next((norm for norm in norms if norm is not None), math.nan)
+    is_known = len(found) == len(pair.a.parameters) and not any(map(math.isnan, found.values()))
+    return found if is_known else {}
 
 
 def _step(run: RecordedRun, number: int) -> OptimizerStep | None:
