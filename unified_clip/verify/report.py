@@ -86,7 +86,7 @@ def sentences(result: Verification) -> list[str]:
     ]
     if result.resynced:
         lines.append(f"Each step of {result.new.script} began with the weights of {result.old.script}.")
-    lines += [*_without_clip(result), *_stages(result), *_noise(result), *losses(result.clips)]
+    lines += [*_without_clip(result), *_stages(result), *_noise(result), *losses(result.clips), *_units(result)]
     if result.is_same:
         allowed = f", up to {result.max_ulp:g} ULP" if result.max_ulp else ""
         scripts = f"{result.old.script} and {result.new.script}"
@@ -103,6 +103,17 @@ def _without_clip(result: Verification) -> list[str]:
     return [
         f"Neither training step made a recorded clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only "
         "gradients and updates were compared at these steps."
+    ]
+
+
+def _units(result: Verification) -> list[str]:
+    """Return [a sentence] about the units of distances if the norms of both runs are float64, else []."""
+    dtypes = {line.dtype for pair in result.clips.pairs for line in (pair.a, pair.b)}
+    if dtypes != {"float64"}:
+        return []
+    return [
+        "ULP of norms, coefficients and losses are those of float64. ULP of clipped gradients and updates are those of "
+        "float32, in the table too: 1 ULP of float32 is about 5e8 ULP of float64."
     ]
 
 

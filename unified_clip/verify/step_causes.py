@@ -126,11 +126,13 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
     if old_calls != new_calls or old_steps != new_steps or old_calls < old_steps or bool(old_late) == bool(new_late):
         return None
     recording, late, other = (old, old_late, new) if old_late else (new, new_late, old)
+    calls = recording.calls.get(row.step, [])
+    names = list(calls[late[0] - 1].parameters) if len(calls) == old_calls else []
     return Cause(
         "clipping after the step",
         f"at step {row.step}, {recording.run.script} makes only {late[0] - 1} of its {old_calls} clip calls before its "
-        f"optimizers have stepped {late[0]} time{'s' * (late[0] > 1)}, so the step uses unclipped gradients. "
-        f"{other.run.script} clips first",
+        f"optimizers have stepped {late[0]} time{'s' * (late[0] > 1)}, so the step uses unclipped gradients"
+        f"{f' of {names_text(names)}' if names else ''}. {other.run.script} clips first",
     )
 
 

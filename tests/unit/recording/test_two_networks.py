@@ -255,3 +255,18 @@ def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_abou
     assert cause.kind == "another optimizer"
     assert "'maker.a', which another call of this step clips, differ before the clip, although" in cause.sentence
     assert "which no step changes" not in cause.sentence
+
+
+def test_backward_passes_of_two_networks_may_all_come_before_both_steps(tmp_path: Path) -> None:
+    passes = ({"backward_calls": 2, "cleared": True}, {"backward_calls": 0, "cleared": None})
+    joint = gan(c3=MOVED, **{f"o{step}": passes[step % 2 == 0] for step in range(1, 5)})
+    found = compared(tmp_path, gan(**{f"o{step}": {"backward_calls": 1} for step in range(1, 5)}), joint)
+    assert not {"gradient accumulation", "gradients are not cleared"} & {*kinds(found)}
+
+
+def test_more_backward_passes_before_both_steps_are_still_named(tmp_path: Path) -> None:
+    old, new = (
+        gan(c1=norms, **{f"o{step}": {"backward_calls": count * (step % 2)} for step in range(1, 5)})
+        for count, norms in ((2, {}), (4, MOVED))
+    )
+    assert "gradient accumulation" in kinds(compared(tmp_path, old, new))

@@ -97,3 +97,12 @@ def test_another_learning_rate_is_named_beside_moving_statistics(
     old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
     new = new.replace("np.float32(0.25)", "np.float32(0.5)")
     assert verified(tmp_path, capsys, old, new)["finding"]["mistake"] == "another learning rate"
+
+
+@pytest.mark.parametrize(("source", "is_wide"), [(WIDE.replace("FACTOR", "1"), True), (GLOBAL, False)])
+def test_the_units_of_distances_are_named_in_float64(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, is_wide: bool
+) -> None:
+    run(tmp_path, source, source)
+    text = "ULP of norms, coefficients and losses are those of float64. ULP of clipped gradients and updates are those"
+    assert (text in capsys.readouterr().out) is is_wide

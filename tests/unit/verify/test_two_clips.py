@@ -224,3 +224,33 @@ def test_one_of_two_clips_after_its_optimizers_step_is_named(
     later = TORCH_IN_TURN.replace(last, "")
     later = later.replace("        yield", f"{last}        yield")
     assert compared(TORCH_IN_TURN, later)["same"]
+
+
+BACKWARD, CLIPS, STEPPED = (
+    (
+        "sum((p * x + 1).square().sum() for p in critic).backward()",
+        "sum((p - x).square().sum() for p in maker).backward()",
+    ),
+    ("uc.GradientClipByGlobalNorm(0.5).clip_(critic)", "uc.GradientClipByGlobalNorm(0.75).clip_(maker)"),
+    ("optimizers[0].step()", "optimizers[1].step()"),
+)
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("order", "net"),
+    [
+        ([BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[0], STEPPED[1], CLIPS[1]], "maker"),
+        ([BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[1], CLIPS[1], STEPPED[0]], "maker"),
+        ([BACKWARD[0], BACKWARD[1], CLIPS[1], STEPPED[1], STEPPED[0], CLIPS[0]], "critic"),
+    ],
+    ids=["last", "between", "in another order"],
+)
+def test_a_clip_after_one_step_is_named_if_both_backward_passes_come_first(
+    compared: Any, order: list[str], net: str
+) -> None:
+    start = TORCH_IN_TURN.index(BACKWARD[0])
+    end = TORCH_IN_TURN.index("yield net")
+    data = compared(TORCH_IN_TURN, "".join([TORCH_IN_TURN[:start], "\n        ".join([*order, TORCH_IN_TURN[end:]])]))
+    assert set(mistakes(data)) == {"clipping after the step"}
+    assert f"{net}." in texts(data)

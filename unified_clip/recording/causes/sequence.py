@@ -42,7 +42,8 @@ def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if not gradients or not all(is_near(a, b) for _, a, b in gradients) or still & {name for name, *_ in moved}:
         return None
     # A step changes all weights. If weights differ for another reason, some may be equal. It shows at the first step.
-    earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight")]
+    names = {name for name, *_ in moved}
+    earlier = [both for before in point.pairs[: point.index] for both in numbers(before, "weight") if both[0] in names]
     if 2 * len(moved) <= len(gradients) - len(still) or any(a == b and a for _, a, b in earlier):
         return None
     late = _late_run(point, pair)

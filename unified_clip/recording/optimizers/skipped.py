@@ -10,7 +10,7 @@ from statistics import mode
 from ...causes.observation import Cause
 from ..divergence import Divergence
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
-from .steps import StepDifference, has_same_rates, have_equal_shapes, is_late
+from .steps import StepDifference, have_equal_shapes, is_late, same_setting
 
 Skips = dict[int, int]
 """The number of training iterations without a step before a step of the optimizer, by the number of this step."""
@@ -77,9 +77,17 @@ def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
         skips = dict(_after_more_passes(run))
         numbered = _numbered(run, skips)
         is_count = len(run.optimizer_steps) + sum(skips.values()) == len(other.optimizer_steps)
-        if not (is_count or (has_same_rates(numbered, other) and not has_same_rates(run, other))):
+        if not (is_count or (_have_same_rates(numbered, other) and not _have_same_rates(run, other))):
             return run
     return _numbered(run, skips) if skips else run
+
+
+def _have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
+    """Return whether the learning rates are equal in all steps of the same number."""
+    rates = [
+        {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
+    ]
+    return all(same_setting(rates[0][step], rates[1][step]) for step in rates[0].keys() & rates[1].keys())
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:

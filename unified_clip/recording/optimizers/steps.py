@@ -19,7 +19,6 @@ from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages of differences between steps of optimizers."""
 
-
 TINY = 1e-20
 """Settings count as 0 up to this size, such as a learning rate that PyTorch's SGD has in place of 0 of Keras."""
 
@@ -119,8 +118,15 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     shift = _rate_shift(a, b)
     clips = [_lines_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
-    for left, right in zip(a.optimizer_steps, b.optimizer_steps, strict=False):
-        differences += (*_between(a, b, left, right), *_clips(a, b, (left, right), clips))
+    pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
+    passes = [(left.backward_calls, right.backward_calls) for left, right in pairs]
+    has_several = any(0 in both for both in passes)  # several optimizers step after one backward pass
+    for left, right in pairs:
+        if not has_several:
+            differences += _clearing(a, b, left, right)
+        if all(both == (0, 0) or 0 not in both for both in passes):
+            differences += _accumulation(a, b, left, right)
+        differences += _clips(a, b, (left, right), clips)
         differences += [_shifted(each, shift) for each in _differing_settings(a, b, left, right)]
     for each in (*differences, *_momentum(a, b)):
         found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
@@ -158,37 +164,27 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]
-    differing = [n for n, x, y in both if not _same_setting(x, y)]
+    differing = [n for n, x, y in both if not same_setting(x, y)]
     sides = ((b, a, of_b, of_a), (a, b, of_a, of_b))
     for start, (run, other, early, late) in itertools.product((0, *differing[:1]), sides):
         pairs = zip(early[start:], late[start + 1 :], strict=False)
         known = [(x, y) for x, y in pairs if x is not None and y is not None]
-        if len({x for x, _ in known}) > 1 and differing and all(_same_setting(x, y) for x, y in known):
+        if len({x for x, _ in known}) > 1 and differing and all(same_setting(x, y) for x, y in known):
             sentence = f"the learning rates of {run.name} are those of {other.name} one step later"
             if start:
                 sentence = (
                     f"from step {a.optimizer_steps[start].step} on, {sentence}: {run.name} skips a step of the "
                     "optimizer, as a loss scaler does after an overflow, or its schedule makes one step more"
                 )
-            first = differing[0]
-            cause = Cause("shifted step", sentence)
+            first, cause = differing[0], Cause("shifted step", sentence)
             return _difference(a.optimizer_steps[first], "learning rate", of_a[first], of_b[first], cause)
     return None
 
 
-def has_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
-    """Return whether the learning rates are equal in all steps of the same number."""
-    rates = [
-        {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
-    ]
-    return all(_same_setting(rates[0][step], rates[1][step]) for step in rates[0].keys() & rates[1].keys())
+def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
+    """Yield a difference if only one run clears its gradients before a step. What is unknown is not compared.
 
-
-def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield the differences since the previous step: in cleared gradients, and in the number of backward passes.
-
-    Values that one run did not record, and a number of 0 backward passes, are not compared. However, frameworks that
-    return new gradients count as clearing them.
+    Frameworks that return new gradients count as clearing them.
     """
     cleared = _cleared(a, left, b, right), _cleared(b, right, a, left)
     if None not in cleared and cleared[0] != cleared[1]:
@@ -201,8 +197,14 @@ def _between(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimiz
         )
         cause = Cause("gradients are not cleared", sentence)
         yield _difference(left, "gradients cleared", *cleared, cause)
+
+
+def _accumulation(
+    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
+) -> Iterator[StepDifference]:
+    """Yield a difference if the runs make different numbers of backward passes before a step, and both are known."""
     passes = (left.backward_calls, right.backward_calls)
-    if None not in passes and 0 not in passes and passes[0] != passes[1]:
+    if None not in passes and passes[0] != passes[1]:
         sentence = f"{a.name} runs {_passes(passes[0])} before the step, {b.name} {_passes(passes[1])}"
         yield _difference(left, "backward passes", *passes, Cause("gradient accumulation", sentence))
 
@@ -345,7 +347,7 @@ def _differing_settings(
             old is None
             or new is None
             or (name == "eps" and is_moved)
-            or _same_setting(old, new, tolerance, is_ordered=name == "betas")
+            or same_setting(old, new, tolerance, is_ordered=name == "betas")
         ):
             continue
         values = f"{setting_text(new)} instead of {setting_text(old)}"
@@ -385,7 +387,7 @@ def _difference(
     return StepDifference(Divergence(step.step, stage, a, b, setting), cause)
 
 
-def _same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False) -> bool:
+def same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False) -> bool:
     """Return whether two settings are equal, up to a relative difference of `tolerance`.
 
     A tuple has a value for each parameter group. Tuples are equal if they contain the same values, in any order, and
