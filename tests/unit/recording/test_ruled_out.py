@@ -34,7 +34,7 @@ NOT_RULED_OUT = {
     # rounding is never ruled out
     "rounding", "rounding noise", "rounding that has grown", "16 bits", "float32", "coefficient",
     # `compare` has no numbers for these
-    "rows", "need_clip", "given norm",
+    "rows", "need_clip", "given norm", "signs", "another condition",
 }  # fmt: skip
 
 
