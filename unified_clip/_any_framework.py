@@ -30,14 +30,14 @@ def clip_grad_norm_(
 ) -> Any:
     """Clip the gradients by their total norm, in place.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
-    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
+    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
-        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, which are written.
-            MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of gradients, whose tensors are
-            replaced. A parameter whose attribute `need_clip` is false is excluded.
+        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, into which the
+            clipped values are written. MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of
+            gradients, whose tensors are replaced. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
@@ -89,9 +89,9 @@ def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = No
     NaN stays NaN. Source: `torch.nn.utils.clip_grad_value_`.
 
     Args:
-        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, which are written.
-            MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of gradients, whose tensors are
-            replaced. A parameter whose attribute `need_clip` is false is excluded.
+        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, into which the
+            clipped values are written. MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of
+            gradients, whose tensors are replaced. A parameter whose attribute `need_clip` is false is excluded.
         clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or a tensor of
             one element. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -171,9 +171,9 @@ def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, forea
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:
-        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, which are written.
-            MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of gradients, whose tensors are
-            replaced. A parameter whose attribute `need_clip` is false is excluded.
+        parameters: PyTorch, Paddle: the parameters, whose `.grad` is clipped. NumPy: the gradients, into which the
+            clipped values are written. MLX: the gradients, which get new values. TensorFlow, JAX: a list or a dict of
+            gradients, whose tensors are replaced. A parameter whose attribute `need_clip` is false is excluded.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
@@ -202,7 +202,7 @@ def clip_by_global_norm(
 ) -> tuple[Any, Any]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
-    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
     element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
 
@@ -380,7 +380,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not
+        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
             None.
 
     Example:
@@ -440,7 +440,7 @@ class GradientClipByValue(classes.GradientClipByValue):
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
             not a function.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import numpy as np
@@ -547,7 +547,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import numpy as np

@@ -36,13 +36,13 @@ def clip_grad_norm_(
 ) -> jax.Array:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
-    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
+    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace those in it.
+            clipped arrays replace the gradients in the list or dict.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
@@ -51,12 +51,12 @@ def clip_grad_norm_(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
-            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
+            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
             this many gradient elements. True: the number of elements of this process's gradients, over all their
@@ -98,7 +98,7 @@ def clip_grad_value_(parameters: Any, clip_value: float | jax.Array, foreach: bo
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace those in it.
+            clipped arrays replace the gradients in the list or dict.
         clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or an array of
             one element. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -136,12 +136,12 @@ def get_total_norm(
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
-            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
+            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
             this many gradient elements. True: the number of elements of this process's gradients, over all their
@@ -183,7 +183,7 @@ def clip_grads_with_norm_(
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of arrays and None, or of (name, array) tuples. The
-            clipped arrays replace those in it.
+            clipped arrays replace the gradients in the list or dict.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
         total_norm: The total norm: a number or an array of one element.
@@ -213,7 +213,7 @@ def clip_by_global_norm(
 ) -> tuple[Any, jax.Array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
-    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
     element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
 
@@ -225,12 +225,12 @@ def clip_by_global_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
-            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
+            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
             this many gradient elements. True: the number of elements of this process's gradients, over all their
@@ -283,7 +283,7 @@ def clip_by_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
@@ -349,12 +349,12 @@ def global_norm(
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
-            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
+            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
             this many gradient elements. True: the number of elements of this process's gradients, over all their
@@ -396,7 +396,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not
+        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
             None.
 
     Example:
@@ -455,7 +455,7 @@ class GradientClipByValue(classes.GradientClipByValue):
     Raises:
         TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip is
             not a function.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import jax.numpy as jnp
@@ -483,7 +483,7 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             The same holds for a parameter whose attribute `need_clip` is false.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
@@ -522,12 +522,12 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             The same holds for a parameter whose attribute `need_clip` is false.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
-            `check_vma=False`, types do not have them: pass the axes. In eager calls with several processes: the
+            `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
         ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (every process has other arrays). Or a
-            function of an array that returns whether this process counts it. Or a dict from patterns of names to such
+            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
+            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
             this many gradient elements. True: the number of elements of this process's gradients, over all their
@@ -564,7 +564,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
     Raises:
         TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import jax.numpy as jnp

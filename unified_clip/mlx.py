@@ -36,8 +36,8 @@ def clip_grad_norm_(
 ) -> mx.array:
     """Clip the gradients by their total norm, in place.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
-    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
+    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
@@ -191,7 +191,7 @@ def clip_by_global_norm(
 ) -> tuple[Any, mx.array]:
     """Return the gradients clipped by their total norm, as new arrays, and the norm.
 
-    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
     element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
 
@@ -346,7 +346,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not
+        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
             None.
 
     Example:
@@ -405,7 +405,7 @@ class GradientClipByValue(classes.GradientClipByValue):
     Raises:
         TypeError: A bound is not a number, or is an array inside `mx.compile`, whose value is unknown. need_clip is not
             a function.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import mlx.core as mx
@@ -500,7 +500,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
     Raises:
         TypeError: A bound is not a number, or is an array inside `mx.compile`, whose value is unknown.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import mlx.core as mx

@@ -62,7 +62,7 @@ class Monitor:
         prefix: The prefix of each name, such as "train/".
 
     Raises:
-        ValueError: every is not a whole number of 1 or more.
+        ValueError: `every` is not a whole number of 1 or more.
 
     Source: unified_clip.
 
@@ -105,7 +105,7 @@ def tensorboard(clip: Clipped, writer: Any, *, every: int = 1, prefix: str = "tr
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is not a whole number of 1 or more.
+        ValueError: `every` is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np
@@ -139,7 +139,7 @@ def mlflow(clip: Clipped, module: Any, *, every: int = 1, prefix: str = "train/"
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is not a whole number of 1 or more.
+        ValueError: `every` is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np
@@ -165,7 +165,7 @@ def wandb(clip: Clipped, run: Any, *, every: int = 1, prefix: str = "train/") ->
         prefix: The prefix of each name.
 
     Raises:
-        ValueError: every is not a whole number of 1 or more.
+        ValueError: `every` is not a whole number of 1 or more.
 
     Example:
         >>> import numpy as np

@@ -1,8 +1,9 @@
 """Functions for the argument `ownership` of `clip_grad_norm_`, which decide the rank that counts a gradient element.
 
 Use them if the gradients' placements do not decide this. Each function here returns a function of a parameter, or of a
-gradient if you pass gradients only. Clipping calls it for each parameter. It returns whether this rank counts the
-parameter. In the process group, exactly one rank has to count each element. To check this, pass `check_numel`.
+gradient if you pass gradients only. A clip calls the returned function for each parameter, to learn whether this rank
+counts the parameter. In the process group, exactly one rank has to count each element. To check this, pass
+`check_numel`.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ class _StagedOwnership:
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank counts a parameter that is on a sub-mesh of one device mesh, or on no mesh.
 
-    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts. Along any
-    other dimension that a parameter's own mesh lacks, the ranks have copies, and the first rank counts.
+    Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts its own. Along
+    any other dimension that a parameter's own mesh lacks, the ranks have copies, and only the first rank counts the
+    parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. Its dimensions need names.
@@ -191,22 +193,22 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     """Return a function that decides whether this rank counts a parameter of an FSDP1 model.
 
     Every rank counts its shards. The ranks have copies of all other parameters: those of `NO_SHARD` modules, of ignored
-    modules and of modules outside FSDP1. Of these, the first rank of the model's process group counts.
+    modules and of modules outside FSDP1. The first rank of the model's process group counts these other parameters.
 
-    Call it after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the clip. This
-    also holds for `HYBRID_SHARD`.
+    Call it after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the clip. Do
+    the same for `HYBRID_SHARD`.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
-            Parameters outside its plan, such as those of a normalization layer, count on rank 0 only. As
-            `process_group`, pass all data-parallel and tensor-parallel ranks that share one copy of the model.
+            Parameters outside the plan of `parallelize_module`, such as those of a normalization layer, count on rank 0
+            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that share one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, and
-            `tensor_rank` is missing, or a flat parameter has other parameters beside them. When it clips: a parameter
-            is not in the model.
+            `tensor_rank` is missing, or a flat parameter contains other parameters, too. When it clips: a parameter is
+            not in the model.
 
     Example:
         On each rank, after `init_process_group`::
@@ -220,7 +222,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     wrapped = [module for module in getattr(model, "modules", tuple)() if isinstance(module, wrapper)]
     if not wrapped:
         raise TypeError(
-            f"model has the type {type(model).__qualname__}, and no FSDP1 module. Pass the model that "
+            f"model has the type {type(model).__qualname__}, and contains no FSDP1 module. Pass the model that "
             "FullyShardedDataParallel returned"
         )
     group = wrapped[0].process_group
@@ -243,8 +245,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     def owns(parameter: Any) -> bool:
         if id(parameter) not in counts:
             raise ValueError(
-                f"A tensor of shape {list(getattr(parameter, 'shape', ()))} is not a parameter of the model of "
-                "fsdp1_ownership. Pass the parameters of this model, not gradients"
+                f"A tensor of shape {list(getattr(parameter, 'shape', ()))} is not a parameter of the model that you "
+                "passed to fsdp1_ownership. Pass the parameters of that model, not gradients"
             )
         return counts[id(parameter)][1]
 
@@ -272,8 +274,8 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
         return
     if len({_is_tensor_shard(spec) for spec in specs}) > 1:
         raise ValueError(
-            "A flat parameter of FSDP1 has tensor-parallel parameters and others. Pass use_orig_params=True to "
-            "FullyShardedDataParallel"
+            "A flat parameter of FSDP1 contains parameters that are tensor-parallel and parameters that are not. Pass "
+            "use_orig_params=True to FullyShardedDataParallel"
         )
     yield flat, is_counted[0]
 
@@ -293,8 +295,8 @@ def megatron_ownership(
     """Return a function that decides by Megatron's attributes whether this rank counts a plain parameter.
 
     Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. These ranks have copies of all other
-    parameters, and rank 0 counts. Experts (`allreduce` is False) follow the expert-parallel layout. A `shared`
-    parameter is not counted: it is the last pipeline stage's copy of the embedding.
+    parameters, which only rank 0 counts. Experts (`allreduce` is False) follow the expert-parallel layout. No rank
+    counts a `shared` parameter: it is the last pipeline stage's copy of the embedding.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
@@ -322,7 +324,7 @@ def megatron_ownership(
         if is_expert and (data_rank is None) != (expert_data_rank is None):
             raise ValueError(
                 "megatron_ownership has only one of data_rank and expert_data_rank, but a parameter belongs to an "
-                "expert (allreduce is False). Pass both, or none with the distributed optimizer"
+                "expert (allreduce is False). Pass both. With the distributed optimizer, pass neither"
             )
         if expert_data_rank if is_expert else data_rank:
             return False

@@ -33,8 +33,8 @@ def clip_grad_norm_(
 ) -> paddle.Tensor:
     """Clip the gradients of parameters by their total norm, in place.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
-    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
+    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
@@ -205,7 +205,7 @@ def clip_by_global_norm(
 ) -> tuple[Any, paddle.Tensor]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
-    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
     element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
 
@@ -381,8 +381,8 @@ def set_gradient_clip(
             program in dynamic mode.
 
     Raises:
-        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not a
-            static program. The call is inside `to_static`.
+        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
+            a static program. The call is inside `to_static`.
         ValueError: param_list has something other than parameters of the program.
 
     Example:
@@ -443,7 +443,7 @@ class GradientClipByValue(classes.GradientClipByValue, paddle_classes.OptimizerC
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
             not a function.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import paddle
@@ -555,7 +555,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import paddle

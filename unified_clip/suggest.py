@@ -74,7 +74,7 @@ class Suggestion:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
 
         Raises:
-            TypeError: rule is not a rule for the total norm.
+            TypeError: `rule` is not a rule for the total norm.
 
         Example:
             >>> import unified_clip
@@ -159,13 +159,13 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
         skip: The number of steps at the start to ignore, because their norms are often larger.
 
     Returns:
-        A `Suggestion` with `threshold`, `clipped` (the share above it) and `plot(path)`.
+        A `Suggestion` with `threshold`, `clipped` (the share of norms above the threshold) and `plot(path)`.
 
     Raises:
-        TypeError: records is neither a path nor an iterable of norms.
+        TypeError: `records` is neither a path nor an iterable of norms.
         FileNotFoundError: There is no such file.
-        ValueError: percentile or skip is out of range. Fewer than 20 norms are finite. The file is not a recording with
-            total norms.
+        ValueError: `percentile` or `skip` is out of range. Fewer than 20 norms are finite. The file is not a recording
+            with total norms.
         OSError: The file cannot be read.
 
     Source: the nearest-rank percentile, as in Seetharaman et al., "AutoClip: Adaptive gradient clipping for source

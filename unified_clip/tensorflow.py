@@ -32,14 +32,14 @@ def clip_grad_norm_(
 ) -> tf.Tensor:
     """Clip the gradients by their total norm, and replace them in their list or dict.
 
-    With n the norm over all gradients, each one is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is 1,
-    the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
+    With n the norm over all gradients, each gradient is multiplied by min(1, max_norm / (n + 1e-6)). If this factor is
+    1, the gradients stay unchanged, bit for bit. Source: `torch.nn.utils.clip_grad_norm_`; Pascanu, Mikolov and Bengio,
     "On the difficulty of training recurrent neural networks", 2013.
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
-            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
-            an accumulator, is assigned its clipped value.
+            (name, gradient) tuples. The clipped tensors replace the gradients in the list or dict. A variable that is
+            not trainable, such as an accumulator, is assigned its clipped value.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         norm_type: The order p of the norm: any p > 0, inf or 'inf'.
@@ -85,8 +85,8 @@ def clip_grad_value_(parameters: Any, clip_value: float | tf.Tensor, foreach: bo
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
-            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
-            an accumulator, is assigned its clipped value.
+            (name, gradient) tuples. The clipped tensors replace the gradients in the list or dict. A variable that is
+            not trainable, such as an accumulator, is assigned its clipped value.
         clip_value: The largest magnitude to keep, 0 or more, rounded to each gradient's dtype: a number or a tensor of
             one element. inf changes nothing.
         foreach: Accepted for compatibility with `torch.nn.utils`, and ignored.
@@ -161,8 +161,8 @@ def clip_grads_with_norm_(
 
     Args:
         parameters: The gradients: a list or a dict, nested or not, of tensors and None, or of (gradient, variable) or
-            (name, gradient) tuples. The clipped tensors replace those in it. A variable that is not trainable, such as
-            an accumulator, is assigned its clipped value.
+            (name, gradient) tuples. The clipped tensors replace the gradients in the list or dict. A variable that is
+            not trainable, such as an accumulator, is assigned its clipped value.
         max_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
         total_norm: The total norm: a number or a tensor of one element.
@@ -193,7 +193,7 @@ def clip_by_global_norm(
 ) -> tuple[Any, tf.Tensor]:
     """Return the gradients clipped by their total norm, as new tensors, and the norm.
 
-    With n the norm over all gradients, each one is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
+    With n the norm over all gradients, each gradient is multiplied by min(1, clip_norm / n). If n is NaN or inf, every
     element of the result is NaN. Source: `tf.clip_by_global_norm`; Pascanu, Mikolov and Bengio, "On the difficulty of
     training recurrent neural networks", 2013.
 
@@ -348,7 +348,7 @@ def set_gradient_clip(
         program: Only for `unified_clip.paddle`. Keep the default.
 
     Raises:
-        TypeError: clip is not an instance of these classes. param_list is not a list of parameters. program is not
+        TypeError: `clip` is not an instance of these classes. param_list is not a list of parameters. `program` is not
             None.
 
     Example:
@@ -408,7 +408,7 @@ class GradientClipByValue(classes.GradientClipByValue):
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
             not a function.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import tensorflow as tf
@@ -503,7 +503,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
 
     Raises:
         TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
-        ValueError: A bound is NaN. min is above max. max is negative and min is None.
+        ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
         >>> import tensorflow as tf

@@ -47,16 +47,17 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
         b: The container to compare with `a`.
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
-        rtol: The maximum difference of two elements relative to the largest element of the gradient in b. An element
+        rtol: The maximum difference of two elements relative to the largest element of the gradient in `b`. An element
             passes if it is within max_ulp or within rtol. Parity suites use 1e-5. If a sum nearly cancels, a difference
             of many ULP may be small on this scale.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message names the tensors, the first element that
-            differs and the element that differs most. It has the numbers of a and b in decimal and in hexadecimal.
+            differs and the element that differs most. The message has the numbers of `a` and `b` in decimal and in
+            hexadecimal.
         TypeError: A value is not a gradient: a parameter, a plain number, a tensor of booleans.
-        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. Or nothing would be compared: a
-            and b are the same object, or no gradient has an element.
+        ValueError: max_ulp is negative, infinite or NaN, or rtol is not from 0 to 0.1. Or nothing would be compared:
+            `a` and `b` are the same object, or no gradient has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -80,7 +81,9 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
     if not 0 <= rtol <= MOST_RTOL:
         raise ValueError(f"rtol is {rtol}. Pass a number from 0 to {MOST_RTOL}")
     if a is b:
-        raise ValueError("a and b are the same object, so nothing can be compared. Pass a copy made before the clip")
+        raise ValueError(
+            "`a` and `b` are the same object, so nothing can differ. Pass a copy that you made before the clip"
+        )
     left, right = in_memory.read_container(a), in_memory.read_container(b)
     _need_elements([*left.values(), *right.values()], "a and b have")
     differences = diff.describe(left, right, ("a", "b"), max_ulp, rtol)
@@ -109,9 +112,10 @@ def assert_clip_parity(
         grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. They are copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
-        frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed ones.
-        missing: What to do if a framework is not installed: "fail", or "skip" after the installed ones have been
-            compared.
+        frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed
+            frameworks.
+        missing: What to do if a framework is not installed: "fail", or "skip" after the comparison of the installed
+            frameworks.
         interpreters: By framework, the path of the Python interpreter that has the framework and the extra `cli`.
             Default: this interpreter.
         arguments: The arguments of the rule, such as thresholds, as numbers.
@@ -120,9 +124,9 @@ def assert_clip_parity(
         AssertionError: Results differ. The message has the framework, the tensor, the element and the two numbers that
             differ. Or a framework crashed, hung or is not installed.
         unittest.SkipTest: A framework is not installed, with missing="skip". pytest reports a skip.
-        TypeError: A value in grads is not a gradient, or frameworks is a string.
+        TypeError: A value in `grads` is not a gradient, or `frameworks` is a string.
         ValueError: The rule, an argument of the rule or a framework is unknown. `missing` is not "fail" or "skip". No
-            gradient in grads has an element.
+            gradient in `grads` has an element.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:
@@ -172,7 +176,7 @@ def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | 
         AssertionError: The suite does not pass. The message has the verdict and each problem, as the command prints
             them.
         unified_clip.parity.suite.schema.SuiteError: The suite is invalid, or has none of the frameworks.
-        TypeError: frameworks is a string.
+        TypeError: `frameworks` is a string.
         ModuleNotFoundError: The extra `cli` is not installed.
 
     Example:

@@ -229,12 +229,12 @@ def test_agc_rejects_what_does_not_fit(kit: Kit) -> None:
     gradient = kit.tensor([[1.0, 2.0]])
     for parameters, message in [
         (None, "agc needs the parameters, but position 0 has none"),
-        ([gradient, gradient], "parameters has 2 entries, but there are 1 gradients"),
+        ([gradient, gradient], "`parameters` has 2 entries, but there are 1 gradients"),
         ([kit.tensor([1.0, 2.0])], "has the shape .1, 2., but its parameter has .2,."),
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
             clip([gradient], parameters=parameters)
-    with pytest.raises(ValueError, match="parameters has no 'a'"):
+    with pytest.raises(ValueError, match="`parameters` has no key 'a'"):
         clip({"a": gradient}, parameters={"b": gradient})
     if kit.has_sparse:
         with pytest.raises(TypeError, match="is sparse, which the adaptive rule agc does not support"):

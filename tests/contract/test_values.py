@@ -159,7 +159,7 @@ def test_class_bounds(kit: Kit) -> None:
     for make in (kit.namespace.GradientClipByValue, kit.namespace.ErrorClipByValue):
         with pytest.raises(ValueError, match="Swap"):
             make(max=1.0, min=2.0)
-        with pytest.raises(ValueError, match="Pass min as well"):
+        with pytest.raises(ValueError, match="Pass `min` too"):
             make(max=-1.0)
         for wrong in ("1", None, True):
             with pytest.raises(TypeError, match="max is"):
@@ -169,7 +169,7 @@ def test_class_bounds(kit: Kit) -> None:
 def test_tensor_bounds_of_integers_have_their_dtype(kit: Kit) -> None:
     tensor = kit.tensor([1, 2], "int8")
     bounds = kit.tensor([0, 1], "int32"), kit.tensor([1, 2], "int32")
-    with pytest.raises(TypeError, match="Pass both in one dtype"):
+    with pytest.raises(TypeError, match="Pass both with the same dtype"):
         kit.namespace.clip_by_value(tensor, *bounds)
     got = kit.namespace.clip_by_value(tensor, kit.tensor([2, 0], "int8"), 5)
     assert kit.array(got).tolist() == [2, 2]

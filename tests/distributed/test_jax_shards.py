@@ -576,7 +576,7 @@ def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]],
     ("call", "error", "message"),
     [
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, process_group="z"))(g), ValueError,
-         "process_group names 'z', but the axes of shard_map are none here. Name the axes over which"),
+         "process_group names 'z', but the axes of shard_map are none here. Pass the names of the axes over"),
         (lambda g: uc.get_total_norm(g, process_group="z"), ValueError,
          "process_group names 'z', but this call is not inside shard_map"),
         (lambda g: jax.jit(lambda g: uc.get_total_norm(g, ownership="distinct"))(g), TypeError,

@@ -135,7 +135,7 @@ def test_copies_in_a_group_are_compared(four: World) -> None:
     for failure in drifted[2:]:
         assert re.search(r"position 0 on rank 3 .* differ from their copies on rank 2", str(failure))
     for failure in four.attempt(jax_groups.replicas, "an axis", None):
-        assert "process_group has only some of the ranks with copies of the gradient at position 0" in str(failure)
+        assert "process_group lacks some of the ranks with copies of the gradient at position 0" in str(failure)
 
 
 def test_an_error_reaches_the_processes_of_the_group(four: World) -> None:

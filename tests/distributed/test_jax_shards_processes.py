@@ -116,7 +116,7 @@ NOT_TOLD = "is only on devices of rank [01]. Pass ownership"
         ("with_own_array", (True, {}), NOT_TOLD),
         ("disagreeing", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
         ("disagreeing_about_copies", (), "the ranks disagree about threshold: 1.0 on rank 0; 2.0 on rank 1"),
-        ("norm_of_four", ({"check_numel": 5},), "4 gradient elements were counted, and 5 expected"),
+        ("norm_of_four", ({"check_numel": 5},), "counted 4 gradient elements together, and check_numel expects 5"),
         ("replicas_on_some", ("replicated",), "position 0 is on devices of only some ranks. Leave check_replicas out"),
         ("norm_of_four", ({"process_group": None},), "process_group is None, but other processes have shards"),
         ("norm_of_rows", (("x",), {"process_group": None}), "process_group is None, but other processes have shards"),
@@ -214,7 +214,7 @@ def test_arrays_on_some_processes_do_not_tell_what_the_others_have(three: World)
 def test_a_wrong_statement_is_found_by_the_number_of_elements(three: World) -> None:
     stated = {"ownership": "distinct", "check_numel": True}
     for failure in three.attempt(jax_sharded.clipped_on_meshes_of_some, "copies", FIRST, SECOND, 1.0, stated):
-        assert "8 gradient elements were counted, and 4 expected" in str(failure)
+        assert "the ranks counted 8 gradient elements together, and check_numel expects 4" in str(failure)
 
 
 @pytest.mark.parametrize("kind", ["copies", "stages", "listed by all"])

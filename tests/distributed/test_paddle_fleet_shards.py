@@ -185,7 +185,7 @@ def test_sharded_gradients_are_not_clipped_one_by_one_before_they_are_added_up(
     worlds: Callable[[str], World], name: str
 ) -> None:
     for found in worlds("sharding").attempt(paddle_sharded.fleet_in_place, name):
-        assert "not complete before it. Pass grad_clip= to the optimizer" in str(found)
+        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(found)
 
 
 def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], 
 
 def test_sharded_gradients_are_refused_before_they_are_added_up(worlds: Callable[[str], World]) -> None:
     for found in worlds("sharding").attempt(paddle_sharded.fleet_clipped, "auto", 1.5, None):
-        assert "not complete before it. Pass grad_clip= to the optimizer" in str(found)
+        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(found)
 
 
 def test_paddle_ignores_float64_there(worlds: Callable[[str], World]) -> None:

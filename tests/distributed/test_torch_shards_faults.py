@@ -137,10 +137,10 @@ def test_processes_that_disagree_are_told_so(worlds: Worlds, size: int, case: st
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("copies as others", "48 gradient elements were counted, and 24 expected. Some elements are counted more"),
-        ("others as copies", "24 gradient elements were counted, and 48 expected. .* or not at all. Declare with"),
-        ("all copies", "0 gradient elements were counted, and 24 expected"),
-        ("all copies, p = inf", "0 gradient elements were counted, and 24 expected"),
+        ("copies as others", "counted 48 gradient elements together, and check_numel expects 24. Some elements"),
+        ("others as copies", "counted 24 gradient elements together, and check_numel expects 48. .* Declare with"),
+        ("all copies", "the ranks counted 0 gradient elements together, and check_numel expects 24"),
+        ("all copies, p = inf", "the ranks counted 0 gradient elements together, and check_numel expects 24"),
     ],
 )
 def test_a_wrong_statement_of_who_counts_is_found(worlds: Worlds, case: str, message: str) -> None:

@@ -92,7 +92,7 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
             replicas.by_a_function,
             "check_replicas cannot infer which ranks have copies of position 0: ownership is",
         ),
-        (replicas.within_a_part, "process_group has only some of the ranks with copies of the gradient at position 0"),
+        (replicas.within_a_part, "process_group lacks some of the ranks with copies of the gradient at position 0"),
         (replicas.without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
         (replicas.of_this_process, "check_replicas is True, but process_group is None"),
     ],

@@ -346,7 +346,7 @@ def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
 
 def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:
     clip = ClipCallback(config(), process_group=None, check_numel=1)
-    with pytest.raises(ValueError, match="gradient elements were counted, and 1 expected"):
+    with pytest.raises(ValueError, match="gradient elements together, and check_numel expects 1"):
         trainer(tmp_path, clip).fit(Module(), loader())
 
 

@@ -91,7 +91,7 @@ def test_what_has_no_element_or_is_one_object_is_refused() -> None:
     with pytest.raises(ValueError, match="grads has no gradient with an element"):
         assert_clip_parity([empty], "global_norm", ["numpy"])
     grads = [f32(1)]
-    with pytest.raises(ValueError, match="a and b are the same object, so nothing can be compared"):
+    with pytest.raises(ValueError, match="`a` and `b` are the same object, so nothing can differ"):
         assert_gradients_equal(grads, grads)
 
 

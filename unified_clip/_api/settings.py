@@ -34,8 +34,9 @@ class ClipSettings:
         """
         if isinstance(parameter, str) and self._own:
             raise ValueError(
-                f"the clip of {parameter!r} is unknown: set_gradient_clip with param_list has set the clips of single "
-                "parameters, and params_grads has only the name. Pass the parameter in place of its name"
+                f"the clip of {parameter!r} is unknown: set_gradient_clip with param_list has set clips of single "
+                "parameters, and params_grads has only the name of this parameter. Pass the parameter in place of the "
+                "name"
             )
         own = self._own.get(id(parameter))  # removed with the parameter, so no other one has this id
         return self.default if own is None else own[1]
@@ -59,7 +60,8 @@ def set_gradient_clip(
     check_clip(clip)
     if program is not None:
         raise TypeError(
-            "program is for static programs of Paddle. Leave program out, or call unified_clip.paddle.set_gradient_clip"
+            "program= is for static programs of Paddle. Leave program= out, or call "
+            "unified_clip.paddle.set_gradient_clip"
         )
     if param_list is None:
         SETTINGS.default = clip

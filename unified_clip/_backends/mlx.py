@@ -98,8 +98,8 @@ class MlxBackend(Backend, DevicePrimitives):
         return mx.array(array, DTYPES[dtype])
 
     def list_from_host(self, arrays: list[kernels.Array], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return each array as a copy, and free it before the next one is copied, so that results do not need twice the
-        memory.
+        """Return each array as a copy, and free the array before the next array is copied, so that results do not need
+        twice the memory.
         """
         arrays.reverse()
         return [self.from_host(arrays.pop(), dtype) for dtype in dtypes]
@@ -185,7 +185,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return Write(partial(np.copyto, self.host_view(tensor), self.host_view(value)))
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Return another array object. It shares the memory until something is assigned to one of the two."""
+        """Return another array object. It shares the memory until something is assigned to either object."""
         return copy.copy(tensor) if isinstance(tensor, mx.array) else _as_mlx(tensor)
 
     def is_finite(self, scalar: Scalar) -> bool | None:

@@ -93,8 +93,8 @@ class ArrayList:
 
 
 def array_list(parts: Sequence[Part]) -> Any:
-    """Return a `TensorList` of the compiled kernels, or an `ArrayList` if they are not built or lack a dtype or byte
-    order.
+    """Return a `TensorList` of the compiled kernels, or an `ArrayList` if the kernels are not built or do not support a
+    dtype or byte order.
     """
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
@@ -302,7 +302,7 @@ def wider_than(dtype: str) -> type[np.floating[Any]] | None:
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:
-    """Write the products of an array with a coefficient, or with one for each slice, into `out`."""
+    """Write the products of an array with a coefficient, or with a coefficient for each slice, into `out`."""
     if dtype.startswith("complex"):
         part = part_dtype(dtype)
         _scale(view.real, part, coef, out.real)

@@ -1,7 +1,8 @@
 """Moduli |x + yj| of complex numbers: their exact sum, and the correctly rounded maximum.
 
 A modulus is a square root, which float64 would round. Here it is the sum of two float64, with a relative error below
-2**-95. If that does not decide the result, it is rounded down to an integer number of units (see `Accumulator`).
+2**-95. If this precision does not decide the result, the modulus is rounded down to an integer number of units (see
+`Accumulator`).
 """
 
 from __future__ import annotations

@@ -170,8 +170,7 @@ class Backend(Protocol):
         return None
 
     def placed(self, results: list[Tensor], sources: Iterable[Sequence[Tensor]]) -> list[Tensor]:
-        """Move results of the host path to the devices on which the framework itself would compute them, and return
-        them.
+        """Move results of the host path to the devices that the framework itself would use. Return the moved results.
 
         sources: For each result, the tensors from which it was computed.
         """
@@ -215,8 +214,8 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """The capability of frameworks whose parameters have a gradient in `.grad`. On these, in-place functions take
-    parameters.
+    """The capability of frameworks whose parameters have a gradient in `.grad`. On these frameworks, in-place functions
+    take parameters.
     """
 
     main_gradient_remedy: str
@@ -236,8 +235,8 @@ class Parameters(ABC):
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient, or is a frozen parameter. If not, it is probably a gradient
-        itself.
+        """Return whether a tensor can have a gradient, or is a frozen parameter. If not, the tensor is probably a
+        gradient itself.
         """
 
     @abstractmethod
@@ -262,7 +261,7 @@ class Parameters(ABC):
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:
-        """Return a gradient that keeps its values when its parameter gets no or another gradient."""
+        """Return a gradient that keeps its values when `.grad` of its parameter is replaced or removed."""
         return gradient
 
 

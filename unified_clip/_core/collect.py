@@ -206,8 +206,8 @@ def _gradients_of_parameters(
     present = [leaf for leaf in gradients if leaf.tensor is not None]
     if once and not present and not any(on_parameters.can_have_gradient(leaf.parameter) for leaf in once):
         validation.warn(
-            f"{function} takes parameters, but no tensor has or can have a gradient. Nothing was clipped. If the "
-            f"tensors are gradients, use {instead}, which returns the result"
+            f"{function} takes parameters, but none of the tensors that you passed has a gradient or can get one. "
+            f"Nothing was clipped. If the tensors are gradients, use {instead}, which returns the result"
         )
     return present
 

@@ -107,7 +107,8 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     given = flatten(backend, parameters).leaves
     if len(given) != len(leaves):
         raise ValueError(
-            f"parameters has {len(given)} entries, but there are {len(leaves)} gradients. Pass a parameter for each."
+            f"`parameters` has {len(given)} entries, but there are {len(leaves)} gradients. Pass one parameter for "
+            "each gradient."
         )
     names = {leaf.name for leaf in given}
     if None in names or None in {leaf.name for leaf in leaves} or not isinstance(parameters, Mapping):
@@ -115,7 +116,7 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     by_name = {leaf.name: leaf.tensor for leaf in given}
     missing = [leaf.name for leaf in leaves if leaf.name not in by_name]
     if missing:
-        raise ValueError(f"parameters has no {missing[0]!r}. Pass a dict with the names of the gradients.")
+        raise ValueError(f"`parameters` has no key {missing[0]!r}. Pass a dict with the keys of the gradients.")
     return [leaf._replace(parameter=by_name[leaf.name]) for leaf in leaves]
 
 
@@ -296,11 +297,13 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         return TypeError(f"{leaf.place} is {describe_other(backend, framework)}")
     remedy = "Pass tensors of one framework, or a list, a dict or an iterator of tensors"
     if is_masked:
-        remedy = "Pass the array that its method filled(0) returns"
+        remedy = "Call its method filled(0), and pass the array that this method returns"
     if callable(getattr(value, "parameters", None)):
         remedy = "Pass the gradients"
         if backend.parameters is not None:
-            remedy = "Pass model.parameters() to a function that clips in place, and the gradients to any other"
+            remedy = (
+                "Pass model.parameters() to a function that clips in place, or gradients to a function that does not"
+            )
     return TypeError(f"{leaf.place} is {with_article(kind)}, which unified_clip.{backend.name} cannot clip. {remedy}")
 
 

@@ -34,8 +34,9 @@ class DistributedSpec:
         for owner in self.owners:
             if owner not in (None, REPLICATED, DISTINCT) and not callable(owner):
                 raise ValueError(
-                    f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, a function of a parameter or "
-                    "None, or a dict from patterns of names to such values, as in {'*.experts.*': 'distinct'}"
+                    f"ownership is {self.ownership!r}. Pass {REPLICATED!r}, {DISTINCT!r}, None, or a function of a "
+                    "parameter. Or pass a dict from patterns of names to these values, as in "
+                    "{'*.experts.*': 'distinct'}"
                 )
         if not isinstance(self.check_numel, int | None):
             raise TypeError(f"check_numel is {self.check_numel!r}. Pass a bool, a whole number, or None")
@@ -69,8 +70,8 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Return a warning for each pattern that decides for none of the parameters that it matches, because earlier
-        patterns with other values match them.
+        """Return a warning for each pattern without effect: earlier patterns with other values match all parameters
+        that it matches.
 
         The pattern may decide for parameters of other ranks, or for parameters that are frozen in this call.
         ValueError: A parameter has no name. Or an earlier pattern with another value matches every name that a pattern
@@ -212,10 +213,10 @@ class Shards(Protocol):
         This is a collective: all ranks have to call it.
 
         path: The path over the local tensors. measure: Returns the sums over local tensors.
-        must_match: Values by name that must be equal on all ranks. They are compared in the same all-reduce.
+        must_match: Values by name that must be equal on all ranks. The all-reduce of the norm compares them.
         function: The public name of the call, for errors. is_first: Whether this is the first norm of the call.
 
-        ValueError: another rank sent an error or other values, or the norm cannot be computed.
+        ValueError: another rank sent an error, ranks differ in a value of `must_match`, or the norm cannot be computed.
         """
 
     def nonfinite_elsewhere(self, path: Path) -> list[tuple[str, int, int]]:

@@ -59,13 +59,13 @@ class Accumulator:
 
     total: int = 0
     blocks: int = 0
-    """The number of sums over blocks in it, each with a relative error below 2**-BLOCK_ERROR_SHIFT."""
+    """The number of sums over blocks in `total`, each with a relative error below 2**-BLOCK_ERROR_SHIFT."""
 
     compensated: int = 0
-    """The number of compensated sums in it, each with a relative error below 2**-COMPENSATED_ERROR_SHIFT."""
+    """The number of compensated sums in `total`, each with a relative error below 2**-COMPENSATED_ERROR_SHIFT."""
 
     roots: int = 0
-    """The number of inexact square roots in it, each rounded down to a unit: see `_compute/moduli.py`."""
+    """The number of inexact square roots in `total`, each rounded down to a unit: see `_compute/moduli.py`."""
 
     nan: bool = False
     infinite: bool = False

@@ -200,8 +200,8 @@ class GradientList:
         """
         if self.shards is not None:
             raise ValueError(
-                "axes are not supported for distributed gradients, since a slice may be sharded. Clip the gradient "
-                "without axes, or gather it first"
+                "`axes` is not supported for distributed gradients, since a slice may be sharded. Leave out `axes`, "
+                "or gather the gradient first"
             )
         sparse = self._coalesced[index]
         if sparse is None or sparse.sparse_axes == 1:

@@ -31,7 +31,7 @@ INTEGER_RANGES = {
 
 
 def threshold(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a threshold as a float, or a tensor whose value is unknown or whose derivative is recorded.
+    """Return a threshold as a float. If its value is unknown or its derivative is recorded, return a tensor.
 
     what: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
     ValueError: the threshold is negative or NaN, or has several elements. TypeError: it is not a number.
@@ -54,8 +54,7 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
 
 
 def given_norm(backend: Backend, value: Any, what: str, *, differentiable: bool) -> Scalar:
-    """Return a norm that the caller passes as a float, or a tensor whose value is unknown or whose derivative is
-    recorded.
+    """Return the caller's norm as a float. If its value is unknown or its derivative is recorded, return a tensor.
 
     ValueError: the norm is negative (NaN and inf are valid), or has several elements. TypeError: it is not a number.
     """
@@ -137,7 +136,7 @@ def _is_real(value: Any) -> bool:
 
 
 def norm_type(value: Any) -> float:
-    """Return p as a float. Accept any p > 0, inf and the string 'inf'. TypeError or ValueError: it is another value."""
+    """Return p as a float. Accept any p > 0, inf and the string 'inf'. TypeError or ValueError: it is none of these."""
     if isinstance(value, str):
         if value != "inf":
             raise ValueError(f"norm_type is {value!r}. Pass a number above 0, or 'inf'")
@@ -202,7 +201,9 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
 def _integer_bound(backend: Backend, value: Any, dtype: str, what: str) -> Any:
     if not isinstance(value, int | float):
         if backend.dtype(value) != dtype:
-            raise TypeError(f"{what} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both in one dtype")
+            raise TypeError(
+                f"{what} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both with the same dtype"
+            )
         return value
     if math.isinf(value) or value == int(value):
         return value
@@ -226,7 +227,9 @@ def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
 def sparse_bounds(low: Any, high: Any, leaf: Leaf) -> None:
     """Raise ValueError if bounds would change the rows of 0 that a sparse gradient does not store."""
     if not (isinstance(low, int | float) and isinstance(high, int | float)):
-        raise ValueError(f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers, or a dense tensor")
+        raise ValueError(
+            f"{leaf.place} is sparse, and a bound is a tensor. Pass numbers as bounds, or make the gradient dense"
+        )
     if not low <= 0 <= high:
         raise ValueError(
             f"{leaf.place} is sparse, and the bounds {low} and {high} exclude 0, the value of rows that are not "
@@ -335,7 +338,7 @@ def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float
     """Return (min, max) of a clip instance as floats. TypeError or ValueError: a bound is unknown or invalid."""
     high = _known_bound(backend, upper, "max")
     if lower is None and high < 0:
-        raise ValueError(f"max is {high} and min is None, which means -max. Pass min as well, or a max of 0 or more")
+        raise ValueError(f"`max` is {high} and `min` is None, which means -max. Pass `min` too, or `max` of 0 or more")
     low = -high if lower is None else _known_bound(backend, lower, "min")
     if low > high:
         raise ValueError(f"min ({low}) is above max ({high}). Swap them")

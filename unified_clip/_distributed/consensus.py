@@ -184,7 +184,7 @@ class Consensus:
         self._checked_sum(integers.to_words((Accumulator(), "float32")), COMPARES)
 
     def reject(self, error: Exception) -> None:
-        """Send an error of this rank in the collective for which the other ranks wait. They raise it."""
+        """Send an error of this rank in the collective for which the other ranks wait. They then raise this error."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
         reduced = self._all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
@@ -251,8 +251,8 @@ class Consensus:
         return self._all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
-        """Prepare a collective of the call, and return the digests to compare in it. Before the first collective, count
-        the call.
+        """Prepare a collective of the call, and return the digests to compare in the collective. Before the first
+        collective, count the call.
         """
         AWAITED.send_rejection = None
         on_device.check_last_call(self.group.key, self.group.size, lambda: self._waiting("waits"))
@@ -368,9 +368,9 @@ class Consensus:
         expected = self._call.arguments.get(ELEMENTS)
         if expected is not None and counted != expected:
             raise ValueError(
-                f"{counted} gradient elements were counted, and {expected} expected. Some elements are counted "
-                "more than once, or not at all. Declare with `ownership` which rank counts which parameter, or correct "
-                "check_numel"
+                f"the ranks counted {counted} gradient elements together, and check_numel expects {expected}. Some "
+                "elements are counted more than once, or not at all. Declare with `ownership` which rank counts which "
+                "parameter, or correct check_numel"
             )
 
 

@@ -40,8 +40,8 @@ REMEDY = (
 )
 
 MIXED = (
-    "ranks make different calls: on some of them the norm stays on the GPU, as agreed for an earlier list of "
-    f"parameters. Their norm is NaN. {REMEDY}"
+    "ranks make different calls: on some ranks the norm stays on the GPU, as all ranks agreed for an earlier list of "
+    f"parameters. The norm of these ranks is NaN. {REMEDY}"
 )
 
 
@@ -97,7 +97,7 @@ class NormRequest(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What ranks agreed about the norm of a list of parameters that stays on the device."""
+    """What ranks agreed about a norm that stays on the device, for one list of parameters."""
 
     dtype: str
     terms: int

@@ -96,13 +96,13 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether this rank is the first one on the tensor's mesh with its local elements. `Partial` counts as
+        """Return whether no earlier rank on the tensor's mesh has the local elements of this rank. `Partial` counts as
         `Replicate`.
         """
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
-        """Return whether this rank is the first one in a process group with its local elements. `Partial` counts as
+        """Return whether no earlier rank in a process group has the local elements of this rank. `Partial` counts as
         `Replicate`.
 
         The group is a part of the tensor's mesh. Return None if the group lacks elements of the tensor, or may lack
@@ -195,8 +195,8 @@ class DistributedGradients(LocalShards):
             ranks = self.inferred_copies(leaf, group) or ranks
         if not ranks <= group.ranks:
             raise ValueError(
-                f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
-                "check_replicas compares all. Leave process_group or check_replicas out"
+                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, and "
+                "check_replicas compares the copies of all these ranks. Leave process_group or check_replicas out"
             )
         copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == alone[0])
         return Replica(leaf, label(leaf), self.values[index], *copies)

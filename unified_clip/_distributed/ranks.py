@@ -63,7 +63,7 @@ class Ranks(Sequence[int]):
         return present
 
     def places(self, ranks: Any) -> npt.NDArray[np.intp]:
-        """Return, for each rank in an array, its index in this sequence, which has all of these ranks."""
+        """Return, for each rank in an array, its index in this sequence. The sequence must have all of these ranks."""
         places: npt.NDArray[np.intp] = self._order[np.searchsorted(self._sorted, ranks)]
         return places
 

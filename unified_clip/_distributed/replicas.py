@@ -96,8 +96,8 @@ Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
-    """Return (text that names the gradient, compared value) for each gradient, by its name, or by its position without
-    one.
+    """Return (text that names the gradient, compared value) for each gradient, by its name, or without a name by its
+    position.
 
     The position in the text may differ between ranks.
     """

@@ -30,8 +30,9 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
-        ValueError: data is not a state, or is the state of another rule or, for `AdaGC`, of another number of tensors.
-        TypeError: adaptive is not a rule with a state. Or the state of the rule grows, as for `Percentile` without a
+        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` has another number
+            of tensors than `like`.
+        TypeError: `adaptive` is not a rule with a state. Or the state of the rule grows, as for `Percentile` without a
             window.
 
     Example:
@@ -61,9 +62,9 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
         state: The state, from `initial_state` or the last call.
 
     Raises:
-        TypeError: state is inside a compiled graph of JAX or TensorFlow, where it has no values. Or state is not a
-            state, or adaptive is not a rule with a state.
-        ValueError: state belongs to another rule.
+        TypeError: `state` is inside a compiled graph of JAX or TensorFlow, where it has no values. Or `state` is not a
+            tensor like the one that `initial_state` returns, or `adaptive` is not a rule with a state.
+        ValueError: `state` belongs to another rule.
 
     Example:
         >>> import numpy as np
@@ -98,8 +99,9 @@ def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: An
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
-            adaptive is not a rule for the total norm. state is not a state.
-        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. state has the wrong length for
+            `adaptive` is not a rule for the total norm. `state` is not a tensor like the one that `initial_state`
+            returns.
+        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. `state` has the wrong length for
             the rule. Ranks own the gradients together, but the norm over the ranks cannot be computed.
 
     Example:
@@ -132,8 +134,9 @@ def clip_by_global_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
-            adaptive is not a rule for the total norm. state is not a state.
-        ValueError: clip_norm is negative or NaN. state has the wrong length for the rule. Ranks own the gradients
+            `adaptive` is not a rule for the total norm. `state` is not a tensor like the one that `initial_state`
+            returns.
+        ValueError: clip_norm is negative or NaN. `state` has the wrong length for the rule. Ranks own the gradients
             together, but the norm over the ranks cannot be computed.
 
     Example:

@@ -32,9 +32,9 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
     Raises:
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
             clip_norm is not a number. adaptive is not AGC.
-        ValueError: parameters has another number of entries than t_list, or lacks a name. A parameter has another shape
-            than its gradient. clip_norm is negative or NaN. A gradient is distributed, or has too many axes for optax's
-            units.
+        ValueError: `parameters` and `t_list` have different numbers of entries, or `parameters` lacks a name. A
+            parameter has another shape than its gradient. clip_norm is negative or NaN. A gradient is distributed, or
+            has too many axes for optax's units.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
@@ -90,7 +90,7 @@ def clip_by_tensor_norm(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
-            adaptive is not AdaGC, or state is not a state.
+            `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
         ValueError: clip_norm is negative or NaN. The state has the norms of another number of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
@@ -126,7 +126,7 @@ def clip_tensor_norm_(
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
-            adaptive is not AdaGC, or state is not a state.
+            `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
         ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. The state has the norms of
             another number of tensors.
 

@@ -108,7 +108,9 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that is missing or failed, and one for all that ran without compiled kernels."""
+    """Return a line for each framework that is missing or failed, and one line for all frameworks that ran without
+    compiled kernels.
+    """
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]

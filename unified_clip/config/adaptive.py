@@ -213,7 +213,7 @@ class AdaptiveStates:
         """
         if not isinstance(data, dict):
             raise ValueError(
-                f"the key adaptive of the state is {data!r:.60}. Pass the dict that state_dict() returned."
+                f"the key `adaptive` of the state is {data!r:.60}. Pass the dict that state_dict() returned."
             )
         if bool(data) != bool(self._rules):
             saved, own = ("an", "keeps none") if data else ("no", "needs one")

@@ -45,7 +45,7 @@ class ClipConfig(OutcomeProperties, Settings):
             (remove the gradients, so that the optimizer makes no step) or "zero".
         include, exclude: Patterns of parameter names ("*.bias"). Other parameters are not clipped, and not part of the
             norm.
-        groups: Tables of parameters with their own rule: a name, patterns, and the keys that differ.
+        groups: A table for each group of parameters: its name, its patterns, and the keys that differ.
 
     Raises:
         ConfigError: A key or value is wrong. The message has the place and the remedy.
@@ -198,7 +198,7 @@ class ClipConfig(OutcomeProperties, Settings):
             from_: "name" or "name@version" of the format. None: infer it from the file.
 
         Raises:
-            ConfigError: The file cannot be read, its format is not supported, or one of its settings is not.
+            ConfigError: The file cannot be read, or its format or one of its settings is not supported.
         """
         return cls(**convert.read(path, from_))
 
@@ -388,8 +388,8 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return an `optax.GradientTransformation` that clips. Its state has the step and the last outcome.
 
         Args:
-            optimizer: The next transformation. Required with nonfinite = "skip", which leaves its state unchanged when
-                a step is skipped. None: put the result into `optax.chain` before the optimizer.
+            optimizer: The next transformation. Required with nonfinite = "skip", which leaves the optimizer's state
+                unchanged when a step is skipped. None: put the result into `optax.chain` before the optimizer.
             process_group: For `pmap` and similar, where arrays carry no sharding. None if each device has complete
                 updates (as after `pmean`), or the names of axes along which updates are sharded; see docs/jax.md.
 

@@ -78,7 +78,7 @@ def _reads_as_number(value: Any) -> bool:
 
 
 def _as_json(number: Any) -> Any:
-    """Return "inf" or "-inf" for an infinite number, which pydantic would write as null. Return others unchanged."""
+    """Return "inf" or "-inf" for an infinite number, for which pydantic writes null. Return other values unchanged."""
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 

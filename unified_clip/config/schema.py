@@ -84,10 +84,10 @@ class Clipping(ConfigModel):
         norms = sorted({"norm_type", "family", "eps"} & keys)
         if self.rule in ("none", "value") and norms:
             raise ValueError(
-                f"{norms[0]} does not apply to rule = {self.rule!r}, but to norm and global_norm. Remove it."
+                f"{norms[0]} does not apply to rule = {self.rule!r}, but to norm and global_norm. Remove {norms[0]}."
             )
         if self.rule == "none" and (bounds or "threshold" in keys):
-            raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove it.")
+            raise ValueError(f"{(bounds or ['threshold'])[0]} does not apply to rule = 'none'. Remove this key.")
         if self.rule != "value" and bounds:
             remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Set threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
@@ -196,7 +196,7 @@ class Settings(Clipping):
     def _inherit(cls, data: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate. Each group also gets the keys that it inherits from the configuration (see `_inherited`).
 
-        `model_fields_set` of a group has only its own keys, so that a copy or a file inherits the others again.
+        `model_fields_set` of a group has only its own keys, so that a copy or a file inherits the other keys again.
         """
         if not isinstance(data, dict) or not isinstance(data.get("groups"), list):
             return validate(data)
@@ -319,7 +319,7 @@ def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def is_off(settings: Settings) -> bool:
-    """Return whether a configuration clips nothing, neither the parameters of a group nor all others."""
+    """Return whether a configuration clips nothing, neither the parameters of a group nor all other parameters."""
     return all(map(_is_off, settings.parts))
 
 

@@ -65,7 +65,7 @@ def loaded_step(state: Any) -> int:
         return checked_step(state["step"])
     except (TypeError, ValueError):
         raise ValueError(
-            f"the key step of the state is {state['step']!r:.60}. Pass the dict that state_dict() returned."
+            f"the key `step` of the state is {state['step']!r:.60}. Pass the dict that state_dict() returned."
         ) from None
 
 

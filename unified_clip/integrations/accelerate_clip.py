@@ -33,8 +33,8 @@ def clip_(
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
         clip: A configuration, or its `clipper(...)`, which can declare a process group and ownership.
-        parameters: `model.parameters()`, or `model.named_parameters()`, which patterns of names need. A dict of name to
-            parameter, and a single parameter, are accepted, too.
+        parameters: `model.parameters()`, or, if the configuration has patterns of names, `model.named_parameters()`. A
+            dict of name to parameter, and a single parameter, are accepted, too.
         step: The step for a schedule, from 0 on. None: count clips.
 
     Returns:
@@ -45,8 +45,8 @@ def clip_(
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
             no ownership is declared.
-        TypeError: An entry of parameters is no parameter. Or the configuration selects parameters by name, and they
-            have none.
+        TypeError: An entry of parameters is no parameter. Or the configuration selects parameters by name, and
+            `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
     Source: unified_clip, in place of `accelerate.Accelerator.clip_grad_norm_`.

@@ -218,7 +218,7 @@ class Attached(AbstractContextManager[Any, None]):
         if len(grads) and self._updates == updates:
             raise RuntimeError(
                 f"{type(self._optimizer).__name__}.apply did not call keras.optimizers.Optimizer.apply, so nothing was "
-                "clipped. Call super().apply(...) in each call, or attach to the optimizer that it calls. To "
+                "clipped. Call super().apply(...) each time, or attach to the optimizer that makes the update. To "
                 "accumulate gradients, pass gradient_accumulation_steps to the optimizer instead."
             )
         return result
@@ -289,8 +289,8 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["finalize_variable_values"](variables)
         if self.step > self._first_step and not _read(self._steps):
             warnings.warn(
-                f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: the step was "
-                "compiled before the configuration was attached. Compile the model again: model.compile(...).",
+                f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: Keras had "
+                "compiled the step before the configuration was attached. Compile the model again: model.compile(...).",
                 ClipWarning,
                 stacklevel=3,
             )

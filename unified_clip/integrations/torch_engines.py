@@ -26,7 +26,7 @@ def check_engine(kinds: Iterable[str]) -> None:
     """Check that a training engine exposes the gradients of a step.
 
     kinds: The engine's names: of Accelerate's `DistributedType`, or of a Lightning strategy and its base classes.
-    RuntimeError: the engine does not expose them.
+    RuntimeError: the engine does not expose the gradients.
     """
     for kind in kinds:
         if kind in INSTEAD:

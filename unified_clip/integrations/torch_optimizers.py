@@ -201,7 +201,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
 
     TypeError: `optimizer` is no `torch.optim.Optimizer`, or has no hooks. Or `names` contains other objects than
         parameters.
-    ValueError: a configuration is already attached. Or the configuration selects parameters by name, and one has none.
+    ValueError: a configuration is already attached. Or the configuration selects parameters by name, and a parameter
+        has no name.
     RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
     """
     optimizer = _inner(optimizer)

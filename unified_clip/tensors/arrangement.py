@@ -113,8 +113,8 @@ Frameworks = tuple[str | None, str | None]
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
     """Return, for each of two weights, whether it may be a kernel with the channels last, by the frameworks of both.
 
-    If one framework has the channels last and the other one has them first, only the weight of the first one may be
-    such a kernel. Otherwise, both may be.
+    If one framework has the channels last and the other one has them first, only the weight of the framework with the
+    channels last may be such a kernel. Otherwise, both may be.
     """
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))

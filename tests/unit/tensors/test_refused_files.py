@@ -107,12 +107,12 @@ NEXT = {**ENTRY, "data_offsets": [8, 16]}
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.indices": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.values'. Save it, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.values'. Save this tensor, too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY},
             8,
-            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.indices'. Save it, too",
+            r"the metadata lists 'x' as sparse, but the file has no tensor 'x\.indices'. Save this tensor, too",
         ),
         (
             {"__metadata__": {"sparse": '{"x": [4]}'}, "x.values": ENTRY, "x.indices": NEXT},

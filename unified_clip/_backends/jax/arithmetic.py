@@ -91,7 +91,7 @@ def magnitudes(tensor: Tensor) -> Tensor:
 
 
 def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
-    """Return numbers / divisor. It takes two steps, because XLA flushes the reciprocal of a large divisor to 0."""
+    """Return numbers / divisor, in two steps, because XLA flushes the reciprocal of a large divisor to 0."""
     half = 1.0 / jnp.sqrt(divisor)
     return numbers * half * half
 

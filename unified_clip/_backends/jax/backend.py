@@ -162,8 +162,8 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         if jax.process_count() == 1:
             if self._axes:
                 raise ValueError(
-                    f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map, "
-                    "and arrays have shardings. Leave process_group out"
+                    f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map. "
+                    "Elsewhere, the shardings of the arrays show the ranks. Leave process_group out"
                 )
             if spec.is_given:
                 raise validation.not_distributed(self)
@@ -384,7 +384,7 @@ def _check_concrete(rows: Any) -> None:
     """Raise TypeError for sums over groups of rows in traced code: their derivatives would need float64 without x64."""
     if isinstance(rows, jax.core.Tracer):
         raise TypeError(
-            "axes has some, but not all, sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "
+            "`axes` lists only some sparse axes of a BCOO array. This is not supported under jit, grad and vmap. "
             "Pass gradient.todense()"
         )
 

@@ -127,7 +127,9 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program runs in this process on one device. On several, XLA would gather the shards first."""
+    """Return whether a program runs in this process on one device. On several devices, XLA would gather the shards
+    first.
+    """
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 
@@ -150,9 +152,9 @@ def register() -> bool:
     error = rejection()
     if error:
         warnings.warn(
-            f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). Norms in compiled programs "
-            "are computed by JAX's operations, whose last bit may differ. Set UNIFIED_CLIP_GRAPH=framework to use "
-            "JAX's operations without this warning.",
+            f"JAX {jax.__version__} rejects the compiled kernels of unified_clip ({error}). In compiled programs, "
+            "JAX's operations compute the norms. The last bit of a norm may differ. Set UNIFIED_CLIP_GRAPH=framework "
+            "to use JAX's operations without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

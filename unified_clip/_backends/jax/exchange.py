@@ -46,7 +46,7 @@ def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return JAX arrays with these values, uncommitted on the default device.
 
     A large array shares the memory of the NumPy array, if that is aligned. `jax.device_put` takes 20 microseconds for
-    an array. So from the second list of the same shapes and dtypes on, a compiled function copies the small ones.
+    an array. So from the second list of the same shapes and dtypes on, a compiled function copies the small arrays.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True

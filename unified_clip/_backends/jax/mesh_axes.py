@@ -23,7 +23,8 @@ def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
     if unknown := [axis for axis in declared or () if axis not in manual]:
         raise ValueError(
             f"process_group names {', '.join(map(repr, unknown))}, but the axes of shard_map are "
-            f"{', '.join(map(repr, manual)) or 'none here'}. Name the axes over which the gradients are sharded"
+            f"{', '.join(map(repr, manual)) or 'none here'}. Pass the names of the axes over which the gradients are "
+            "sharded"
         )
     if not manual:
         return ()

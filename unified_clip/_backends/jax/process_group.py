@@ -39,7 +39,7 @@ def _job() -> Job:
 
 
 def group_of(ranks: tuple[int, ...]) -> JaxGroup:
-    """Return the process group of these ranks. It is another one after `jax.distributed` is initialized again."""
+    """Return the process group of these ranks. If `jax.distributed` is initialized again, the group is a new one."""
     return _group_of(ranks, _job())
 
 
@@ -152,8 +152,8 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
     """Return the processes with devices in the rows of this process. A row has the devices of a mesh that differ only
     along these axes.
 
-    ValueError: this process is not on the mesh. Or the rows of another of these processes have further processes, so
-        they form no group.
+    ValueError: this process is not on the mesh. Or one of these processes has rows with further processes, so that the
+        processes form no group.
     """
     ranks = np.array([device.process_index for device in mesh.devices.flat]).reshape(mesh.devices.shape)
     dims = [mesh.axis_names.index(axis) for axis in axes]
@@ -172,6 +172,6 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
     if any(beside(rank) != own for rank in own):
         raise ValueError(
             f"process_group names {', '.join(map(repr, axes))}, but the processes along these axes do not form "
-            "groups: a process has devices in several of them. Pass a list of process indices"
+            "groups: one process has devices in several groups. Pass a list of process indices"
         )
     return tuple(sorted(own))

@@ -148,8 +148,8 @@ class JaxShards(LocalShards):
         leaf, value = self._leaves[index], self.values[index]
         if not self._is_within_group(value):
             raise ValueError(
-                f"process_group has only some of the ranks with copies of the gradient at {leaf.place}, and "
-                "check_replicas compares all. Leave process_group or check_replicas out"
+                f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, and "
+                "check_replicas compares the copies of all these ranks. Leave process_group or check_replicas out"
             )
         if len(_ranks_of(value)) < self._group.size and self._spec.ownership_of(leaf) != DISTINCT:
             raise ValueError(

@@ -102,9 +102,9 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def gradient_of(self, parameter: Any) -> Any | None:
         if not paddle.in_dynamic_mode():
             raise TypeError(
-                "a static program, or a to_static graph with full_graph=True, keeps no gradients on its parameters, so "
-                "none can be clipped in place. Pass grad_clip= to the optimizer, clip outside the graph, or call "
-                "clip_by_global_norm with the gradients, which returns the result"
+                "a static program, or a to_static graph with full_graph=True, keeps no gradients on its parameters, "
+                "so there is nothing to clip in place. Pass grad_clip= to the optimizer, clip outside the graph, or "
+                "use the result of clip_by_global_norm(gradients, ...)"
             )
         gradient = getattr(parameter, "grad", None)
         return None if sharded.is_cleared(gradient) else gradient

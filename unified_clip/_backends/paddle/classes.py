@@ -1,5 +1,5 @@
-"""The clip classes and functions that differ on Paddle: its optimizers accept the classes, and static programs have
-clips.
+"""The clip classes and functions that differ on Paddle: Paddle's optimizers accept the classes, and you can set clips
+in static programs.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def set_gradient_clip(
         _set(clip, [None] if parameters is None else _names(parameters, program), program)
         return
     if any(isinstance(parameter, paddle.pir.Value) for parameter in parameters or ()):
-        raise ValueError(
-            "param_list has parameters of a static program. Also pass this program as the argument program"
-        )
+        raise ValueError("param_list has parameters of a static program. Also pass this program as program=")
     settings.set_gradient_clip(backend, clip, parameters)
 
 
@@ -112,7 +110,7 @@ def _clip_in_program(parameter: Any) -> classes.GradientClip | None:
     if clip is not None and program is not building:
         raise ValueError(
             f"parameter {name!r} does not belong to the program that is built now. Clip its gradient under "
-            "paddle.static.program_guard(program), with the program of the parameter"
+            "paddle.static.program_guard(program), with the parameter's program"
         )
     return clip
 
@@ -121,7 +119,7 @@ def _checked(program: Any) -> Program:
     if is_of_old_ir(program):
         raise of_old_ir("program is a Program")
     if not isinstance(program, paddle.pir.Program):
-        raise TypeError(f"program is {with_article(type(program).__name__)}. Pass a paddle.static.Program")
+        raise TypeError(f"program= is {with_article(type(program).__name__)}. Pass a paddle.static.Program")
     return program
 
 
@@ -158,7 +156,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
         if parameter.block.program is not program:
             raise ValueError(
                 f"position {position} of param_list (parameter {parameter.name!r}) belongs to another program. Pass "
-                "the program of the parameter as the argument program"
+                "the parameter's program as program="
             )
     return [parameter.name for parameter in parameters]
 

@@ -142,8 +142,9 @@ class PaddleShards(DistributedGradients):
         meshes = [gradient.process_mesh if is_dist(gradient) else None for gradient in self._gradients]
         if any(mesh != meshes[0] for mesh in meshes):
             raise ValueError(
-                "a derivative is recorded, and the tensors are on several process meshes, or some on none. Paddle "
-                "cannot compute with them. Clip them under paddle.no_grad(), or those of one mesh at a time"
+                "Paddle records a derivative, and some of the tensors are on another process mesh or on none. Paddle "
+                "cannot compute with them together. Clip under paddle.no_grad(), or clip the tensors of each mesh in "
+                "a separate call"
             )
 
     def counted_alone(self, index: int) -> Tensor:
@@ -296,7 +297,7 @@ class PaddleShards(DistributedGradients):
         ):
             raise ValueError(
                 "With fleet's sharding, the optimizer's step all-reduces gradients, so they are not complete before "
-                "it. Pass grad_clip= to the optimizer, or pass process_group and ownership"
+                "the step. Pass grad_clip= to the optimizer, or pass process_group and ownership"
             )
 
     # -- attributes of plain parameters
@@ -379,6 +380,6 @@ def _existing_group(ranks: Sequence[int]) -> Any:
         if sorted(group.ranks) == sorted(ranks):
             return group
     raise ValueError(
-        f"no process group has the ranks {sorted(ranks)}, over which a gradient is sharded. Create one once, on all "
-        "ranks, with paddle.distributed.new_group"
+        f"no process group has the ranks {sorted(ranks)}, over which a gradient is sharded. Call "
+        "paddle.distributed.new_group with these ranks, once and on all ranks"
     )

@@ -96,9 +96,9 @@ def _is_called() -> bool:
         problem = "" if result == 5.0 else f"a norm of 5 is {result}"
     if problem:
         warnings.warn(
-            f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). Norms "
-            "in functions with jit_compile=True are computed by TensorFlow's operations, whose last bit may differ. "
-            "Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations without this warning.",
+            f"XLA in TensorFlow {tf.__version__} does not call the compiled kernels of unified_clip ({problem}). In "
+            "functions with jit_compile=True, TensorFlow's operations compute the norms. The last bit of a norm may "
+            "differ. Set UNIFIED_CLIP_GRAPH=framework to use TensorFlow's operations without this warning.",
             RuntimeWarning,
             stacklevel=2,
         )

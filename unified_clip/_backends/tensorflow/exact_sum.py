@@ -1,7 +1,7 @@
-"""Correctly rounded norms in graphs of a strategy: integers decide if a float64 sum leaves the rounding open.
+"""Correctly rounded norms in graphs of a strategy: if a float64 sum leaves the rounding open, integers decide.
 
-The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, that
-is the norm. If not, the exact sum is compared with the power of the middle between both roots.
+The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, this
+root is the norm. If not, the exact sum is compared with the power of the middle between both roots.
 """
 
 from __future__ import annotations

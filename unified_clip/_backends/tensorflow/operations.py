@@ -40,7 +40,7 @@ NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether the operations compute on these tensors, in the graph that is being traced.
 
-    Not under a strategy: its workers may not have imported unified_clip.
+    Return False under a strategy: its workers may not have imported unified_clip.
     """
     return bool(
         REGISTERED

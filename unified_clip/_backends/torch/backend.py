@@ -79,8 +79,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return getattr(parameter, "main_grad", None) if getattr(parameter, "requires_grad", False) else None
 
     main_gradient_remedy = (
-        "Copy it first: parameter.grad = parameter.main_grad.to(parameter.dtype). With Megatron's optimizer, pass "
-        "optimizer.get_parameters() after optimizer.prepare_grads()"
+        "Copy main_grad first: parameter.grad = parameter.main_grad.to(parameter.dtype). With Megatron's optimizer, "
+        "pass optimizer.get_parameters() after optimizer.prepare_grads()"
     )
 
     def set_gradient(self, parameter: Any, gradient: Any) -> None:
@@ -97,7 +97,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         if gradient.is_nested:
             return "a nested tensor. Pass its components instead: gradient.unbind()"
         if isinstance(gradient, FakeTensor) and not conditions.can_compute(gradient):
-            return "a FakeTensor outside its FakeTensorMode. Call unified_clip in it: `with gradient.fake_mode:`"
+            return "a FakeTensor outside its FakeTensorMode. Call unified_clip in this mode: `with gradient.fake_mode:`"
         return None
 
     def coalesce(self, gradient: Any, *, differentiable: bool) -> CoalescedSparse | None:
@@ -140,7 +140,8 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         ):
             return None  # PyTorch's own operations on DTensors have derivatives
         entry.break_graph(
-            "distributed gradients cannot be clipped in a compiled graph. Omit fullgraph=True, or clip outside of it"
+            "distributed gradients cannot be clipped in a compiled graph. Leave fullgraph=True out, or clip outside "
+            "of the graph"
         )
         return shards
 
@@ -334,13 +335,13 @@ BACKEND = TorchBackend()
 
 
 def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool) -> None:
-    """Multiply all tensors by `coef`, in place, or with `per_tensor` each tensor by its number in `coef`."""
+    """Multiply all tensors in place by `coef`. With `per_tensor`, multiply each tensor by its number in `coef`."""
     for write in (PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES).prepare_scale(tensors, coef):
         write.make()
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors, which has derivatives, or with `per_tensor` a vector with their norms."""
+    """Return the norm over all tensors. With `per_tensor`, return a vector with their norms. Both have derivatives."""
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 

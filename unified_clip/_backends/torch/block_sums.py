@@ -22,8 +22,8 @@ ROWS = 32
 
 
 class TorchSums:
-    """The `PartialSums` of traced tensors, and of tensors on devices. Fast sums are computed on the device, others on
-    the host.
+    """The `PartialSums` of traced tensors, and of tensors on devices. Fast sums are computed on the device, all other
+    sums on the host.
     """
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:

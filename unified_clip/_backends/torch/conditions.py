@@ -115,13 +115,14 @@ def mps_view(tensor: Tensor, buffers: dict[int, int]) -> kernels.Array:
 def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tensor] = ()) -> bool:
     """Return whether to compute in double-float32: if a tensor's device has no float64, or UNIFIED_CLIP_PATH=pairs.
 
-    TypeError: a gradient is on a device without float64, and another one is float64.
+    TypeError: a gradient is on a device without float64, and another gradient is float64.
     """
     wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in tensors)
     if wide and any(map(arithmetic.lacks_float64, tensors)):
         raise TypeError(
             "float64 and complex128 gradients cannot be clipped together with gradients on a device without float64. "
-            "Convert their parameters to float32 or complex64. Or clip each device in its own call, by its own norm"
+            "Convert their parameters to float32 or complex64. Or clip the gradients of each device in a separate "
+            "call, by their own norm"
         )
     return not wide and (
         any(map(arithmetic.lacks_float64, (*tensors, *extra_inputs))) or host.forced_path("pairs") == "pairs"
@@ -129,7 +130,7 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode. These miss raw reads of memory."""
+    """Return whether PyTorch traces, transforms or differentiates in forward mode. None sees raw reads of memory."""
     return is_traced() or forward_ad._current_level >= 0
 
 

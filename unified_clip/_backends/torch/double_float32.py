@@ -48,7 +48,7 @@ EXPONENT = 0x7F800000
 
 @dataclass(frozen=True)
 class DoubleFloat32:
-    """A number hi + lo. hi is the float32 nearest to it. lo is 0 where hi is not finite."""
+    """A number hi + lo. hi is the float32 nearest to the number. lo is 0 where hi is not finite."""
 
     hi: Tensor
     lo: Tensor

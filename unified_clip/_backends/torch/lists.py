@@ -43,7 +43,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare the writes of products. They need no new memory: if memory ran out, a list would be partly written."""
+    """Prepare the writes of products. Writes need no new memory: if memory ran out, a list would be partly written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -204,7 +204,9 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _scalars_for(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
-    """Return the scalar for a group, on its device: a single one, or a list with one for each of its tensors."""
+    """Return the scalar for a group, on its device: a single scalar, or a list with a scalar for each of the group's
+    tensors.
+    """
     scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar

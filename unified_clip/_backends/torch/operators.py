@@ -64,7 +64,7 @@ def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
 
 
 def scale_(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> None:
-    """Multiply all tensors by `coef`, in place, or with `per_tensor` each tensor by its number in `coef`."""
+    """Multiply all tensors in place by `coef`. With `per_tensor`, multiply each tensor by its number in `coef`."""
     torch.ops.unified_clip.scale_(tensors, coef, per_tensor)
 
 

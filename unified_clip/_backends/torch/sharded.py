@@ -56,7 +56,7 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
 
 
 def are_flat(parameters: Sequence[Any]) -> bool:
-    """Return whether any of these is a flat parameter of FSDP1 over several ranks. These have no placements."""
+    """Return whether any of these is a flat parameter of FSDP1 over several ranks, which has no placements."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not torch.distributed.is_initialized():
         return False
     return torch.distributed.get_world_size() > 1 and any(hasattr(p, "_fsdp_flattened") for p in parameters)
@@ -86,9 +86,9 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
         size, world_size = leaf.tensor.device_mesh.size(), torch.distributed.get_world_size()
         if size != world_size:
             raise ValueError(
-                f"the gradient at {leaf.place} is on {size} of {world_size} ranks, and a derivative of its norm is "
-                "recorded. Cannot infer what the other ranks have. Call under torch.no_grad(), and pass process_group "
-                "and ownership"
+                f"the gradient at {leaf.place} is on {size} of {world_size} ranks, and PyTorch records the derivative "
+                "of its norm. Cannot infer what the other ranks have. Call under torch.no_grad(), and pass "
+                "process_group and ownership"
             )
 
 

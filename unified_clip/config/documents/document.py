@@ -47,7 +47,7 @@ class Document:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that were read: this one first, then its base files and others that it names."""
+        """The files that were read: this file first, then its base files and other files that it names."""
         paths = [self.path, *(layer.document.path for layer in self.layers)]
         return tuple(dict.fromkeys(path for path in paths if path is not None))
 

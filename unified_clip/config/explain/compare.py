@@ -114,7 +114,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The result in a sentence: whether the configurations differ, and in how many examples the results do."""
+        """The result in a sentence: whether the configurations differ, and in how many examples the results differ."""
         if self.same:
             return SAME
         differing = sum(row.distance != 0 for row in self.compared)

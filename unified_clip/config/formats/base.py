@@ -318,7 +318,7 @@ class Format(ABC):
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
         """Raise OtherFamilyError if the settings have another family than `family`, or an eps that is not the family's.
 
-        The rule "value" has neither, so it raises no error.
+        The rule "value" has neither family nor eps, so this check accepts it.
         """
         if settings.rule == "value":
             return

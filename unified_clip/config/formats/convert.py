@@ -91,7 +91,7 @@ def _other_files(document: Document) -> list[str]:
     """Return a list with one note that names the other files of a merged document, or [] if there are none."""
     names = dict.fromkeys(layer.document.name for layer in document.layers)
     others = [name for name in names if name != document.name]
-    return [f"These files were read too: {', '.join(others)}."] if others else []
+    return [f"The import also read these files: {', '.join(others)}."] if others else []
 
 
 def read_own(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     Raises:
         ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
             Or the file has none of the trainer's keys, so the trainer's default cannot be assumed. For a clip key in
-            `foreign_keys`, `read` of the trainer has the error.
+            `foreign_keys`, the method `read` of the format raises the error.
     """
     if not isinstance(document.data, dict | list):
         return []

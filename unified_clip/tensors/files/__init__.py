@@ -135,10 +135,10 @@ def call(
     file, _, name = spec.rpartition(":")
     path = (directory / file).absolute()
     if not name.isidentifier():
-        raise UnreadableError(f"{spec!r} does not end with the name of a function. Write one, as in grads.py:gradients")
+        raise UnreadableError(f"{spec!r} does not end with the name of a function. Add it, as in grads.py:gradients")
     if path.suffix != ".py":
         raise UnreadableError(
-            f"{spec!r} does not begin with the path of a .py file. Write it, as in grads.py:gradients"
+            f"{spec!r} does not begin with the path of a .py file. Write the path first, as in grads.py:gradients"
         )
     if not path.is_file():
         raise UnreadableError(f"{spec!r}: there is no file {path}. Correct the path")

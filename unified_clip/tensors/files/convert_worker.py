@@ -136,13 +136,13 @@ def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None
     if latest is None and Path(source).is_dir():
         raise UnreadableError(
-            "TensorFlow finds no checkpoint by the file `checkpoint`, which is damaged or names one that does not "
+            "TensorFlow finds no checkpoint. The file `checkpoint` is damaged, or names a checkpoint that does not "
             "exist. Pass the prefix of a checkpoint, as in DIRECTORY/ckpt-1"
         )
     if latest and not Path(latest).resolve().is_relative_to(Path(source).resolve()):
         raise UnreadableError(
             f"the file `checkpoint` names {latest}, which is in another directory. Pass that directory, or the prefix "
-            "of a checkpoint in this one, as in DIRECTORY/ckpt-1"
+            "of a checkpoint in your directory, as in DIRECTORY/ckpt-1"
         )
     checkpoint = tf.train.load_checkpoint(source)
 

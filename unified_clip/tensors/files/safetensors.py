@@ -63,7 +63,7 @@ def items(path: Path) -> Iterator[Item]:
         for part in (rows, values):
             if part not in entries:
                 raise UnreadableError(
-                    f"the metadata lists {name!r} as sparse, but the file has no tensor {part!r}. Save it, too"
+                    f"the metadata lists {name!r} as sparse, but the file has no tensor {part!r}. Save this tensor, too"
                 )
         if entries[rows].dtype != "int64":
             raise UnreadableError(

@@ -66,7 +66,7 @@ def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
 def new_tensors(
     tensors: Sequence[Tensor], launches: Callable[[Table | Tables], Sequence[Callable[[], None]]], *, per_tensor: bool
 ) -> list[Tensor]:
-    """Run kernels that read `tensors` and write new tensors of the same shapes. Return the new ones.
+    """Run kernels that read `tensors` and write new tensors of the same shapes. Return the new tensors.
 
     launches: Returns the functions that launch the kernels, given the table of `tensors` and the new tensors.
     per_tensor: as in `table_of`.

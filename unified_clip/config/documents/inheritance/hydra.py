@@ -97,7 +97,7 @@ class _Composition:
         unused = [key for key in self.choices if key not in self.used and not self.choices[key].is_of_hydra]
         if unused:
             entry, owner = self.choices[unused[0]], self.overriding[unused[0]]
-            why = "this entry changes a choice of another file, which Hydra merges with this one."
+            why = "this entry overrides a choice in another file. Hydra merges that file with this one."
             return replace(self.files.unread(owner, ["defaults", entry.index], why), is_outer=True)
         is_in_group = main.group and package_header(main.document.text) is not None
         if is_in_group or _is_part(main.document):

@@ -88,7 +88,9 @@ def _add_chunk(
     start: tl.tensor, length: tl.tensor, state: tl.tensor,
     order: tl.constexpr, width: tl.constexpr, wide: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add a chunk to the windows in which it has bits. It is read once to find them, then once for each window."""
+    """Add a chunk to the windows in which it has bits. The kernel reads the chunk once to find these windows, then once
+    for each window.
+    """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     least = tl.full([width], 0x7FFFFFFFFFFFFFFF, tl.int64)

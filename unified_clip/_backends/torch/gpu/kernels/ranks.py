@@ -78,7 +78,7 @@ def pack_sums(sums: tl.tensor, chunks: tl.tensor, words: tl.tensor, width: tl.co
 
 @triton.jit
 def _add_to(words: tl.tensor, number: tl.tensor) -> None:
-    """Add a finite float64 number to the words. A negative number makes some of them negative."""
+    """Add a finite float64 number to the words. A negative number makes some words negative."""
     bits = number.to(tl.int64, bitcast=True)
     sign = 1 + 2 * (bits >> 63)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF

@@ -140,7 +140,8 @@ def _place(document: Document) -> list[str]:
     """Return the path of the optimizer's configuration. It may be inside other tables.
 
     `keras.optimizers.serialize`, `model.get_compile_config()` and the config.json of a .keras file each add a table.
-    The configuration of an optimizer that scales the loss contains that of another optimizer, which is returned.
+    The configuration of an optimizer that scales the loss contains the configuration of an inner optimizer. Then return
+    the path of the inner one.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):
