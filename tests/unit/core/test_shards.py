@@ -579,7 +579,7 @@ def test_ranks_compare_parameters_that_may_not_differ(ownership: Any, number: in
 
 
 def test_a_statement_that_means_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', a function of a"):
+    with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', None, or a"):
         DistributedSpec(ownership="owned")
     with pytest.raises(
         ValueError, match=r"pass a dict from patterns of names to these values, as in \{'\*\.experts\.\*': 'dist"
