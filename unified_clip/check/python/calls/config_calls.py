@@ -14,6 +14,7 @@ from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ...clip_use import OWN, ClipUse
 from .. import unused, usage
+from ..steps.flow import assigned
 from . import effect
 
 CLIPPING = ("__call__", "clip_", "pairs")
@@ -43,29 +44,16 @@ def configurations(
     imports: The configurations that the file imports, by name.
     """
     made = {(use.line, use.column): use.config for use in uses if use.config is not None}
-    assigned = [pair for node in source.nodes for pair in _assigned(node)]
+    assignments = [pair for node in source.nodes for pair in assigned(node)]
     known = dict(imports)
     before = -1
     while before < len(known):
         before = len(known)
-        for target, value in assigned:
+        for target, value, _ in assignments:
             code = ast.unparse(target)
             if code not in known and (own := _own(value, known, made)) is not None:
                 known[code] = own
     return known
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (target, value) for each variable that a statement assigns, also for those in tuples."""
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    yield from zip(target.elts, value.elts, strict=False)
-                else:
-                    yield target, value
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield target, value
 
 
 def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int], ClipConfig]) -> Own | None:

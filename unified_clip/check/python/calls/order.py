@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import functools
 import itertools
-from typing import NamedTuple
 
-from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name, shortened
+from ....config.formats.python_source import FUNCTIONS, Source, end_of, shortened
 from ....errors import ConfigError
-from ..optimizers import STEPPER, attached, is_made
-
-STEPS = ("apply_gradients", "apply_updates")
-"""Methods and functions that change the parameters by their gradients, besides an optimizer's `step`."""
-
-TRAINING = ("fit", "train_on_batch")
-"""Methods that train a whole model."""
+from ..optimizers import attached, is_made
+from ..steps.events import Event, Timeline
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
@@ -28,12 +24,8 @@ REPLACED = (
 DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothing. Remove .detach(). "
 
 
-class _Event(NamedTuple):
-    """A call that computes gradients (kind "backward") or uses them (kind "step")."""
-
-    place: tuple[int, int]
-    kind: str
-    call: ast.Call
+_timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
+"""Returns the backward passes and steps of a file, which all its clips share."""
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -42,8 +34,8 @@ def check(source: Source, call: ast.Call) -> None:
     ConfigError: the call comes after the optimizer's step or before `backward`, or it skips some steps.
     """
     events = _events(source, call)
-    before = [event for event in events if event.place < end_of(call)]
-    after = [event for event in events if event.place > end_of(call)]
+    before = [event for event in events if end_of(event.call) < end_of(call)]
+    after = [event for event in events if end_of(event.call) > end_of(call)]
     has_backward = any(event.kind == "backward" for event in before)
     if has_backward and before[-1].kind == "step" and (not after or after[0].kind == "backward"):
         raise _wrong(LATE, before[-1])
@@ -63,9 +55,8 @@ def check_attached(source: Source, call: ast.Call) -> None:
     """
     if getattr(source.parents[call], "attr", "") == "detach":
         raise ConfigError(DETACHED + ADVICE)
-    function = source.function(call)
-    events = [event for event in _all_events(source, function or source.nodes[0], call) if event.kind == "step"]
-    if events and all(event.place < end_of(call) for event in events):
+    events = [event for event in _timeline(source).local(call) if event.kind == "step"]
+    if events and all(end_of(event.call) < end_of(call) for event in events):
         raise _wrong(LATE, events[-1])
     if (line := _replaced(source, call)) is not None:
         raise ConfigError(REPLACED.format(line=line, name=attached(call)) + ADVICE)
@@ -85,7 +76,7 @@ def _replaced(source: Source, call: ast.Call) -> int | None:
     for node in nodes:
         match node:
             case ast.Assign(targets=[target], value=value) if end_of(value) > last and ast.unparse(target) == name:
-                if is_made(source, value) and not _excludes(source, node, call):
+                if is_made(source, value) and not _timeline(source).exclude(node, call):
                     return node.lineno
     return None
 
@@ -105,73 +96,29 @@ def check_runs(source: Source, call: ast.Call) -> None:
 
 
 def _value(source: Source, test: ast.expr) -> object:
-    try:
-        value: object = source.constant(test)
-    except ConfigError:
-        return None
-    return value
+    with contextlib.suppress(ConfigError):
+        return source.constant(test)
+    return None
 
 
-def _wrong(text: str, event: _Event, test: str = "") -> ConfigError:
+def _wrong(text: str, event: Event, test: str = "") -> ConfigError:
     return ConfigError(text.format(step=shortened(event.call), line=event.call.lineno, test=test) + ADVICE)
 
 
-def _events(source: Source, call: ast.Call) -> list[_Event]:
+def _events(source: Source, call: ast.Call) -> list[Event]:
     """Return the events of the nearest loop or function around a call that has events, in the order of the source."""
+    events = _timeline(source).local(call)
     for region in source.around(call):
         if isinstance(region, (ast.For, ast.While, ast.Module, *FUNCTIONS)):
-            events = _all_events(source, region, call)
-            if events or isinstance(region, FUNCTIONS):
-                return events
+            inner = [event for event in events if region in source.around(event.call)]
+            if inner or isinstance(region, FUNCTIONS):
+                return inner
     return []
-
-
-def _all_events(source: Source, region: ast.AST, call: ast.Call) -> list[_Event]:
-    """Return the events in `region` that may run in one pass with a call.
-
-    Events in another function, or in another branch of an `if`, are left out.
-    """
-    function = source.function(call)
-    events = []
-    calls = [node for node in ast.walk(region) if isinstance(node, ast.Call) and source.function(node) is function]
-    for node in calls:
-        if (kind := _kind(source, node)) and not _excludes(source, node, call):
-            events.append(_Event(end_of(node), kind, node))
-    return sorted(events, key=lambda event: event.place)
-
-
-def _kind(source: Source, call: ast.Call) -> str:
-    if not isinstance(call.func, ast.Attribute):
-        return ""
-    name, owner = call.func.attr, call.func.value
-    if name in ("backward", "manual_backward") or (name == "gradient" and "tape" in last_name(owner).lower()):
-        return "backward"
-    if name in (*STEPS, *TRAINING):
-        return "step"
-    steppers = [owner, *call.args[:1]] if name == "step" else []
-    return "step" if any(_is_stepper(source, each) for each in steppers) else ""
-
-
-def _is_stepper(source: Source, node: ast.expr) -> bool:
-    """Return whether a `step` of an object, or one that gets this object, changes parameters."""
-    return is_made(source, node) or STEPPER.match(last_name(node)) is not None
-
-
-def _excludes(source: Source, node: ast.AST, call: ast.AST) -> bool:
-    """Return whether two nodes are in different branches of one `if`."""
-    around = {outer: inner for inner, outer in _steps(source, call)}
-    shared = [(inner, outer) for inner, outer in _steps(source, node) if isinstance(outer, ast.If) and outer in around]
-    return any((inner in outer.body) is not (around[outer] in outer.body) for inner, outer in shared)
-
-
-def _steps(source: Source, node: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
-    """Return (node, parent) for a node and each node that contains it."""
-    outers = [node, *source.around(node)]
-    return list(itertools.pairwise(outers))
 
 
 def _counting(source: Source, node: ast.AST) -> list[str]:
     """Return the conditions around a node, within its function, that count steps by `%`."""
-    steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), _steps(source, node))
+    outers = itertools.pairwise([node, *source.around(node)])
+    steps = itertools.takewhile(lambda step: not isinstance(step[1], FUNCTIONS), outers)
     tests = [outer.test for inner, outer in steps if isinstance(outer, ast.If) and inner in outer.body]
     return [shortened(test) for test in tests if any(isinstance(part, ast.Mod) for part in ast.walk(test))]

@@ -19,6 +19,9 @@ MAX_DEPTH = 4
 APPLY = ("apply_gradients", "apply")
 """Methods of Keras' optimizers that take gradients."""
 
+OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
+"""Methods and functions that change parameters, of objects that may be no optimizers."""
+
 Place = tuple[int, int]
 Branch = tuple[tuple[int, ...], int, bool]
 """A branch of an `if`: the calls that lead to it, the `if`, and whether it is the first branch."""
@@ -33,7 +36,7 @@ class Event(NamedTuple):
     kind: Literal["backward", "unscale", "clip", "step"]
     call: ast.Call
     owner: str = ""
-    """For a step: the code of the optimizer, such as "self.opt_d"."""
+    """For a step: the code of the optimizer, such as "self.opt_d". "" if there is none, as in `model.fit`."""
 
     branches: frozenset[Branch] = frozenset()
     calls: tuple[tuple[ast.AST, ast.Call], ...] = ()
@@ -41,7 +44,11 @@ class Event(NamedTuple):
 
     def excludes(self, other: Event) -> bool:
         """Return whether two events are in different branches of one `if`."""
-        return any((calls, place, not is_first) in other.branches for calls, place, is_first in self.branches)
+        return _exclude(self.branches, other.branches)
+
+
+def _exclude(left: frozenset[Branch], right: frozenset[Branch]) -> bool:
+    return any((calls, place, not is_first) in right for calls, place, is_first in left)
 
 
 class Timeline:
@@ -80,7 +87,7 @@ class Timeline:
         """
         found: list[Event] = []
         for call in self._calls.get(function, ()) if function in self._with_events else ():
-            around = branches | self._branches(call, function, instance)
+            around = branches | self._branches(call, instance)
             own = [event._replace(branches=around) for event in self._own_events(call)]
             if not own and len(instance) < MAX_DEPTH:
                 for callee in self._callees(call):
@@ -94,10 +101,24 @@ class Timeline:
         """Return the events of the functions of the file that a call runs."""
         return [event for callee in self._callees(call) for event in self.events(callee)]
 
-    def _branches(self, call: ast.Call, function: ast.AST | None, instance: tuple[int, ...]) -> frozenset[Branch]:
+    def local(self, node: ast.AST) -> list[Event]:
+        """Return the backward passes and the steps of the function around a node, except in other branches of an `if`.
+
+        Events in functions that the function calls are left out, and `minimize` counts as a step only.
+        """
+        scope = self.source.function(node)
+        calls = [call for call in self._calls[self.function(node)] if self.source.function(call) is scope]
+        events = [event for call in calls if not self.exclude(call, node) for event in self._own_events(call)]
+        return list({event.call: event for event in events if event.kind in ("backward", "step")}.values())
+
+    def exclude(self, left: ast.AST, right: ast.AST) -> bool:
+        """Return whether two nodes of a function are in different branches of one `if`."""
+        return _exclude(self._branches(left), self._branches(right))
+
+    def _branches(self, node: ast.AST, instance: tuple[int, ...] = ()) -> frozenset[Branch]:
         found: set[Branch] = set()
-        inner: ast.AST = call
-        for outer in self.source.around(call):
+        inner, function = node, self.function(node)
+        for outer in self.source.around(node):
             if outer is function:
                 break
             if isinstance(outer, ast.If) and inner is not outer.test:
@@ -131,8 +152,9 @@ class Timeline:
             return [Event("backward", call)]
         if name == "optimizer_step" and call.args:
             return [Event("step", call, ast.unparse(call.args[0]))]
-        if name == APPLY[0] and _has_gradients(call) and not self._callees(call):
-            return [Event("step", call, ast.unparse(owner))]
+        if name in OTHER_STEPS:
+            is_judged = name in APPLY and _has_gradients(call) and not self._callees(call)
+            return [Event("step", call, ast.unparse(owner) if is_judged else "")]
         if not self._is_optimizer(owner, last):
             is_step = name == "step" and self._gets_optimizer(call) and not self._callees(call)
             return [Event("step", call, ast.unparse(call.args[0]))] if is_step else []
@@ -172,8 +194,7 @@ class Timeline:
         return any(self._is_optimizer(each, last_name(each)) for each in call.args[:1])
 
     def _is_optimizer(self, node: ast.expr, last: str) -> bool:
-        is_named = STEPPER.match(last) is not None and "engine" not in last.lower()
-        return is_named or is_made(self.source, node)
+        return STEPPER.match(last) is not None or is_made(self.source, node)
 
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:

@@ -78,7 +78,7 @@ class Flow:
         """The assignments of the file, by the code of the variable."""
         table: dict[str, list[_Assignment]] = {}
         for node in self.source.nodes:
-            for target, value, is_added in _assigned(node):
+            for target, value, is_added in assigned(node):
                 function = self.source.function(node)
                 assignment = _Assignment(node, value, is_added, function, end_of(value))
                 table.setdefault(code_of(target), []).append(assignment)
@@ -139,12 +139,11 @@ def code_of(node: ast.AST) -> str:
     return f"{before}.{node.attr}" if before else ""  # type: ignore[attr-defined]
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
     """Yield (variable, value, False) for each variable that code sets. The last is True if a value is added."""
     match node:
         case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                yield from ((part, value, False) for part in _parts(target))
+            yield from ((*pair, False) for target in targets for pair in _pairs(target, value))
         case ast.AnnAssign(target=target, value=ast.expr() as value):
             yield target, value, False
         case ast.AugAssign(target=target, value=value):
@@ -152,13 +151,22 @@ def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
         case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
             yield target, value, False
         case ast.For(target=target, iter=value):
-            yield from ((part, value, False) for part in _parts(target))
+            yield from ((*pair, False) for pair in _pairs(target, value))
         case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[*_, value]) if name in APPENDING:
             yield owner, value, True
 
 
-def _parts(target: ast.expr) -> Sequence[ast.expr]:
-    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield (variable, value) for each variable of a target. Variables of a tuple get the whole of another value."""
+    match target, value:
+        case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), ast.Tuple(elts=values)) if len(targets) == len(
+            values
+        ):
+            yield from zip(targets, values, strict=True)
+        case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), _):
+            yield from ((each, value) for each in targets)
+        case _:
+            yield target, value
 
 
 def _arguments(function: ast.AST | None) -> Iterator[ast.AST]:

@@ -121,7 +121,8 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
     judged: list[tuple[Event, int | None]] = []
     for events in timeline.roots():
         for index, event in enumerate(events):
-            if event.kind == "step" and not _is_wrapper(timeline, event, events):
+            is_engine = "engine" in event.owner.rpartition(".")[2].lower()
+            if event.kind == "step" and event.owner and not is_engine and not _is_wrapper(timeline, event, events):
                 judged.append((event, steps.clip_of(event, events[:index])))
     clipped = [_Clipped(event.owner, line) for event, line in judged if line]
     uses = _of_steps(path, judged, clipped) if clipped else []
