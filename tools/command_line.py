@@ -64,7 +64,7 @@ def errors() -> str:
 def section(code: codes.ErrorCode) -> str:
     """Return the section about a code."""
     text = "\n\n".join([f"**{code.title}** {code.explanation}", "\n".join(f"- {remedy}" for remedy in code.remedies)])
-    linked = re.sub(r"docs/(\w+\.md)((?:#[\w-]+)?)", r"[\1](\1\2)", text)
+    linked = re.sub(r"docs/((?:\w+/)*\w+\.md)((?:#[\w-]+)?)", r"[\1](\1\2)", text)
     return f"## {code.code}\n\n{linked}\n\n```text\n{code.message}\n```"
 
 
