@@ -44,7 +44,9 @@ def test_a_clip_that_keeps_its_rule_differs_by_rounding_and_by_what_the_native_g
     assert clip.difference == "The rule is the same. The numbers differ by rounding only."
     told = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
     assert told["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.67 %"
-    assert told["gradients instead of parameters: the function does nothing, without a warning"] == "it issues no warning"
+    assert (
+        told["gradients instead of parameters: the function does nothing, without a warning"] == "it issues no warning"
+    )
     assert data.rounding == 1e-5
     assert clip.becomes_known == []
 
