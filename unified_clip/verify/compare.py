@@ -14,6 +14,7 @@ from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
 from ..recording.rounding_noise import is_noise_of, total_norm
 from ..recording.runs import RecordedRun
+from .causes.square_weights import Rerun
 from .name_gradients import Parameters
 from .normalize import NormalizedRecording, normalize
 from .run import ScriptRun, VerifyError
@@ -58,7 +59,15 @@ class Verification:
 
 
 def compare_steps(
-    old: ScriptRun, new: ScriptRun, *, weights: Parameters, steps: int, out: Path, names: Names | None, max_ulp: float
+    old: ScriptRun,
+    new: ScriptRun,
+    *,
+    weights: Parameters,
+    steps: int,
+    out: Path,
+    names: Names | None,
+    max_ulp: float,
+    rerun: Rerun | None = None,
 ) -> Verification:
     """Compare the runs of both training steps, and return the result.
 
@@ -68,6 +77,7 @@ def compare_steps(
     steps: The number of batches.
     names: The contents of the file of --map, or None.
     max_ulp: The largest distance in ULP at which two numbers count as equal.
+    rerun: A function that runs the new training step again, to find square weights that it has not transposed.
 
     VerifyError: a run has no clip call, the outputs cannot be compared, or `names` does not fit the parameters.
     RunError: no clip call of a run has a result, for example because all of them raised an error.
@@ -106,7 +116,7 @@ def compare_steps(
     rows = [_compare_step(step, clips, each) for step, each in enumerate(tensors, start=1)]
     unclipped = [recording.run for recording in recordings if recording.unclipped]
     resynced = any(output.resynced is not None for output in new.outputs)
-    finding = find_cause(rows, clips, pairing, recordings, max_ulp)
+    finding = find_cause(rows, clips, pairing, recordings, max_ulp, rerun)
     clips = without_consequences(clips) if finding else clips
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)

@@ -14,6 +14,7 @@ from ..recording.rounding import GROWTH, ROUNDING, distance, single
 from ..tensors.arithmetic import FORMATS
 from .causes.initial_weights import InitialWeights
 from .causes.regularizer import decay_before_clip
+from .causes.square_weights import Rerun, untransposed_square
 from .causes.updates import advice_on_settings, cause_of_update, optimizer_steps_at, without_gradient
 from .normalize import NormalizedRecording
 from .step_comparison import StepComparison
@@ -28,12 +29,15 @@ def find_cause(
     pairing: StepPairing,
     recordings: Sequence[NormalizedRecording],
     max_ulp: float,
+    rerun: Rerun | None = None,
 ) -> Cause | None:
     """Return a cause outside of the clips, such as another dtype or another learning rate, or None if there is none.
 
     Causes of different gradients before the clip are looked for only if `clips` has no other causes than rounding and
     those in OUTSIDE_THE_CLIP. Causes of different clipped gradients or updates are always looked for, at the first step
     with a difference. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
+
+    rerun: A function that runs the new training step again. None: square weights are not transposed for a test.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     if "other initial weights" in kinds:  # the recordings have the weights themselves
@@ -55,7 +59,7 @@ def find_cause(
             finding = _grown_rounding(rows, clips, max_ulp)
         if finding is None and row and "rounding that has grown" not in {cause.kind for cause in clips.findings}:
             finding = _updated_before(row, clips, recordings)
-            finding = finding or (_other_gradients(row, pairing, recordings) if stages[0] == "norm" else None)
+            finding = finding or (_other_gradients(row, pairing, recordings, rerun) if stages[0] == "norm" else None)
     if finding is None and row and stages[0] == "tensors":
         finding = _changed_after_clip(row, recordings, len(rows))
     if finding is None and row and stages == ["update"]:
@@ -78,7 +82,7 @@ def without_consequences(clips: RecordingComparison) -> RecordingComparison:
 
 
 def _other_gradients(
-    row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording]
+    row: StepComparison, pairing: StepPairing, recordings: Sequence[NormalizedRecording], rerun: Rerun | None
 ) -> Cause | None:
     """Return the cause of gradients that differ before the clip, at the first step with a difference.
 
@@ -92,7 +96,8 @@ def _other_gradients(
     weights, are_equal = InitialWeights(pairing, recordings), True
     if row.step == 1:
         old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
-        if cause := decay_before_clip(pairing, recordings) or weights.cause((old, new)):
+        cause = decay_before_clip(pairing, recordings) or weights.cause((old, new))
+        if cause or (rerun and (cause := untransposed_square(pairing, rerun))):
             return cause
         are_equal = weights.are_equal()
     begin = "both sides begin with the same parameters, and their gradients differ"

@@ -59,7 +59,7 @@ class StepPairing:
 
         names: The new name of each old parameter whose name differs.
         """
-        self.runs, self._weights, self._steps = (old, new), weights, steps
+        self.runs, self._weights, self._steps, self._given = (old, new), weights, steps, names
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
@@ -68,6 +68,14 @@ class StepPairing:
         first_old, first_new = (run.outputs[0].parameters for run in self.runs)
         self.dtypes = {name: (first_old[name].dtype, first_new[other].dtype) for name, other in self.names.items()}
         self.initial = [self._initial_values(values) for values in (old_values, new_values)]
+
+    def with_new(self, new: ScriptRun) -> StepPairing:
+        """Return the pairs of parameters of the old training step and of another run of the new one."""
+        return StepPairing(self.runs[0], new, self._weights, self._steps, self._given)
+
+    def weight_name(self, name: str) -> str | None:
+        """Return the name in --weights of an old parameter, or None if it has none."""
+        return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
         """Yield a `TensorPair` for each parameter whose clipped gradient is known in both training steps.

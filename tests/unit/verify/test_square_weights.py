@@ -1,0 +1,69 @@
+"""`unified-clip verify` names square weights that a port has not transposed, also if no other weight shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.port.verify_pairs import mistakes, verified
+
+STEP = """
+import numpy as np
+import unified_clip.numpy as uc
+
+def step(weights, batches):
+    w = {name: array.copy() for name, array in weights.items()}
+    for batch in batches:
+        rows = w["table"][batch["x"]]
+        hidden = np.tanh(rows @ w["dense"]TURN)
+        error = hidden - batch["y"]
+        last = error * (1 - hidden**2)
+        table = np.zeros_like(w["table"])
+        np.add.at(table, batch["x"], last @ (w["dense"]TURN).T)
+        grads, _ = uc.clip_by_global_norm({"table": table, "dense": (rows.T @ last)TURN}, 0.25)
+        for name, grad in grads.items():
+            w[name] = w[name] - 0.125 * grad
+        yield w, grads
+"""
+"""An embedding and a dense layer, both square. TURN is to be replaced: a port stores the kernel transposed."""
+
+OLD = STEP.replace("TURN", "")
+WRONG = STEP.replace("TURN", ".T")
+"""It loads the kernel without a transpose."""
+
+RIGHT = WRONG.replace("array.copy() for", "array.T.copy() if name == 'dense' else array for")
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    source = np.random.default_rng(5)
+    np.savez(tmp_path / "square.npz", table=source.normal(size=(6, 6)), dense=source.normal(size=(6, 6)))
+    np.savez(tmp_path / "rows.npz", x=source.integers(0, 6, (2, 8)), y=source.normal(size=(2, 8, 6)))
+    weights, batches = str(tmp_path / "square.npz"), str(tmp_path / "rows.npz")
+    return ["--weights", weights, "--batches", batches, "--max-ulp", "64"]
+
+
+def test_a_dense_kernel_beside_an_embedding_is_named(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data: dict[str, Any] = verified(tmp_path, capsys, OLD, WRONG, *options)
+    assert mistakes(data) == ["untransposed weight"]
+    assert (
+        "if 'dense' is transposed in --weights for the new step only, the first updates of both steps agree"
+        in (data["finding"]["text"])
+    )
+
+
+def test_a_transposed_kernel_is_the_same(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verified(tmp_path, capsys, OLD, RIGHT, *options)["same"]
+
+
+def test_other_data_is_not_called_an_untransposed_weight(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verified(tmp_path, capsys, OLD, RIGHT.replace('- batch["y"]', '- 2 * batch["y"]'), *options)
+    assert mistakes(data) == ["other data or loss"]

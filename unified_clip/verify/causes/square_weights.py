@@ -1,0 +1,54 @@
+"""Find square weights that a port has not transposed: run the new step again with these weights transposed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+
+from ...causes.observation import Cause
+from ...recording.causes.before_clips import names_text
+from ..run import ScriptRun
+from ..step_pairing import TOLERANCE, StepPairing
+
+MOST_RUNS = 4
+"""The new step runs again at most this many times."""
+
+Rerun = Callable[[Collection[str]], ScriptRun | None]
+"""A function that runs the first step of the new script again, with these tensors of --weights transposed. It returns
+None if that fails."""
+
+
+def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
+    """Return a cause if the first updates of both sides agree once some square weights are transposed, else None."""
+    for names in _candidates(pairing):
+        run = rerun([pairing.weight_name(name) or "" for name in names])
+        if run is None or not run.yields:
+            continue
+        ratio = pairing.with_new(run).ratio(1)
+        if ratio is not None and math.isclose(ratio, 1, rel_tol=TOLERANCE):
+            them = "them" if len(names) > 1 else "it"
+            return Cause(
+                "untransposed weight",
+                f"if {names_text(names)} {'are' if len(names) > 1 else 'is'} transposed in --weights for the new step "
+                f"only, the first updates of both steps agree: transpose {them} where the new step loads {them}",
+            )
+    return None
+
+
+def _candidates(pairing: StepPairing) -> Iterator[Sequence[str]]:
+    """Yield lists of square weights with the same order of elements on both sides: all of them, then each alone."""
+    names = [
+        name
+        for name, weight in pairing.initial[0].items()
+        if weight.ndim == 2
+        and weight.shape[0] == weight.shape[1]
+        and pairing.axes.get(name) == (0, 1)
+        and not np.array_equal(weight, weight.T)
+        and pairing.weight_name(name)
+    ]
+    if names:
+        yield names
+    for name in names[: MOST_RUNS - 1] if len(names) > 1 else ():
+        yield [name]
