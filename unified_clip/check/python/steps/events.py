@@ -23,7 +23,7 @@ OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
 """Methods and functions that change parameters, of objects that may be no optimizers."""
 
 Place = tuple[int, int]
-Branch = tuple[tuple[int, ...], int, bool]
+Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
 """A branch of an `if`: the calls that lead to it, the `if`, and whether it is the first branch."""
 
 
@@ -77,23 +77,22 @@ class Timeline:
     def events(
         self,
         function: ast.AST | None,
-        instance: tuple[int, ...] = (),
+        chain: tuple[ast.Call, ...] = (),
         branches: frozenset[Branch] = frozenset(),
-        outer: tuple[ast.AST | None, ...] = (),
     ) -> list[Event]:
         """Return the events of a function, with those of the functions that it calls.
 
-        instance, branches, outer: The calls that lead to the function, the branches around them, and their functions.
+        chain, branches: The calls that lead to the function, and the branches around them.
         """
         found: list[Event] = []
+        outer = {function, *map(self.function, chain)}
         for call in self._calls.get(function, ()) if function in self._with_events else ():
-            around = branches | self._branches(call, instance)
+            around = branches | self._branches(call, chain)
             own = [event._replace(branches=around) for event in self._own_events(call)]
-            if not own and len(instance) < MAX_DEPTH:
+            if not own and len(chain) < MAX_DEPTH:
                 for callee in self._callees(call):
-                    if callee not in (function, *outer):
-                        events = self.events(callee, (*instance, id(call)), around, (function, *outer))
-                        own += [_from_call(event, callee, call) for event in events]
+                    inner = self.events(callee, (*chain, call), around) if callee not in outer else ()
+                    own += [_from_call(event, callee, call) for event in inner]
             found += own
         return found
 
@@ -115,14 +114,14 @@ class Timeline:
         """Return whether two nodes of a function are in different branches of one `if`."""
         return _exclude(self._branches(left), self._branches(right))
 
-    def _branches(self, node: ast.AST, instance: tuple[int, ...] = ()) -> frozenset[Branch]:
+    def _branches(self, node: ast.AST, chain: tuple[ast.Call, ...] = ()) -> frozenset[Branch]:
         found: set[Branch] = set()
         inner, function = node, self.function(node)
         for outer in self.source.around(node):
             if outer is function:
                 break
             if isinstance(outer, ast.If) and inner is not outer.test:
-                found.add((instance, id(outer), inner in outer.body))
+                found.add((chain, outer, inner in outer.body))
             inner = outer
         return frozenset(found)
 
