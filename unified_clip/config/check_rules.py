@@ -22,13 +22,13 @@ class Ignore(ConfigModel):
     )
     threshold: Threshold | None = Field(
         default=None,
-        description="the approved threshold of these clips, so that any other one is a finding; default: any "
-        "threshold, or with rule, the threshold of this file",
+        description="the approved threshold of these clips, so that any other threshold is a finding; default: "
+        "any threshold, but with the key rule, the threshold of this file",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of these clips, where "none" is a clip that is off; default: any rule, or '
-        "with threshold, the rule of this file",
+        description='the approved rule of these clips, where "none" is a clip that is off; default: any rule, but '
+        "with the key threshold, the rule of this file",
     )
     reason: Name = Field(description="why these files may clip in another way")
 

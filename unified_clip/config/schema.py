@@ -60,7 +60,7 @@ class Clipping(ConfigModel):
         "in the result if the norm is infinite; default: pytorch",
     )
     eps: Finite | None = Field(
-        default=None, description="the number that is added to the norm; default: that of the family"
+        default=None, description="the number that is added to the norm; default: the family's number"
     )
     adaptive: Adaptive | None = Field(
         default=None,
@@ -178,7 +178,8 @@ class Settings(Clipping):
         "error, skip skips the step, and zero makes all gradients 0",
     )
     include: Patterns = Field(
-        default=["*"], description="patterns of the names of parameters that are clipped. Groups select from these"
+        default=["*"],
+        description="patterns of the names of parameters that are clipped. Groups select from these parameters",
     )
     exclude: list[Name] = Field(
         default=[],

@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
         "--recorded",
         type=Path,
         metavar="RUN.jsonl",
-        help="a recorded run: also print the thresholds for its norms, and the share that is clipped",
+        help="a recorded run: also print the thresholds for its norms, and the share of norms that are clipped",
     )
     parser.add_argument("--step", type=int, metavar="N", help="the step for a schedule (default: 0)")
     add_format(parser, "text", "json", old=["json"])
