@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -98,29 +98,18 @@ class Flow:
         seen: set[str] = set()
         waiting = [node]
         while waiting:
-            for outer in self.source.around(waiting.pop()):
+            inner = [waiting.pop()]
+            for outer in self.source.around(inner[0]):
                 if isinstance(outer, ast.Call):
                     yield outer
-                for code in self._names_of_value(outer):
-                    if code and code not in seen:
-                        seen.add(code)
-                        waiting += self._reads.get(code, ())
+                names = {code_of(target) for target, value, _ in assigned(outer) if value in inner}
+                if isinstance(outer, ast.Return):
+                    names.add(getattr(self.source.function(outer), "name", ""))
+                waiting += [read for name in names - {"", *seen} for read in self._reads.get(name, ())]
+                seen |= names
+                inner.append(outer)
                 if isinstance(outer, ast.stmt):
                     break
-
-    def _names_of_value(self, outer: ast.AST) -> Sequence[str]:
-        """Return the variables and functions that get the value of an expression from the code around it."""
-        match outer:
-            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in APPENDING:
-                return [code_of(owner)]
-            case ast.Assign(targets=targets):
-                return list(map(code_of, targets))
-            case ast.AugAssign(target=target):
-                return [code_of(target)]
-            case ast.Return():
-                functions = (each for each in self.source.around(outer) if isinstance(each, ast.FunctionDef))
-                return [each.name for each in functions][:1]
-        return ()
 
     def models(self, node: ast.AST) -> set[str]:
         """Return the code of the models whose parameters an expression takes, as "net_g" for `net_g.parameters()`.
