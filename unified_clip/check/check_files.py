@@ -127,7 +127,7 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips in all files, and notes on files without a clip of their own.
 
-    A file that cannot be read is an unknown clip if its text names a clip, else a note. `_leave_out_bases` removes
+    A file that cannot be parsed gives an unknown clip if its text names a clip, else a note. `_leave_out_bases` removes
     the clips that base files repeat.
 
     root: The directory of the clip configuration. advance: Called with the number of files that were just read.

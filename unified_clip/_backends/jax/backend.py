@@ -163,7 +163,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
             if self._axes:
                 raise ValueError(
                     f"process_group names {', '.join(map(repr, self._axes))}, but this call is not inside shard_map. "
-                    "Elsewhere, the shardings of the arrays show the ranks. Leave process_group out"
+                    "Leave process_group out: the shardings of the arrays show the ranks"
                 )
             if spec.is_given:
                 raise validation.not_distributed(self)

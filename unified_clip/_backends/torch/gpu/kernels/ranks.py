@@ -124,8 +124,8 @@ def round_words(
     """Store the norm that the added words of all ranks give, and its state for `add_exactly`, with empty windows.
 
     The norm is NaN if the ranks have not made the same call. Otherwise, a norm of order INF is 0.
-    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the tag that each rank
-        sends. `pieces`: the number of pieces in a digest.
+    `flags`, `tags`: the indices of the words that show whether the calls are the same. `tag`: the
+        constant that each rank sends. `pieces`: the number of pieces in a digest.
     """
     n = tl.zeros([], tl.float64)
     in_doubt = n > 0
