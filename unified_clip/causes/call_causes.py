@@ -49,7 +49,8 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 
     The results must differ from the correct ones, but must have their shapes and dtypes.
     """
-    checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, *([bounds] if call.by == "value" else []))
+    last = bounds if call.by == "value" else by_value
+    checks = (beyond_range, nan, zeros, signs, not_clipped, norm_after, last)
     return next(filter(None, (check(call) for check in checks)), None)
 
 
@@ -281,6 +282,23 @@ def norm_after(call: Observation) -> Cause | None:
     return Cause(
         "norm after the clip", "the returned norm is that of the clipped gradients, not of those before the clip"
     )
+
+
+def by_value(call: Observation) -> Cause | None:
+    """Return a cause if a clip by norm clips each element to the threshold. Else return None.
+
+    In at least one gradient, elements must be clipped, and no coefficient may explain the result. Otherwise, a clip by
+    a norm is as likely.
+    """
+    is_shown = False
+    for number, before, _, result in call.sides():
+        clipped = np.clip(before.values(), -call.threshold, call.threshold)
+        if not _is_near(result.values(), clipped, result.dtype):
+            return None
+        scaling = call.scalings[number]
+        is_shown |= scaling.low > scaling.high and not _is_near(before.values(), clipped, result.dtype)
+    sentence = "as when each element is clipped to the threshold, in place of the norm"
+    return Cause("another rule", sentence) if is_shown else None
 
 
 def bounds(call: Observation) -> Cause | None:

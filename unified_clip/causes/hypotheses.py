@@ -155,8 +155,8 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few or too many gradients.
 
-    The norm may leave out one gradient, or all gradients with one dtype or number of axes. It may include gradients
-    that it should exclude. A hypothesis has no kind if rounding could change the norm as much.
+    The norm may leave out one gradient, or all gradients with one dtype or number of axes, or all others. It may
+    include gradients that it should exclude. A hypothesis has no kind if rounding could change the norm as much.
 
     slack: The relative error up to which numbers count as equal.
     """
@@ -177,9 +177,10 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     properties: tuple[Mapping[int, object], ...] = (ranks, dtypes)
     for of_gradient in properties:
         for value in dict.fromkeys(of_gradient.values()):
-            left = [number for number in call.counted if of_gradient[number] == value]
-            if 1 < len(left) < len(call.counted):
-                yield without(left, f"{call.names_of(left)} are")
+            same = [number for number in call.counted if of_gradient[number] == value]
+            for left in (same, [number for number in call.counted if number not in same]):
+                if 1 < len(left) < len(call.counted):
+                    yield without(left, f"{call.names_of(left)} are")
     if beside := [number for number in call.own if number not in call.counted]:
         sentence = f"as when the norm counts {call.names_of(beside)}, which it should not"
         yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))

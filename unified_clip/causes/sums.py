@@ -67,6 +67,7 @@ COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the sum of the norms of the tensors": math.fsum,
     "the largest norm of the tensors": max,
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
+    "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
 """Other ways to compute one number from the norms of all tensors, in words."""
 

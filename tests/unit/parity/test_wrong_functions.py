@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     ),
     "above half the threshold": (
         by(lambda n, c: c / n if n > c / 2 else 1.0),
-        {("another condition", f"{CONDITION}{BETWEEN}0.4979 and 0.997")},
+        {("another condition", f"{CONDITION}{BETWEEN}0.4979 and 0.9973")},
     ),
     "above the square of the threshold": (
         by(lambda n, c: c / n if n > c * c else 1.0),
@@ -124,6 +124,24 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
     "lost signs": (
         lambda grads, limit: ([np.abs(g) * clipped(total(grads), limit) for g in grads], total(grads)),
         {("signs", "wrong signs in 'gradient 0', 'gradient 1' and 'gradient 2', and no other difference")},
+    ),
+    "by value": (
+        lambda grads, limit: ([np.clip(g, -limit, limit) for g in grads], total(grads)),
+        {
+            ("another rule", "as when each element is clipped to the threshold, in place of the norm"),
+            (
+                "",
+                "as when each gradient is clipped by its own norm instead of the total norm, but the case "
+                "'worked example: clip_by_global_norm(clip_norm=1.77)' contradicts this",
+            ),
+        },
+    ),
+    "mean of the squared norms": (
+        lambda grads, limit: (
+            [g * clipped(total(grads) / len(grads) ** 0.5, limit) for g in grads],
+            total(grads) / len(grads) ** 0.5,
+        ),
+        {("another norm type", "as with the root of the mean of the squared norms instead of the norm")},
     ),
     "squared threshold": (
         by(lambda n, c: clipped(n, c * c)),
