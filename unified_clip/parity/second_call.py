@@ -38,13 +38,15 @@ NOT_DETERMINISTIC = "A second call returned other bits: the function is random, 
 
 
 def unexplained(report: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) of the failed results of the user's functions whose cause is unknown."""
-    return [
-        (name, case.name)
+    """Return (framework, case name) of the failed results of the user's functions for which a cause is unknown."""
+    failed = [
+        (name, case.name, native)
         for case in report.cases
         for name, native in case.natives.items()
-        if native.is_users and native.problem and native.kind in SIZED and not native.cause
+        if native.is_users and native.problem and native.kind in SIZED
     ]
+    functions = {(name, native.function) for name, _, native in failed if not native.cause}
+    return [(name, case) for name, case, native in failed if (name, native.function) in functions]
 
 
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
