@@ -320,6 +320,15 @@ def test_a_known_difference_is_known() -> None:
     assert judged_as([KNOWN], SHOWING) == ({"long tensor": "known"}, [])
 
 
+def test_an_entry_of_a_renamed_function_of_the_user_names_the_key_to_change() -> None:
+    entry = KNOWN.model_copy(update={"function": "clip.py:clip"})
+    found = {("torch", "long tensor"): NativeDeviation("clip.py:clip_grads", "value", 0.09)}
+    renamed = f"{STALE}. The run did not call this function: if it has a new name, write this name into the entry"
+    assert judged_as([entry], found)[1][1] == renamed
+    called = {("torch", "long tensor"): NativeDeviation("clip.py:clip", "", 0.0)}
+    assert judged_as([entry], called)[1] == [STALE]
+
+
 def test_a_difference_that_nobody_knows_is_wrong() -> None:
     found, problems = judged_as([], SHOWING)
     assert found == {"long tensor": "different"}
