@@ -51,12 +51,14 @@ class JaxPath(DevicePath):
         return JaxPath(self._backend, self._tensors, self._differentiable, is_per_tensor=True)
 
     def scale(self, coef: Scalar) -> list[Tensor]:
+        tensors = self._tensors
+        if host.kernels_in_graphs() and self._backend.in_graph(tensors):
+            # Else XLA may first multiply `coef` by a factor of a gradient, and return 0 for inf * 0.
+            tensors = list(map(jax.lax.optimization_barrier, tensors))  # a joint one would join their `vma`
         if not self._is_per_tensor:
-            return super().scale(coef)
-        coefs = jax.lax.split(coef, [1] * len(self._tensors))  # a slice has no second derivative in float64 without x64
-        return [
-            self._backend.scale([tensor], own.reshape(()))[0] for tensor, own in zip(self._tensors, coefs, strict=True)
-        ]
+            return self._backend.scale(tensors, coef)
+        coefs = jax.lax.split(coef, [1] * len(tensors))  # a slice has no second derivative in float64 without x64
+        return [self._backend.scale([tensor], own.reshape(()))[0] for tensor, own in zip(tensors, coefs, strict=True)]
 
     def norm(self, p: float) -> Scalar:
         if self._by_kernels(p):
