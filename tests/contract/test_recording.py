@@ -47,7 +47,8 @@ def test_gradients_that_names_does_not_name_give_a_warning(kit: Kit, tmp_path: P
         pytest.warns(unified_clip.ClipWarning, match="names= does not match the gradients of clip_by_global_norm"),
     ):
         kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
-    (line,) = lines(tmp_path / "run.jsonl")
+    warning, line = lines(tmp_path / "run.jsonl")
+    assert warning["warning"].startswith("names= does not match the gradients of clip_by_global_norm")
     assert list(line["parameters"]) == ["0", "1", "2"]
 
 

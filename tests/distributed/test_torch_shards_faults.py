@@ -203,7 +203,7 @@ def test_copies_that_every_rank_counts_are_suspicious(worlds: Worlds) -> None:
             "who counts on a narrower mesh",
             4,
             "ValueError",
-            [r"all-reduced over the ranks \[0, 1, 2, 3\]. Pass the dev"],
+            [r"all-reduced over the ranks \[0, 1, 2, 3\]. Pass mesh_ownership the dev"],
         ),
         (
             "who counts on a narrower mesh than all",
