@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.port.verify_pairs import mistakes, needs_torch, verified
+from support.tiers import sampled
 
 STEP = """
 import numpy as np
@@ -213,7 +214,7 @@ def step(weights, batches):
 
 
 @needs_torch
-@pytest.mark.parametrize(("net", "number", "threshold"), [("critic", 0, 0.5), ("maker", 1, 0.75)])
+@pytest.mark.parametrize(("net", "number", "threshold"), sampled([("critic", 0, 0.5), ("maker", 1, 0.75)], 2))
 def test_one_of_two_clips_after_its_optimizers_step_is_named(
     compared: Any, net: str, number: int, threshold: float
 ) -> None:
@@ -240,11 +241,20 @@ BACKWARD, CLIPS, STEPPED = (
 @pytest.mark.parametrize(
     ("order", "net"),
     [
-        ([BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[0], STEPPED[1], CLIPS[1]], "maker"),
-        ([BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[1], CLIPS[1], STEPPED[0]], "maker"),
-        ([BACKWARD[0], BACKWARD[1], CLIPS[1], STEPPED[1], STEPPED[0], CLIPS[0]], "critic"),
+        pytest.param([BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[0], STEPPED[1], CLIPS[1]], "maker", id="last"),
+        pytest.param(
+            [BACKWARD[0], BACKWARD[1], CLIPS[0], STEPPED[1], CLIPS[1], STEPPED[0]],
+            "maker",
+            id="between",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
+            [BACKWARD[0], BACKWARD[1], CLIPS[1], STEPPED[1], STEPPED[0], CLIPS[0]],
+            "critic",
+            id="in another order",
+            marks=pytest.mark.nightly,
+        ),
     ],
-    ids=["last", "between", "in another order"],
 )
 def test_a_clip_after_one_step_is_named_if_both_backward_passes_come_first(
     compared: Any, order: list[str], net: str
