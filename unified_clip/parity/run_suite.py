@@ -10,16 +10,14 @@ from typing import Any, get_args
 from ..tensors.types import Gradient, densify
 from . import second_call
 from .judge import function_causes, oracle, own_pairs
-from .judge.judged_result import ExpectedResults, judge_result, report_result, worst_elements
+from .judge.judged_result import ExpectedResults, judge_result, worst_elements
 from .judge.oracle import Expected
-from .judge.verdict import NativeVerdict
 from .known import match
-from .known.entries import NativeDeviation
 from .known.match import Place
 from .modes import COMPILED, IN_GRAPHS, NATIVE, PROCESSES, STATIC, Mode
 from .report import build
 from .report.terminal_case import command
-from .results import CaseResult, FrameworkResult, KnownDifferenceResult, ParityReport, differing_stages
+from .results import CaseResult, FrameworkResult, KnownDifferenceResult, NativeResult, ParityReport, differing_stages
 from .suite import own_functions
 from .suite.cases import Case
 from .suite.load import Suite
@@ -94,9 +92,9 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
     notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
     function_causes.choose(suite.cases, expected, {name: each.results for name, each in results.items()})
-    judgements, known = _judge_natives(suite, results)
+    known = _judge_natives(suite, results)
     notes += build.incomplete(known)
-    cases = [_case_result(suite, case, expected(case), results, judgements) for case in suite.cases]
+    cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
     notes += own_pairs.uncompared(cases, suite.frameworks)
     report = build.report(
         list(suite.frameworks),
@@ -160,7 +158,8 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
         for framework, each in results.items()
         for case in suite.cases
         if (judged := each.results.get((NATIVE, case.name)))
-        and (judged.deviation or (judged.verdict and judged.verdict.kind not in ("missing", "not run")))
+        and judged.result
+        and judged.result.verdict not in ("missing", "not run")
     }
     return [
         f"{text} ({framework})"
@@ -210,51 +209,45 @@ def _has_number(gradient: Gradient) -> bool:
     return dense is not None and bool(dense.values().any())
 
 
-def _judge_natives(
-    suite: Suite, results: Mapping[str, WorkerResults]
-) -> tuple[Mapping[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
+def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[KnownDifferenceResult]:
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
-    Return (judgements, entries), as `match_deviations` does. Leave out the entries of a framework that did not run the
-    mode `native`, or that has a failed result in any mode, such as a crash: they could look stale. With `--case`,
-    return only entries of differences that occurred, and mark none as stale.
+    Set their verdicts and problems, and return the entries of the list. Leave out the entries of a framework that did
+    not run the mode `native`, or that has a failed result in any mode, such as a crash: they could look stale. With
+    `--case`, return only entries of differences that occurred, and mark none as stale.
     """
-    deviations: dict[Place, NativeDeviation] = {}
+    natives: dict[Place, NativeResult] = {}
     complete = set(results)
     for framework, each in results.items():
         for (_, name), judged in each.results.items():
-            if judged.verdict and judged.verdict.is_failure:
+            if judged.result and judged.result.is_failure:
                 complete.discard(framework)
-            if judged.deviation:
-                deviations[framework, name] = judged.deviation
+            if judged.native:
+                natives[framework, name] = judged.native
     compared = {name for name, framework in suite.frameworks.items() if NATIVE in framework.modes}
     known = None if suite.known is None else [entry for entry in suite.known if entry.framework in compared]
     versions = {framework: each.versions for framework, each in results.items()}
-    judgements, entries = match.match_deviations(known, deviations, versions)
+    judgements, entries = match.match_deviations(known, natives, versions)
+    for place, (verdict, problem) in judgements.items():
+        natives[place].verdict, natives[place].problem = verdict, problem
     if suite.chosen_cases:  # a case that does not run may show the difference
         entries = [entry.model_copy(update={"problem": ""}) for entry in entries if entry.cases]
-    return judgements, [entry for entry in entries if entry.framework in complete]
+    return [entry for entry in entries if entry.framework in complete]
 
 
-def _case_result(
-    suite: Suite,
-    case: Case,
-    expected: Expected,
-    results: Mapping[str, WorkerResults],
-    judgements: Mapping[Place, tuple[NativeVerdict, str]],
-) -> CaseResult:
+def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[str, WorkerResults]) -> CaseResult:
+    """Return the results of a case, with the elements that differ most, and the commands that run the case again."""
     frameworks = {}
     for framework, each in results.items():
         judged = {mode: result for (mode, name), result in each.results.items() if name == case.name}
-        details = worst_elements(case, expected, judged, suite.frameworks[framework].tolerance)
-        again = command(suite.directory, case.name, framework)
-        native = judgements.get((framework, case.name))
-        function = suite.frameworks[framework].functions.get(case.call_name, "")
-        by_mode = {
-            mode: report_result(mode, each, details.get(mode), again, native, function) for mode, each in judged.items()
-        }
-        if by_mode:
-            frameworks[framework] = FrameworkResult.model_validate({k: each for k, each in by_mode.items() if each})
+        by_mode = {mode: each.result for mode, each in judged.items() if each.result}
+        for mode, element in worst_elements(case, expected, judged, suite.frameworks[framework].tolerance).items():
+            by_mode[mode].details = element
+        for result in by_mode.values():
+            if result.verdict not in ("equal", "no norm", "close", "missing"):
+                result.reproduce = command(suite.directory, case.name, framework)
+        if judged:
+            frameworks[framework] = FrameworkResult.model_validate(by_mode)
     natives = {name: result.native for name, result in frameworks.items() if result.native}
     outcomes = {name: results[name].results[NATIVE, case.name].outcome for name in natives}
     return CaseResult(

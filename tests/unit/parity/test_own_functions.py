@@ -22,17 +22,18 @@ from unified_clip import cli
 from unified_clip.parity import run_suite
 from unified_clip.parity.adapters.numpy import Framework as Adapter
 from unified_clip.parity.judge import oracle, own_pairs
-from unified_clip.parity.judge.judged_result import JudgedResult, report_result
-from unified_clip.parity.judge.verdict import Verdict
+from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import entries, match, measure, update
 from unified_clip.parity.known.entries import NativeDeviation
-from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.modes import NATIVE
+from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.report import baseline, compared, junit, markdown, page, terminal, terminal_case
 from unified_clip.parity.results import CaseResult, FrameworkResult, NativeResult, OwnPair
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.schema import Framework, SuiteError
 from unified_clip.parity.workers import user_function, worker
+from unified_clip.parity.workers.pool import WorkItem
 from unified_clip.parity.workers.user_function import UserFunction
 from unified_clip.tensors.types import Dense
 
@@ -538,8 +539,9 @@ def test_views_keep_the_frameworks_functions_and_those_of_the_user_apart() -> No
 
 
 def test_a_function_without_a_result_keeps_its_name() -> None:
-    judged = JudgedResult(Verdict("unreadable", math.inf, "why"))
-    result = report_result("native", judged, None, "again", None, "clip.py:f")
+    framework, one = Framework(functions={"global_norm": "clip.py:f"}), case([dense([1.0])], "global_norm")
+    failure = Failure("unreadable", "why")
+    result = judge_result(WorkItem(NATIVE, one), oracle.expect(one), failure, framework, ()).result
     assert isinstance(result, NativeResult)
     run = report(one_case("a", torch=FrameworkResult(native=result)))
     assert run.exit_code == 3

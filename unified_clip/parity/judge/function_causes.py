@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...causes.consistent import consistent_causes
 from ...causes.observation import Observation
@@ -13,7 +12,7 @@ from .diagnose import observe
 from .judged_result import JudgedResult
 from .oracle import Expected
 
-Results = MutableMapping[tuple[str, str], JudgedResult]
+Results = Mapping[tuple[str, str], JudgedResult]
 """The compared results of one framework, by (mode, case name)."""
 
 
@@ -27,15 +26,10 @@ def choose(cases: Sequence[Case], expected: Callable[[Case], Expected], results:
     for of_framework in results.values():
         for calls, differing in _by_function(cases, expected, of_framework):
             for name, diagnosis in consistent_causes(calls, differing).items():
-                judged, cause = of_framework[NATIVE, name], diagnosis.cause
-                assert judged.deviation
-                deviation = dataclasses.replace(
-                    judged.deviation,
-                    cause=cause.sentence if cause else "",
-                    cause_kind=cause.kind if cause else "",
-                    contradiction=diagnosis.contradiction,
-                )
-                of_framework[NATIVE, name] = dataclasses.replace(judged, deviation=deviation)
+                native, cause = of_framework[NATIVE, name].native, diagnosis.cause
+                assert native
+                native.cause, native.cause_kind = (cause.sentence, cause.kind) if cause else ("", "")
+                native.contradiction = diagnosis.contradiction
 
 
 def _by_function(
@@ -45,12 +39,13 @@ def _by_function(
     functions: dict[str, tuple[dict[str, Observation], list[str]]] = {}
     for case in cases:
         judged = results.get((NATIVE, case.name))
-        if not judged or not judged.deviation or not judged.outcome or ".py:" not in judged.deviation.function:
+        native = judged and judged.native
+        if not judged or not judged.outcome or not native or not native.function or not native.is_users:
             continue
         call = observe(case, expected(case), judged.outcome)
         if call is not None:
-            calls, differing = functions.setdefault(judged.deviation.function, ({}, []))
+            calls, differing = functions.setdefault(native.function, ({}, []))
             calls[case.name] = call
-            if judged.deviation.kind and not judged.is_for_any_cause:
+            if native.kind and not judged.is_for_any_cause:
                 differing.append(case.name)
     return [(calls, differing) for calls, differing in functions.values() if differing]

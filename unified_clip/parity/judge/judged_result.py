@@ -1,16 +1,14 @@
-"""Compare each result with the exact result as soon as a worker returns it. Then drop long tensors: the tensors of a
-whole run may not fit into memory.
-"""
+"""Compare each result with the exact result as it arrives, and drop long tensors: all may not fit into memory."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from ...tensors.types import Stage
 from ..elements import WorstElement
 from ..known import measure
 from ..known.entries import ANY, KnownDifference, NativeDeviation
@@ -23,37 +21,30 @@ from ..workers.pool import WorkItem
 from . import oracle, worst_element
 from .diagnose import diagnose
 from .oracle import Expected
-from .verdict import NativeVerdict, Verdict, compare_with_exact
-
-CAUSE_KEYS = ("cause", "cause_kind", "contradiction")
-"""The fields of a `NativeDeviation` about its cause, which the report has, too."""
+from .verdict import compare_with_exact
 
 
-@dataclass(frozen=True)
+@dataclass
 class JudgedResult:
-    """The comparison of one result with the exact result: the verdict, digests, and the element that differs most."""
+    """The comparison of one result with the exact result, and what the comparison with other results needs."""
 
-    verdict: Verdict | None = None
-    """The verdict on unified_clip. A framework's function has one only if its run failed, such as by a crash."""
+    result: UnifiedClipResult | NativeResult | None
+    """The result in the report. None if the framework has no function for the case. The list of known differences
+    decides about the verdict and the problem of a NativeResult."""
 
-    deviation: NativeDeviation | None = None
-    """The difference between a framework's function and the exact result. None for unified_clip."""
+    outcome: CallOutcome | None = None
+    """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`), or if there are none."""
 
-    digests: Mapping[Stage, str] | None = None
-    """The SHA-256 of the tensors at each stage."""
-
-    seconds: float = 0.0
     differs: bool = False
     """Whether any bit differs from the exact result."""
 
     is_for_any_cause: bool = False
     """Whether a known difference for any cause covers the difference, so that no cause is searched for."""
 
-    outcome: CallOutcome | None = None
-    """The tensors of the result. None if the list of gradients is long (see `oracle.is_long`)."""
-
-    details: Mapping[str, WorstElement] = field(default_factory=dict)
-    """The element that is furthest from the exact result, by mode. Empty unless `outcome` was dropped and differs."""
+    @property
+    def native(self) -> NativeResult | None:
+        """The result of a framework's function. None for unified_clip, and for a failure such as a crash."""
+        return self.result if isinstance(self.result, NativeResult) and not self.result.is_failure else None
 
 
 class ExpectedResults:
@@ -83,51 +74,47 @@ def judge_result(
 ) -> JudgedResult:
     """Compare one result with the exact result, and find the cause of a difference that is larger than allowed.
 
-    If the list of gradients is long, keep the element that differs most instead of the tensors. For a failure, only
-    set the verdict.
+    If the list of gradients is long, keep the element that differs most instead of the tensors.
 
     item: The mode and the case of the result.
-    outcome: The result of the framework, or the failure of its worker.
     known: The known differences of this framework. If one for any cause covers the difference, do not search for a
         cause.
     """
     mode, case = item
+    shared: dict[str, Any] = {"details": None, "reproduce": None, "sha256": None}
     if isinstance(outcome, Failure):
-        return JudgedResult(compare_with_exact(case, expected, outcome, mode))
-    verdict = deviation = None
-    is_for_any_cause = False
+        shared |= {"verdict": outcome.kind, "detail": outcome.detail}
+        if mode != NATIVE:
+            return JudgedResult(UnifiedClipResult(**shared, ulps=math.inf, cause="", stages={}))
+        shared |= {"function": framework.functions.get(case.call_name), "problem": ""}
+        return JudgedResult(NativeResult(**vars(NativeDeviation("")) | shared))
+    shared |= {"sha256": outcome.digests, "seconds": outcome.seconds}
+    judged = JudgedResult(None, outcome)
     if mode == NATIVE:
         deviation = measure.measure(case, expected, outcome, framework.tolerance)
-        differs = deviation is not None and (bool(deviation.kind) or deviation.differs)
         if deviation and deviation.kind:
-            is_for_any_cause = any(_covers_any_cause(entry, case, deviation) for entry in known)
-            if not is_for_any_cause and (cause := diagnose(case, expected, outcome)):
+            entries = [
+                each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation)
+            ]
+            judged.is_for_any_cause = any(entry.bounds(deviation.finite_size) for entry in entries)
+            if not judged.is_for_any_cause and (cause := diagnose(case, expected, outcome)):
                 deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
+        if deviation:
+            native = judged.result = NativeResult(**vars(deviation), **shared, verdict="different", problem="")
+            judged.differs = bool(native.kind or native.size)
     else:
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
         if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
             verdict = dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
-        differs = verdict.kind != "equal"
-    is_long = oracle.is_long(case)
-    details = (
-        worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance) if is_long and differs else {}
-    )
-    return JudgedResult(
-        verdict,
-        deviation,
-        outcome.digests,
-        outcome.seconds,
-        differs,
-        is_for_any_cause,
-        None if is_long else outcome,
-        details,
-    )
-
-
-def _covers_any_cause(entry: KnownDifference, case: Case, deviation: NativeDeviation) -> bool:
-    """Return whether an entry covers a difference, whatever its cause is."""
-    covers = ANY in entry.causes and entry.covers(entry.framework, case.name, deviation)
-    return covers and entry.bounds(deviation.size)
+        shared |= {"verdict": verdict.kind, "detail": verdict.detail, "ulps": verdict.ulps, "cause": verdict.cause}
+        judged.result = UnifiedClipResult(**shared, stages=dict(verdict.stages))
+        judged.differs = verdict.kind != "equal"
+    if oracle.is_long(case):
+        judged.outcome = None
+        if judged.differs and judged.result:
+            elements = worst_element.find(case, expected, {mode: outcome}, [mode], framework.tolerance)
+            judged.result.details = elements.get(mode)
+    return judged
 
 
 def worst_elements(
@@ -135,58 +122,8 @@ def worst_elements(
 ) -> dict[str, WorstElement]:
     """Return {mode: the element that is furthest from the exact result}. Leave out modes without a difference.
 
-    For a long list of gradients, return the elements that `judge_result` stored.
-
-    judged: The results of the case on one framework, by mode.
-    tolerance: The tolerance of this framework.
+    judged: The results of the case on one framework, by mode. Those without tensors are left out.
     """
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]
-    elements = worst_element.find(case, expected, outcomes, differing, tolerance)
-    return elements | {mode: each for result in judged.values() for mode, each in result.details.items()}
-
-
-def report_result(
-    mode: str,
-    judged: JudgedResult,
-    details: WorstElement | None,
-    command: str,
-    judgement: tuple[NativeVerdict, str] | None,
-    user_function: str = "",
-) -> UnifiedClipResult | NativeResult | None:
-    """Convert a compared result to a model of the report. Return None if the framework has no function for this case.
-
-    details: The element that is furthest from the exact result.
-    command: The shell command that runs the case again.
-    judgement: For a framework's function: (verdict, the reason why the result fails the run, or ''). Else None.
-    user_function: The function of the user that the mode `native` called, or '' if it called the framework's own.
-    """
-    verdict, deviation = judged.verdict, judged.deviation or NativeDeviation("")
-    kind = verdict.kind if verdict else judgement and judgement[0]
-    if kind is None:
-        return None
-    shared: dict[str, Any] = {
-        "verdict": kind,
-        "detail": verdict.detail if verdict else deviation.detail,
-        "details": details,
-        "reproduce": None if kind in ("equal", "no norm", "close", "missing") else command,
-        "seconds": judged.seconds,
-        "sha256": None if judged.digests is None else dict(judged.digests),
-    }
-    if verdict and mode != NATIVE:
-        return UnifiedClipResult(
-            **shared,
-            ulps=verdict.ulps,
-            cause=verdict.cause,
-            stages=dict(verdict.stages),
-        )
-    return NativeResult(
-        **shared,
-        **{
-            key: getattr(deviation, key)
-            for key in ("kind", "norm", "gradients", "not_finite", "lacks_norm", *CAUSE_KEYS)
-        },
-        finite_size=deviation.size,
-        function=deviation.function or user_function or None,
-        problem=judgement[1] if judgement else "",
-    )
+    return worst_element.find(case, expected, outcomes, differing, tolerance)

@@ -50,13 +50,16 @@ LARGEST_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The difference between the result of a framework's function and the exact result."""
+    """The difference between the result of a framework's function and the exact result.
+
+    `results.NativeResult` has the same fields.
+    """
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
     """A key of `KINDS`. '' if nothing differs, or only by rounding."""
 
-    size: float = 0.0
+    finite_size: float = 0.0
     """The largest relative difference of finite numbers. 0 if it is only rounding, except for the kind "touched"."""
 
     norm: float | None = None
@@ -82,11 +85,6 @@ class NativeDeviation:
 
     contradiction: str = ""
     """Why no cause is named, although one fits this case: another case contradicts it. '' otherwise."""
-
-    @property
-    def differs(self) -> bool:
-        """Return whether any number differs, even by rounding."""
-        return bool(self.norm or self.gradients)
 
 
 class Difference(Protocol):
@@ -208,8 +206,6 @@ class KnownDifference(schema.Table):
         """Return whether the entry applies to the installed version of its package.
 
         Return True if that version is unknown, or if `versions` is empty.
-
-        installed: The version of each package, by package name.
         """
         required = self._required
         if required is None or self.unreported(installed):
@@ -217,9 +213,7 @@ class KnownDifference(schema.Table):
         return required.specifier.contains(installed[required.name], prereleases=True)
 
     def is_for(self, framework: str, case: str, difference: Difference) -> bool:
-        """Return whether the entry is for this framework, case, function and kind of difference. No numbers are
-        compared.
-        """
+        """Return whether the entry is for this framework, case, function and kind, whatever the numbers are."""
         if (framework, difference.kind) != (self.framework, self.kind):
             return False
         named = _pattern(self.function).fullmatch(difference.function or "")
@@ -284,9 +278,7 @@ def recorded_cause(difference: Difference) -> str:
 
 
 def cause_value(differences: Iterable[Difference]) -> str | list[str]:
-    """Return the value of `cause` for an entry that covers some differences: their cause, or a list if they have
-    several.
-    """
+    """Return the value of `cause` for an entry that covers some differences: their cause, or a list of several."""
     causes = sorted({recorded_cause(difference) for difference in differences})
     return causes[0] if len(causes) == 1 else causes
 

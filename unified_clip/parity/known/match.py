@@ -1,15 +1,13 @@
-"""Compare the differences of the frameworks' functions with a suite's list of known differences, and find stale
-entries.
-"""
+"""Compare differences of the frameworks' functions with a suite's list of known differences, and find stale entries."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..judge.verdict import NativeVerdict
-from ..results import KnownDifferenceResult
+from ..results import KnownDifferenceResult, NativeResult
 from .entries import (
     KINDS,
     SIZED,
@@ -25,10 +23,12 @@ from .entries import (
 Place = tuple[str, str]
 """The key of a result of a framework's function: (framework, case name)."""
 
+Deviation = NativeDeviation | NativeResult
+
 
 def match_deviations(
     known: Sequence[KnownDifference] | None,
-    deviations: Mapping[Place, NativeDeviation],
+    deviations: Mapping[Place, Deviation],
     versions: Mapping[str, Mapping[str, str]],
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the deviations of all frameworks' functions with the list of known differences.
@@ -43,7 +43,7 @@ def match_deviations(
         the list names.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
-    covered_by_entry: list[tuple[KnownDifference, dict[str, NativeDeviation]]] = [
+    covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
         (entry, {}) for entry in known or [] if entry.applies(versions[entry.framework])
     ]
     for (framework, case), deviation in deviations.items():
@@ -59,16 +59,7 @@ def match_deviations(
             if not entry.applies(versions[entry.framework]) and entry.covers(framework, case, deviation)
         ]
         problem = _problem(entries, deviation, others, limited)
-        judgement: NativeVerdict = (
-            "different"
-            if problem
-            else "known"
-            if entries
-            else "close"
-            if deviation.differs
-            else _without_difference(deviation)
-        )
-        judgements[framework, case] = judgement, "" if known is None else problem
+        judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
     called = {(framework, deviation.function) for (framework, _), deviation in deviations.items()}
     return judgements, [
         _result(entry, covered, versions[entry.framework], was_called=(entry.framework, entry.function) in called)
@@ -76,13 +67,19 @@ def match_deviations(
     ]
 
 
-def _without_difference(deviation: NativeDeviation) -> NativeVerdict:
+def _verdict(deviation: Deviation, entries: Sequence[KnownDifference], problem: str) -> NativeVerdict:
+    if problem:
+        return "different"
+    if entries:
+        return "known"
+    if deviation.norm or deviation.gradients:
+        return "close"
     return "no norm" if deviation.lacks_norm else "equal"
 
 
 def _problem(
     entries: Sequence[KnownDifference],
-    deviation: NativeDeviation,
+    deviation: Deviation,
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
 ) -> str:
@@ -97,13 +94,13 @@ def _problem(
     what = KINDS[deviation.kind]
     if deviation.not_finite:
         what += f", with inf or NaN in the {deviation.not_finite}"
-    if deviation.size:
-        what += f", by {size_in_words(deviation.size)}"
+    if deviation.finite_size:
+        what += f", by {size_in_words(deviation.finite_size)}"
     if deviation.detail:
         what += f" ({deviation.detail})"
     cause = _cause(deviation)
     fix = "Run the command with --accept to list"
-    if ".py:" in deviation.function:
+    if ".py:" in (deviation.function or ""):
         fix = "Correct your function, or run the command with --accept to list"
     if not entries and others:
         return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
@@ -119,20 +116,20 @@ def _problem(
             "Change the `cases` of all but one so that they do not match this case. Remove entries without other cases"
         )
         return f"{what}: {several}. {remedy}"
-    if not entries[0].bounds(deviation.size):
+    if not entries[0].bounds(deviation.finite_size):
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
         return f"{what}: more than {listed}{cause}. {fix} the new size"
     return ""
 
 
-def _cause(deviation: NativeDeviation) -> str:
+def _cause(deviation: Deviation) -> str:
     """Return the end of a problem: the cause of a difference of numbers, or that it is unknown, and why."""
     if deviation.cause or deviation.kind not in SIZED:
         return deviation.cause and f"; {deviation.cause}"
     return f"; the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"
 
 
-def _listed(others: Sequence[KnownDifference], deviation: NativeDeviation) -> str:
+def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
     """Return why known differences of the same function, case and kind do not cover a deviation."""
     if same := [entry for entry in others if entry.not_finite == deviation.not_finite]:
         causes = " or ".join(map(repr, same[0].causes))
@@ -145,15 +142,17 @@ def _listed(others: Sequence[KnownDifference], deviation: NativeDeviation) -> st
 
 
 def _result(
-    entry: KnownDifference, cases: Mapping[str, NativeDeviation], installed: Mapping[str, str], *, was_called: bool
+    entry: KnownDifference, cases: Mapping[str, Deviation], installed: Mapping[str, str], *, was_called: bool
 ) -> KnownDifferenceResult:
     """Return the result of an entry.
 
     cases: The differences that the entry covers, by the name of the case.
     was_called: Whether the function of the entry has a result.
     """
-    size = max((deviation.size for deviation in cases.values()), default=0.0)
-    problem = ""
+    size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
+    problem = incomplete = ""
+    if entry.lacks_cause and cases:  # the line that `--accept` writes
+        incomplete = f"cause = {json.dumps(cause_value(cases.values()), ensure_ascii=False)}"
     if installed and (package := entry.unreported(installed)):
         unreported = f"the worker of {entry.framework} does not report the version of that package"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
@@ -175,7 +174,7 @@ def _result(
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
         cause=", ".join(entry.causes),
-        incomplete=_line(cases.values()) if entry.lacks_cause and cases else "",
+        incomplete=incomplete,
         listed_size=(math.inf if entry.not_finite else entry.size) or None if cases else None,
         size=(math.inf if entry.not_finite else size) or None if cases else None,
         finite_size=size,
@@ -183,9 +182,3 @@ def _result(
         cases=list(cases),
         entry=entry,
     )
-
-
-def _line(deviations: Iterable[NativeDeviation]) -> str:
-    """Return the line with the key `cause` that `--accept` writes into an entry for these differences."""
-    value = cause_value(deviations)
-    return f"cause = {json.dumps(value, ensure_ascii=False)}"
