@@ -152,8 +152,6 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
 
     If the user interrupts the run, return the exit status of an interrupted command.
 
-    read_ported: A function that reads a report of `unified-clip port`, for `--ported`.
-
     CodedError: options contradict each other, the suite or another file is invalid, or the report cannot be written.
     """
     from .report import write

@@ -11,9 +11,7 @@ OnRequest = Literal["graph", "compiled", "static", "processes_2", "processes_4"]
 Mode = Literal["host", "device", "native", OnRequest]
 
 HOST, DEVICE, NATIVE = "host", "device", "native"
-"""Modes: unified_clip on the host path, unified_clip on the device path, and the framework's own functions. Nothing is
-traced or compiled in these modes.
-"""
+"""Modes without a graph: unified_clip on the host path and on the device path, and the framework's own functions."""
 
 GRAPH, COMPILED, STATIC = "graph", "compiled", "static"
 """unified_clip in a graph that the framework traces and runs, in a graph that it compiles, and in a static program."""

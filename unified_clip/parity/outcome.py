@@ -23,10 +23,7 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The tensors of a result: the norm, the clipped gradients, and the updated parameters.
-
-    This is the base class of exact results and of results from frameworks.
-    """
+    """The norm, the clipped gradients and the updated parameters of a result: of an exact one or of a framework's."""
 
     norm: Dense | None = None
     """The norm that the call returns, or None if the call returns no norm."""

@@ -190,8 +190,6 @@ def differing_stages(frameworks: dict[str, FrameworkResult]) -> list[Stage]:
     """Return the stages of a call at which unified_clip's results on the host path differ in a bit between frameworks.
 
     Frameworks without a result on the host path do not count.
-
-    frameworks: The results of one case, by framework.
     """
     digests = [result.host.sha256 for result in frameworks.values() if result.host and result.host.sha256 is not None]
     return [stage for stage in STAGES if len({each.get(stage) for each in digests}) > 1]

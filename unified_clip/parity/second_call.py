@@ -63,7 +63,7 @@ def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]
     for framework in dict.fromkeys(framework for framework, _ in places):
         items = [WorkItem(NATIVE, cases[name]) for each, name in places if each == framework]
         worker = pool.command(framework, *suite.worker_arguments(framework))
-        again = pool.run(worker, items, suite.timeout, lambda _, outcome: _digests(outcome))
+        again = pool.run(worker, items, suite.timeout, _digests)
         for (_, name), digests in again.results.items():
             native = results[name][framework]
             if digests is None:
@@ -75,5 +75,5 @@ def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]
                 native.problem += f". {NOT_DETERMINISTIC}" if native.problem else ""
 
 
-def _digests(outcome: CallOutcome | Failure) -> dict[Stage, str] | None:
-    return None if isinstance(outcome, Failure) else dict(outcome.digests)
+def _digests(_: WorkItem, outcome: CallOutcome | Failure) -> dict[Stage, str] | None:
+    return None if isinstance(outcome, Failure) else outcome.digests

@@ -66,9 +66,6 @@ def problems(
 
     `errors` has a text for each framework that is not installed. `descriptions` has a text for each wrong result and
     each other failure, such as a crash. If there are none, it describes the bits that differ between frameworks.
-
-    outcomes: The result or the failure of each framework, by framework.
-    interpreters: The path of the Python interpreter for each framework.
     """
     right = oracle.expect(case)
     absent, wrong = [], []

@@ -1,4 +1,7 @@
-"""Read `catalog.toml`, which lists the functions, classes and settings that clip, with all their full names."""
+"""Read `catalog.toml`, which lists the functions, classes and settings that clip, with all their full names.
+
+The comments in `catalog.toml` explain the fields of its entries: `ClipFunction`, `ClassCheck` and `Setting`.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ KERAS_RULES = {"clipnorm": "norm", "clipvalue": "value", "global_clipnorm": "glo
 
 @dataclass(frozen=True, eq=False)
 class ClipFunction:
-    """A function or class that clips. It is an entry of `catalog.toml`, which explains the fields."""
+    """A function or class that clips."""
 
     framework: str
     name: str
@@ -122,10 +125,7 @@ NO_FUNCTION = ClipFunction("", "", "")
 
 @dataclass(frozen=True, eq=False)
 class ClassCheck:
-    """A training engine or optimizer that accepts only clips of Paddle's own classes.
-
-    An entry of `catalog.toml`, which explains the fields.
-    """
+    """A training engine or optimizer that accepts only clips of Paddle's own classes."""
 
     names: Sequence[str]
     why_not: str
@@ -141,9 +141,7 @@ class ClassCheck:
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """An argument that makes a trainer clip, such as `max_grad_norm=`. It is an entry of `catalog.toml`, which explains
-    the fields.
-    """
+    """An argument that makes a trainer clip, such as `max_grad_norm=`."""
 
     keyword: str
     why_not: str

@@ -112,7 +112,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _port(options: argparse.Namespace) -> int:
     from .._progress import progress
-    from . import source_files
+    from . import marks, source_files
     from .report import build
 
     target = _target(options)
@@ -124,7 +124,9 @@ def _port(options: argparse.Namespace) -> int:
     try:
         with progress({"files": len(paths)}) as advance:
             ported, unreadable = source_files.port_all(paths, target, options.native, partial(advance, "files"))
-        marked = _marked(options, ported, target)
+        marked = ported
+        if options.mark:
+            marked = [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
         if options.write or options.mark:
             _write(options, marked)
         report = build.build_report(ported, unreadable, target, options.native, written=options.write)
@@ -138,15 +140,6 @@ def _port(options: argparse.Namespace) -> int:
         return INTERRUPTED
     left = report.summary.flagged + report.summary.unread + (report.summary.rewritten if options.check else 0)
     return DIFFERENT if left else SUCCESS
-
-
-def _marked(options: argparse.Namespace, ported: Sequence[PortedFile], target: Target) -> Sequence[PortedFile]:
-    """Return the files with comments above flagged clips for `--mark`. Without `--mark`, return the files unchanged."""
-    from . import marks
-
-    if not options.mark:
-        return ported
-    return [marks.mark(file, target, options.native, rewritten=options.write) for file in ported]
 
 
 def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:

@@ -27,8 +27,7 @@ class Arguments:
     are empty.
 
     parameters: The names of the function's parameters, in order.
-    renamed: Other names of parameters that calls may use, each with the parameter's own name. Other entries have no
-        effect, so that `ClipFunction.renamed` can be passed.
+    renamed: Other names of parameters that calls may use, such as `ClipFunction.renamed`, each with its own name.
     """
 
     def __init__(
@@ -109,9 +108,7 @@ class FoundClip:
 
     @property
     def limits(self) -> list[cst.BaseExpression | None]:
-        """The expressions of the threshold, or of the bounds. None stands for an argument that the call does
-        not pass.
-        """
+        """The expressions of the threshold, or of the bounds. None stands for an argument that the call lacks."""
         return [self.arguments.value(name) for name in self.function.limits]
 
 
@@ -151,8 +148,7 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """The names that the file gives to imported functions whose original name looks like that of a clip. An example
-        is `cgn` in `from torch.nn.utils import clip_grad_norm_ as cgn`."""
+        """The names that the file gives to imported clips, as `cgn` in `import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. The name of a relative module begins with its dots."""

@@ -30,16 +30,11 @@ class FileRewrite:
         """The name of the rule that is applied."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, in the order of the file. For None, return the clips without a
-        verdict.
-        """
+        """Return the clips with this verdict, or without a verdict for None, in the order of the file."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:
-        """Give a clip the verdict "flagged": the user has to port it by hand.
-
-        reason: Why the clip cannot be rewritten.
-        """
+        """Give a clip the verdict "flagged", with the reason why the user has to port it by hand."""
         self._decide(clip, "flagged", reason)
 
     def leave(self, clip: FoundClip, reason: str) -> None:

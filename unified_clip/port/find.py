@@ -130,8 +130,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 
 
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
-    """Yield a clip for a call with the argument `ClipFunction.needs`. Without this argument the function clips
-    nothing.
+    """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function clips nothing.
 
     If a starred argument may contain it, yield a clip that cannot be ported.
     """
@@ -167,10 +166,7 @@ def _is_read(module: Module, node: Target) -> bool:
 
 
 def _use_problem(module: Module, node: cst.CSTNode, function: ClipFunction) -> str:
-    """Return the reason why this use of a clip function or class cannot be ported, or '' if it can be ported.
-
-    For example, a subclass of a clip class cannot be ported.
-    """
+    """Return why this use of a clip cannot be ported, such as a subclass of a clip class, or '' if it can be ported."""
     parent = module.parents.get(node)
     outer = module.parents.get(parent) if parent is not None else None
     if isinstance(outer, cst.ClassDef) and isinstance(parent, cst.Arg) and parent in outer.bases:
@@ -206,8 +202,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
 
 
 def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of a training engine, such as
-    Accelerator.
+    """Yield a clip for a method of a tensor, as in p.grad.clamp_(-1, 1), or of a training engine, such as Accelerator.
 
     Yield nothing for a method of `self` that the file defines.
     """

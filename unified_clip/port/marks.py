@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -49,17 +49,12 @@ def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
     """
     encoding = tokenize.detect_encoding(BytesIO(content).readline)[0].removesuffix("-sig")
     tree = ast.parse(content, path.name)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for line, reason in sorted(marks.items(), reverse=True):  # from the end: earlier lines keep their numbers
-        candidates = (_above(content, start, reason, encoding) for start in _starts(tree, line))
+        starts = {node.lineno for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)}
+        candidates = (_above(content, start, reason, encoding) for start in sorted(starts, reverse=True))
         content = next((new for new in candidates if _same_code(new, tree)), content)
     return content
-
-
-def _starts(tree: ast.Module, line: int) -> Iterator[int]:
-    """Yield the first line of each statement that contains a line, from the innermost statement to the outermost."""
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    around = [node for node in statements if node.lineno <= line <= (node.end_lineno or node.lineno)]
-    yield from sorted({node.lineno for node in around}, reverse=True)
 
 
 def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:

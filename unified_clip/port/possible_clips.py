@@ -1,6 +1,4 @@
-"""Find names that may be clips, although the imports do not prove it: names from `import *`, `getattr` or an unknown
-package.
-"""
+"""Find names that may be clips without a proof: names from `import *`, `getattr` or an unknown package."""
 
 from __future__ import annotations
 
@@ -68,18 +66,15 @@ def named(module: Module, imports: Imports, node: Target, names: set[str]) -> It
     call = next(iter(calls_of(module, node)), None)
     if names == {""}:
         yield from [*_from_star(module, imports, node, call)] or _of_unknown_object(module, imports, node, call)
-    elif call is not None and not (call.func is not node and _is_reported_by_name(call.func)):
+    elif call is not None:
+        if call.func is not node and isinstance(call.func, cst.Name) and CLIP_NAME.search(call.func.value):
+            return  # the clip is yielded for the variable by which the code calls the function
         for package, last in sorted((name.rpartition(".")[0], name.rpartition(".")[2]) for name in names):
             is_known = not package or package.startswith(".") or package.partition(".")[0] == "unified_clip"
             looks_like_clip = CLIP_NAME.search(last) or CLIP_NAME.search(_last(node))
             if looks_like_clip and not is_known and not module.is_in_project(package):
                 yield FoundClip(node, f"{package}.{last}", why_not=UNKNOWN_PACKAGE.format(package))
                 return
-
-
-def _is_reported_by_name(function: cst.BaseExpression) -> bool:
-    """Return whether `named` yields a clip for the variable itself by which the code calls a function."""
-    return isinstance(function, cst.Name) and CLIP_NAME.search(function.value) is not None
 
 
 def _last(node: Target) -> str:
@@ -166,21 +161,21 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     own = [function for function in clips if function.kind not in ("any tensor", "functional")]
     if not own or not all(any(_accepts(function, call) for function in own) for call in calls):
         return False
-    return not _is_in_layer(module, call) and not _is_named_otherwise(module, call)
+    outer = module.enclosing(call, cst.ClassDef)  # a layer of Paddle creates no optimizer, so it creates no clip
+    is_in_layer = outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
+    return not is_in_layer and not _is_named_otherwise(module, call)
 
 
 def calls_of(module: Module, node: cst.CSTNode, depth: int = 0) -> list[cst.Call]:
-    """Return the calls of a function: at the node itself, as in getattr(...)(...), and by variables that it is assigned
-    to.
+    """Return the calls of a function at a node, as in getattr(...)(...), and of the variables that it is assigned to.
 
     depth: The number of variables that were followed to `node`.
     """
     call = module.call_of(node)
-    reads = module.assigned(node).reads if depth < MAX_ALIASES else ()
-    return [
-        *([call] if call is not None else ()),
-        *(each for read in reads for each in calls_of(module, read, depth + 1)),
-    ]
+    calls = [] if call is None else [call]
+    for read in module.assigned(node).reads if depth < MAX_ALIASES else ():
+        calls += calls_of(module, read, depth + 1)
+    return calls
 
 
 def _accepts(function: ClipFunction, call: cst.Call) -> bool:
@@ -188,14 +183,6 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
     names = {*function.parameters, *function.renamed}
     is_short = not function.parameters or len(call.args) <= len(names)
     return bool(call.args) and keywords_of(call).keys() <= names and is_short
-
-
-def _is_in_layer(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is inside a class of a Paddle layer. A layer creates no optimizer, so it creates no
-    clip.
-    """
-    outer = module.enclosing(call, cst.ClassDef)
-    return outer is not None and any(module.code(base.value).endswith("Layer") for base in outer.bases)
 
 
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:

@@ -53,13 +53,11 @@ def _set_meanings(file: FileRewrite) -> None:
     Flag a clip with a `why_not`, and a clip with an argument that unified_clip rejects. If the file gives the name
     unified_clip to something else, flag all clips.
     """
-    file.rule, is_taken = "", is_name_taken(file.module)
+    file.rule = taken = ""
+    if is_name_taken(file.module):
+        taken = "This file gives the name unified_clip to something else. Rename that variable, function or import."
     for clip in file.with_verdict(None):
-        reason = (
-            "This file gives the name unified_clip to something else. Rename that variable, function or import."
-            if is_taken
-            else clip.why_not
-        )
+        reason = taken or clip.why_not
         try:
             file.sites[clip].meaning = meaning(file.module, clip)
         except UnsureError as error:

@@ -162,8 +162,6 @@ def _setting(imports: Imports, keyword: str, value: cst.BaseExpression) -> Setti
 
 
 def _is_own_function(module: Module, call: cst.Call) -> bool:
-    """Return whether a call is of a function or method that is defined in this file. `find` finds the clips
-    inside it.
-    """
+    """Return whether a call is of a function or method of this file, inside which `find` finds the clips."""
     name = module.code(call.func)
     return name.removeprefix("self.").removeprefix("cls.") in module.function_names

@@ -19,9 +19,7 @@ Float64s = npt.NDArray[np.float64]
 
 
 class Format(NamedTuple):
-    """A binary floating-point format: its precision in bits, the exponents of its normal numbers, and its size in
-    bytes.
-    """
+    """A binary floating-point format: precision in bits, exponents of normal numbers, and size in bytes."""
 
     precision: int
     min_exponent: int

@@ -100,7 +100,6 @@ def _turned(length: int, stride: int, *, sign: int = -1) -> Iterator[Float64s]:
     The factor of an element is the cosine of its position x + y: cos(x + y) = cos(x) cos(y) - sin(x) sin(y).
 
     stride: The distance of neighbouring rows or columns in the flat sequence of elements.
-    sign: The sign of the sines.
     """
     angles = math.sqrt(7) * stride * np.arange(length)
     yield np.cos(angles)

@@ -1,6 +1,4 @@
-"""The base classes of the adapters: `Adapter` has the operations of a framework, and `Invocation` has the arguments of
-one call.
-"""
+"""The base classes of the adapters: `Adapter` has a framework's operations, `Invocation` the arguments of a call."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class Adapter(TensorConverter, Protocol):
     """The families of public functions (`public_calls.Call.family`) to which the framework has its own counterparts."""
 
     writes: bool = False
-    """Whether in-place functions write into the tensors. If False, in-place functions replace the tensors in the
-    container.
-    """
+    """Whether in-place functions write into the tensors. If False, they replace the tensors in the container."""
 
     writes_from_graphs: bool = True
     """Whether an in-place function inside a graph writes into tensors outside it. Only used if `writes` is True."""
@@ -135,7 +131,6 @@ class Adapter(TensorConverter, Protocol):
         """Compile a function into a graph, and run it on the tensors. Return its result: nested lists of tensors.
 
         mode: The kind of graph, such as "compiled".
-        function: A function of the tensors.
         tensors: The tensors. Some may be None.
         """
 
@@ -216,19 +211,13 @@ class OnParameters(Adapter):
     utils: Any  # the module `nn.utils`
 
     def call_utils(self, name: str, invocation: Invocation, *arguments: Any) -> Returned:
-        """Call a clip function of the framework's `utils` module in place. Return the norm and the clipped gradients.
-
-        Store the function's name in `invocation.native`.
-        """
+        """Call a function of `utils` in place, and store its name. Return the norm and the clipped gradients."""
         invocation.native = f"{self.utils.__name__}.{name}"
         norm = getattr(self.utils, name)(invocation.in_place_container, *arguments)
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter with the shape and dtype of `like`, and this value in every element.
-
-        If `like` is None, return a placeholder with one element.
-        """
+        """Return a parameter like `like` with this value in every element. For None, return one with one element."""
 
     def step(self, parameters: list[Any]) -> None:
         """Take one step of the framework's SGD with LEARNING_RATE. The gradients are in the parameters' `.grad`."""
@@ -299,9 +288,7 @@ class Invocation:
 
     @property
     def container(self) -> Any:
-        """The argument of a function that returns clipped gradients: the gradients, in the container that the case
-        names.
-        """
+        """The argument of a function that returns clipped gradients: the gradients in the case's container."""
         return self.once("container", lambda: self.call_form.contain(self.gradients))
 
     @property
@@ -320,10 +307,7 @@ class Invocation:
 
     @property
     def need_clip(self) -> Callable[[Any], bool] | None:
-        """A function that returns whether to clip a parameter.
-
-        None if parameters have the attribute `need_clip` themselves.
-        """
+        """A function that returns whether to clip a parameter, or None if parameters have `need_clip` themselves."""
         if self.adapter.marks_parameters:
             return None
         needed = {

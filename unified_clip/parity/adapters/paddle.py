@@ -53,9 +53,7 @@ class Framework(Converter, base.OnParameters):
         return (by_class or not sparse) and super().has_native(invocation)
 
     def run_in_graph(self, mode: str, function: Callable[[Sequence[Any]], Any], tensors: Sequence[Any]) -> Any:
-        """Trace the function into a static program, run the program with an Executor, and return its nested lists of
-        tensors.
-        """
+        """Trace the function into a static program, and run it with an Executor. Return its lists of tensors."""
         fed = {f"gradient {index}": tensor for index, tensor in enumerate(tensors) if tensor is not None}
         paddle.enable_static()
         try:

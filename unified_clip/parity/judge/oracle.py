@@ -97,10 +97,7 @@ def counted_norm(case: Case, extreme: int = 0) -> float:
 
 
 def after_sgd_step(gradient: Dense | None) -> Dense | None:
-    """Return the parameters after one SGD step with this gradient, if all of them were 1 before.
-
-    Return None if the gradient is None.
-    """
+    """Return the parameters after one SGD step from 1 with this gradient, or None if the gradient is None."""
     if gradient is None:
         return None
     with np.errstate(invalid="ignore"):
@@ -114,7 +111,6 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
     Return gradients whose `need_clip` is false, and gradients passed instead of parameters, unchanged.
 
-    gradients: The gradients of the case, as dense tensors.
     n: The total norm. Ignored unless the call clips by a total norm that it measures itself. This function computes the
         norms of groups, tensors and slices.
     extreme: 0 for the exact norms, -1 for the smallest norms that the contract allows, 1 for the largest.
@@ -140,9 +136,7 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the gradients of a case store KEPT numbers or more. The results of such a case are not kept in
-    memory.
-    """
+    """Return whether the gradients of a case store KEPT numbers or more, so that its results stay out of memory."""
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
     return sum(each.array.size for each in tensors if each is not None) >= KEPT
 

@@ -195,8 +195,6 @@ def unit_threshold(
     """Return (threshold, smallest norm) for a unit, for the rule `agc`.
 
     If the norm of the unit's gradient is below the smallest norm, its coefficient is computed from the smallest norm.
-
-    weight: The norm of the parameter's unit.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

@@ -109,7 +109,6 @@ def compare_with_exact(
 
     The docstring of this module defines the verdicts. A wrong exception, dtype or shape is a difference of inf ULP.
 
-    outcome: The result of the call, or the failure of its worker.
     path: The mode in which the call ran, such as "host" or "device".
     flushes: Whether the framework's arithmetic replaces subnormal numbers by 0. The contract allows this on the device
         path.

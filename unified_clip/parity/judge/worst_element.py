@@ -41,9 +41,7 @@ def find(
     mode `native`, unified_clip's value is that of the host path, or else of the first other mode. Modes without a
     difference, or without numbers to compare, are left out.
 
-    right: The exact result of the case.
     outcomes: The results of the case on one framework, by mode.
-    modes: The modes to search.
     tolerance: A relative difference of a framework's function up to this size counts as rounding.
     """
     native = outcomes.get(NATIVE)

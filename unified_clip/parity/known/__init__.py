@@ -1,3 +1,1 @@
-"""Known differences: measure how the frameworks' functions differ from the exact results. Match or update the suite's
-list of accepted differences.
-"""
+"""Measure how the frameworks' functions differ, and match or update the suite's list of accepted differences."""

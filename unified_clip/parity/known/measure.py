@@ -153,19 +153,16 @@ def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """
     if expected.gradients is None or outcome.gradients is None:
         return False
-    inputs = [None if _has_repeated_rows(gradient) else densify(gradient) for gradient in case.clipped_inputs]
-    return any(
-        before is not None
-        and right is not None
-        and after is not None
-        and np.array_equal(before.bits(), right.bits())
-        and not np.array_equal(after.values(), right.values(), equal_nan=True)
-        for before, right, after in zip(inputs, expected.gradients, outcome.gradients, strict=True)
-    )
-
-
-def _has_repeated_rows(gradient: Gradient) -> bool:
-    return isinstance(gradient, Sparse) and np.unique(gradient.rows).size < gradient.rows.size
+    for gradient, right, after in zip(case.clipped_inputs, expected.gradients, outcome.gradients, strict=True):
+        before = densify(gradient)
+        if before is None or right is None or after is None:
+            continue
+        if isinstance(gradient, Sparse) and np.unique(gradient.rows).size < gradient.rows.size:
+            continue
+        is_unchanged = np.array_equal(before.bits(), right.bits())
+        if is_unchanged and not np.array_equal(after.values(), right.values(), equal_nan=True):
+            return True
+    return False
 
 
 def _first_numbers(outcome: CallOutcome) -> str:

@@ -43,12 +43,12 @@ def write(path: Path, report: ParityReport) -> Changes:
     unlisted = {
         place: native
         for place, native in differences.items()
-        if not any(_covers(each, place, native) for each in correct)
+        if not any(each.covers(*place, native) for each in correct)
     }
     renewed, stale, more = 0, list[int](), list[tuple[int, Table]]()
     for index, table in enumerate(tables):
         if known := next((known for known in stale_entries if _is_same_entry(table, known)), None):
-            covered = {place: native for place, native in unlisted.items() if _covers(known, place, native)}
+            covered = {place: native for place, native in unlisted.items() if known.covers(*place, native)}
             if covered:
                 more += [(index, each) for each in _renew(table, known, covered, report)]
                 renewed += 1
@@ -56,7 +56,8 @@ def write(path: Path, report: ParityReport) -> Changes:
                 stale.append(index)
             unlisted = {place: native for place, native in unlisted.items() if place not in covered}
         elif known := next((known for known in correct if known.lacks_cause and _is_same_entry(table, known)), None):
-            _set_cause(table, [native for place, native in differences.items() if _covers(known, place, native)])
+            covering = [native for place, native in differences.items() if known.covers(*place, native)]
+            table["cause"] = cause_value(covering)
             renewed += 1
         elif table.get("size") == math.inf:  # an entry of an earlier version, which this run did not measure
             del table["size"]
@@ -86,14 +87,11 @@ def write(path: Path, report: ParityReport) -> Changes:
 def _correct_and_stale(
     report: ParityReport, differences: Mapping[Place, NativeResult]
 ) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    """Return (entries of the list that are correct, entries that are stale or have another size).
-
-    Leave out entries that the run did not judge.
-    """
+    """Return (correct entries, entries that are stale or have another size), of the entries that the run judged."""
     correct, stale = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
         if result.entry:
-            natives = (native for place, native in differences.items() if _covers(result.entry, place, native))
+            natives = (native for place, native in differences.items() if result.entry.covers(*place, native))
             is_correct = not result.problem and not any(native.problem for native in natives)
             (correct if is_correct else stale).append(result.entry)
     return correct, stale
@@ -105,9 +103,7 @@ def _magnitude(native: NativeResult) -> str:
 
 
 def _entry_tables(document: tomlkit.TOMLDocument) -> AoT:
-    """Return the [[known]] tables of a document. If `known` is missing, add it. Convert an inline array, such as
-    `known = []`, to tables.
-    """
+    """Return the [[known]] tables of a document. Add them if there are none. Convert an inline array to tables."""
     entries = document.get("known")
     if isinstance(entries, AoT):
         return entries
@@ -125,10 +121,6 @@ def _is_same_entry(table: Any, known: KnownDifference) -> bool:
     names = ("framework", "function", "kind", "cases", "reason")
     same = all(table[name] == getattr(known, name) for name in names)
     return same and all(table.get(name, "") == getattr(known, name) for name in ("versions", "not_finite", "cause"))
-
-
-def _covers(known: KnownDifference, place: Place, native: NativeResult) -> bool:
-    return known.covers(*place, native)
 
 
 def _differences(report: ParityReport) -> dict[Place, NativeResult]:
@@ -180,7 +172,7 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
     gone = known.unmatched_patterns(names)
     patterns = [pattern for pattern in known.cases if pattern not in gone]
     narrowed = known.model_copy(update={"cases": patterns})
-    also = {place for place, native in _differences(report).items() if _covers(narrowed, place, native)}
+    also = {place for place, native in _differences(report).items() if narrowed.covers(*place, native)}
     cases = patterns if also == covered.keys() else names
     if cases != table["cases"]:
         table["cases"] = cases
@@ -188,12 +180,7 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
         del table["versions"]
     _set_numbers(table, covered.values(), known.within)
     if known.lacks_cause:
-        _set_cause(table, list(covered.values()))
-
-
-def _set_cause(table: Table, natives: Sequence[NativeResult]) -> None:
-    """Set `cause` of an entry that has none to the causes of its differences."""
-    table["cause"] = cause_value(natives)
+        table["cause"] = cause_value(covered.values())
 
 
 def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:

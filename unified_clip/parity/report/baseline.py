@@ -43,9 +43,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """One result or known difference of a report. It is compared with the entry of the other report that has the same
-    key.
-    """
+    """A result or known difference of a report, to compare with that of the other report with the same key."""
 
     verdict: str
     text: str
@@ -83,36 +81,30 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     SuiteError: the file cannot be read, is not a report, or has another SCHEMA. Or the report has none of `cases`, or
         none of `frameworks`.
     """
+
+    def error(problem: str) -> SuiteError:
+        return SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
+
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         schema = data.get("schema") if isinstance(data, dict) else SCHEMA
+        if schema is None:
+            raise error("is not a parity.json: the key schema is missing")
         if schema != SCHEMA:
-            reads = f"has schema {schema}. This version reads schema {SCHEMA} only"
-            problem = "is not a parity.json: the key schema is missing" if schema is None else reads
-            raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
+            raise error(f"has schema {schema}. This version reads schema {SCHEMA} only")
         report = ParityReport.model_validate(data)
-    except OSError as error:
-        problem = f"The baseline {path} cannot be read: {error.strerror}. Correct the path or its permissions"
-        raise SuiteError(f"{problem}. {ADVICE}", "UC302") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        what = ".".join(map(str, first["loc"])) or "the file"
-        raise SuiteError(
-            f"The baseline {path} is not a parity.json: {what}: {first['msg']}. {ADVICE}", "UC302"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise SuiteError(f"The baseline {path} is not a parity.json: {error}. {ADVICE}", "UC302") from None
+    except OSError as failure:
+        raise error(f"cannot be read: {failure.strerror}. Correct the path or its permissions") from None
+    except ValidationError as failure:
+        first = failure.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise error(f"is not a parity.json: {place}: {first['msg']}") from None
+    except (ValueError, RecursionError) as failure:
+        raise error(f"is not a parity.json: {failure}") from None
     if not set(cases) & {case.name for case in report.cases}:
-        raise SuiteError(
-            f"The baseline {path} has none of the cases of this run. Pass an earlier report of this suite. {ADVICE}",
-            "UC302",
-        )
+        raise error("has none of the cases of this run. Pass an earlier report of this suite")
     if not set(frameworks) & set(report.frameworks):
-        raise SuiteError(
-            f"The baseline {path} has no results of {', '.join(frameworks)}. Pass a report of a run with one of them. "
-            f"{ADVICE}",
-            "UC302",
-        )
+        raise error(f"has no results of {', '.join(frameworks)}. Pass a report of a run with one of them")
     return report
 
 
@@ -140,9 +132,7 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def notes(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return a line if the bits of the functions' results were not compared with the baseline, or if other bits fail
-    no run. Else return [].
-    """
+    """Return a note if the functions' bits were not compared, or if other bits fail no run. Otherwise return []."""
     whose = compared.whose(new)
     if why := _without_digests(old, new):
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
@@ -152,9 +142,7 @@ def notes(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return a line about the failures that the baseline excuses, with the verdict of its run. Return [] if it excuses
-    none.
-    """
+    """Return a note about the failures that the baseline excuses, with the verdict of its run. [] without one."""
     if not (count := excused(new)):
         return []
     which = "this failure" if count == 1 else f"these {count} failures"
@@ -189,9 +177,7 @@ def processors_differ(old: ParityReport, new: ParityReport) -> str:
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return why the digests of both reports cannot be compared: because of other versions, or a baseline without
-    digests. Return '' if they can.
-    """
+    """Return why the digests of the reports cannot be compared: other versions, or none in the baseline. Else ''."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
@@ -211,7 +197,7 @@ def excuses(report: ParityReport, key: Key) -> bool:
     """
     if report.baseline is None or report.strict:
         return False
-    return not any(change.worse and is_about(change, key) for change in report.baseline)
+    return not any(change.worse and (change.framework, change.what, change.case) == key for change in report.baseline)
 
 
 def excused(report: ParityReport) -> int:
@@ -238,15 +224,8 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
         yield entry, f" ({count[key]})" if count[key] > 1 else ""
 
 
-def is_about(change: Change, key: Key) -> bool:
-    """Return whether a change is about the result of this key."""
-    return (change.framework, change.what, change.case) == key
-
-
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
-    """Yield a change for each framework or case that only one of the reports has, and for each package whose version
-    differs.
-    """
+    """Yield a change for each framework or case of only one report, and for each package with another version."""
     before, after = (
         [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
         for report in (old, new)
@@ -347,20 +326,17 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
     text += SECOND_CALLS.get(result.second_call, "")
     numbers = (result.function, result.norm, result.gradients, result.sha256 if with_digests else None)
     cause = " ".join([result.cause_kind, *re.findall(r"'[^']*'", result.cause)])  # the kind, and names of tensors
-    parts = [name for name in ("norm", "gradients") if getattr(result, name) is not None]
-    agrees = result.verdict in ("equal", "no norm", "close")
-    listing, has_changed = listing if result.verdict == "known" else None, result.second_call == "equal"
     return _Entry(
         verdict,
         text,
         result.size,
         numbers,
-        bool(result.problem),
-        cause,
-        parts,
-        agrees,
-        listing=listing,
-        has_changed=has_changed,
+        wrong=bool(result.problem),
+        cause=cause,
+        compared=[name for name in ("norm", "gradients") if getattr(result, name) is not None],
+        agrees=result.verdict in ("equal", "no norm", "close"),
+        listing=listing if result.verdict == "known" else None,
+        has_changed=result.second_call == "equal",
     )
 
 

@@ -50,9 +50,7 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 
 def strict(report: ParityReport) -> ParityReport:
-    """Return a copy of a report for `--strict`: entries of known differences without `cause` fail the run, and a
-    baseline excuses no failure.
-    """
+    """Return a report for `--strict`: entries without `cause` fail the run, and a baseline excuses no failure."""
     problem = (
         f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run the command with --accept"
     )
@@ -73,9 +71,9 @@ def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
     lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
     more = f"; and {len(lines) - SHOWN} more, in parity.json" if len(lines) > SHOWN else ""
     return [
-        f"{_entries_without_cause(len(entries))} in the list of known differences: {_each(len(entries))} accepts every "
-        f"mistake of its size. Run the command with --accept, or add the lines: {'; '.join(lines[:SHOWN])}{more}. "
-        "With --strict, such an entry fails the run."
+        f"{_entries_without_cause(len(entries))} in the list of known differences: {'each' if lines[1:] else 'it'} "
+        "accepts every mistake of its size. Run the command with --accept, or add the lines: "
+        f"{'; '.join(lines[:SHOWN])}{more}. With --strict, such an entry fails the run."
     ]
 
 
@@ -88,10 +86,6 @@ SHOWN = 5
 
 def _entries_without_cause(count: int) -> str:
     return f"{count} {'entry has' if count == 1 else 'entries have'} no `cause`"
-
-
-def _each(count: int) -> str:
-    return "it" if count == 1 else "each"
 
 
 def _summary(frameworks: Sequence[str], cases: Sequence[CaseResult]) -> Summary:

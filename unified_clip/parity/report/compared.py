@@ -38,9 +38,7 @@ def whose(report: ParityReport) -> str:
 
 
 def line(report: ParityReport) -> str:
-    """Return the line of a report that names what was compared with exact arithmetic. Results that are missing do not
-    count.
-    """
+    """Return the line that names what was compared with exact arithmetic. Results that are missing do not count."""
     parts = ["unified_clip"] if any(not result.is_failure for _, result in report.results()) else []
     natives = [(name, result) for name, result in report.natives() if not result.is_failure]
     parts += ["the frameworks' own functions"] if any(not result.is_users for _, result in natives) else []

@@ -5,6 +5,7 @@ The elements have the attributes of Jenkins' junit-10.xsd. GitLab and GitHub's r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from ..._display import safe
@@ -18,6 +19,7 @@ from .build import UNTESTED
 def as_xml(report: ParityReport) -> bytes:
     """Return the report as JUnit XML. Leave out test suites without a test, such as those of modes that did not run."""
     root = Element("testsuites", name="parity")
+    losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     for framework in report.frameworks:
         for mode in TITLES:
             titles = {
@@ -26,8 +28,8 @@ def as_xml(report: ParityReport) -> bytes:
                 if (result := case.frameworks.get(framework, FrameworkResult()).get(mode))
             }
             for title in sorted(titles):
-                _suite(root, report, framework, mode, title)
-    losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
+                suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
+                _fill(suite, report, framework, mode, title, losses)
     between = SubElement(root, "testsuite", name="between frameworks, host path")
     for row in report.cases:
         case = _case(between, row.name, "between")
@@ -81,15 +83,16 @@ def _title(mode: str, result: Result) -> str:
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
 
 
-def _suite(root: Element, report: ParityReport, framework: str, mode: str, title: str) -> None:
-    """Add a `testsuite` element with the results of one framework in one mode. Leave out results with another `_title`.
+def _fill(
+    suite: Element, report: ParityReport, framework: str, mode: str, title: str, losses: Mapping[baseline.Key, str]
+) -> None:
+    """Add the results of one framework in one mode to a `testsuite` element. Leave out results with another `_title`.
 
     The test of a result without tensors, such as after a crash, is an error. If the framework is missing and the suite
     allows this, the test is skipped.
 
-    title: The end of the name of the test suite, such as "host path".
+    losses: Why each change since the baseline fails the run, though its result shows no failure.
     """
-    suite = SubElement(root, "testsuite", name=f"{framework}, {title}")
     for row in report.cases:
         result = row.frameworks[framework].get(mode) if framework in row.frameworks else None
         if result is None or _title(mode, result) != title:
@@ -104,7 +107,7 @@ def _suite(root: Element, report: ParityReport, framework: str, mode: str, title
             _fail(case, report, key, result.problem, numbers)
         elif is_wrong:
             _fail(case, report, key, result.detail, numbers)
-        elif why := next((each.why for each in baseline.losses(report) if baseline.is_about(each, key)), ""):
+        elif why := losses.get(key):
             _mark(case, "failure", "different", why, numbers)
 
 

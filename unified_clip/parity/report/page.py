@@ -130,8 +130,6 @@ class View:
         """Return the share of a verdict in a column as text, such as "25 %".
 
         The text is "0 %" or "100 %" only if none or all of the results have the verdict.
-
-        count: The number of results with the verdict.
         """
         share = 100 * count / sum(number for _, number in self.counts(column))
         if share in (0, 100):

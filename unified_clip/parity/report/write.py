@@ -36,9 +36,6 @@ def remove(out: Path, keep: Path | None) -> None:
 def write(report: ParityReport, out: Path, recorded: Sequence[RecordedCall] = (), ported: Any = None) -> None:
     """Write index.html, parity.json, parity.md and parity.xml (JUnit) into the directory `out`. Create it if necessary.
 
-    recorded: Calls of a recording, to plot on the page.
-    ported: A report of `unified-clip port`, to show on the page.
-
     OSError: a file or the directory cannot be written.
     """
     out.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,6 @@ def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
 def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
     """Return an error about the rule, its settings, `steps` or `clip_norm` of a call. Return '' if all are valid.
 
-    call_name: The name of the function.
     arguments: The arguments of the call. They must have the key `rule`.
     """
     rule, steps, limit = arguments["rule"], arguments.get("steps", 1), arguments.get("clip_norm", 1.0)

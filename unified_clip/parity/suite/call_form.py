@@ -76,9 +76,7 @@ class CallForm(BaseModel):
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:
-        """Return the items in the order of the indices in `listed`. If `listed` is empty, return all items in their own
-        order.
-        """
+        """Return the items in the order of the indices in `listed`, or in their own order if `listed` is empty."""
         return [items[index] for index in self.listed] if self.listed else list(items)
 
     def describe(self) -> str:

@@ -31,9 +31,7 @@ class Case:
     """One call on one list of gradients, to run on every framework. A `[[cases]]` table describes one or more cases."""
 
     name: str
-    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". Each case has another
-    name.
-    """
+    """The gradients' name and the call, such as "worked example: clip_by_norm(clip_norm=1.0)". It is unique."""
 
     gradients_name: str
     gradients: Sequence[Gradient]
@@ -81,9 +79,7 @@ class Case:
         return f"{scope}{order}, threshold {call.threshold(arguments):.9g}"
 
     def is_for_framework(self, framework: str) -> bool:
-        """Return whether a framework runs the case. If `options.frameworks` is empty, every framework of the suite runs
-        it.
-        """
+        """Return whether a framework runs the case. Without `options.frameworks`, each framework runs it."""
         return not self.options.frameworks or framework in self.options.frameworks
 
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
@@ -104,8 +100,6 @@ class Case:
         """Return whether several ranks can run the case.
 
         They cannot if it has the argument `axes` or units, needs aliased memory, or is of a kind in `left_out`.
-
-        left_out: Kinds of cases that do not run on several ranks, as `Framework.left_out` lists them.
         """
         by_slice = "axes" in self.arguments or self.call.style == "units"
         return not (self._shares_memory or by_slice or self._is_any(left_out))
@@ -162,7 +156,6 @@ def make_case(name: str, gradients: Mapping[str, Gradient], call: Mapping[str, A
     """Return the case of one call on these gradients.
 
     name: The name of the list of gradients. The name of the case starts with it.
-    gradients: The gradients, by name.
     call: The arguments of the call. The key `call` has the name of the function.
 
     SuiteError: the function or an argument is invalid, or does not fit the gradients.

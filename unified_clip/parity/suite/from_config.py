@@ -28,7 +28,6 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     Each call is a dict, like an entry of `calls` in a suite. For rule = "none", yield one call that measures the norm.
     For `min` and `max`, yield one call with both.
 
-    path: The configuration file.
     place: The file and the table of the suite, for errors.
 
     SuiteError: the configuration is invalid, or no single public call clips like it.
@@ -67,9 +66,7 @@ def _thresholds(config: Settings) -> list[float]:
 
 
 def _why_not_one_call(config: Settings) -> str:
-    """Return the reason why no single public call clips like this configuration, and a remedy. Return '' if one call
-    does.
-    """
+    """Return why no single public call clips like this configuration, with a remedy. Return '' if one call does."""
     family = config.family or DEFAULT_FAMILY
     if config.uses_names:
         problem = "suites do not support include, exclude and groups"

@@ -47,9 +47,6 @@ def lines_of(path: Path) -> dict[str, int]:
 def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) -> None:
     """Check the functions of the user in the table of a framework. No file is imported.
 
-    name: The name of the framework.
-    file: The suite's file.
-
     SuiteError: an entry of `functions` or `returns` is invalid, or no case calls the function.
     """
     for public_name, text in framework.functions.items():

@@ -39,10 +39,7 @@ class Table(BaseModel):
 
 
 def _accepted_by(test: Callable[[str], object], remedy: str) -> AfterValidator:
-    """Return a validator that rejects a string if `test` returns a false value for it.
-
-    remedy: The text of the error.
-    """
+    """Return a validator that rejects a string if `test` returns a false value for it."""
 
     def check(text: str) -> str:
         if not test(text):
@@ -204,9 +201,7 @@ CaseKind = Literal["sparse", "in place", "raises", "groups", "hook", "long", "ad
 
 
 class Framework(Table):
-    """A `[frameworks.NAME]` table: the interpreter, the modes and the tolerance with which the suite runs a
-    framework.
-    """
+    """A `[frameworks.NAME]` table: the interpreter, the modes and the tolerance of a framework."""
 
     title: Annotated[str, Field(min_length=1)] = ""
     python: Name = sys.executable

@@ -66,8 +66,6 @@ def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[
 
     `structure` is set if the call returned a container to compare, and `same_objects` if a clip class returned
     gradients.
-
-    inputs: The gradients before the call.
     """
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:
@@ -302,7 +300,6 @@ def call_in_graph(mode: str, calls: Sequence[tuple[Invocation, Callable[..., Any
     """Make several calls in one graph, which is compiled only once. Return the results in order.
 
     calls: (invocation, public function) for each call.
-    settings: The namespace of the functions, such as `unified_clip.torch`.
     """
     for invocation, _ in calls:
         _ = invocation.parameters, invocation.in_place_arguments  # some frameworks cannot create them in a graph

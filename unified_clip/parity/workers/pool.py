@@ -74,9 +74,7 @@ class WorkerResults:
     """The versions of the framework's packages."""
 
     printed: list[str] = field(default_factory=list)
-    """Unexpected output of the worker. For each start with output: the first line that is not blank, escaped and
-    shortened.
-    """
+    """For each start of the worker with unexpected output: its first line that is not blank, shortened."""
 
 
 def command(
@@ -217,8 +215,6 @@ def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
 
     A list of gradients that several cases share is written once. Tensors that are memory-mapped from the user's file
     are not copied.
-
-    items: The work items, by number.
     """
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}
@@ -247,7 +243,6 @@ def _run_once(
     Return the failure, or None if the worker exited with status 0. Append the first line that the worker printed to
     `results.printed`.
 
-    arguments: The command line.
     scratch: The directory for the worker's own files.
     collect: A function that reads new results, and returns whether there were any.
 

@@ -14,7 +14,6 @@ from ..._dispatch import adapter_of
 from ...tensors.files.convert_worker import function_in, with_line
 from ...tensors.types import Dense, densify, encode
 from ..adapters.base import Invocation
-from ..suite import own_functions
 from ..suite.call_form import leaves
 
 FORMS = {
@@ -45,16 +44,6 @@ class UserFunction(NamedTuple):
     returns: str = ""
     """"gradients": the function gets gradients, and returns clipped gradients only. "nothing": the function clips in
     place, and returns None in place of the norm. '': it has the arguments and the result of the public name."""
-
-    @classmethod
-    def parse(cls, text: str, root: Path, place: str, returns: str) -> UserFunction:
-        """Return the function that FILE.py:FUNCTION names. Do not import the file.
-
-        root: The suite's directory.
-        place: The framework and the public name, as in "numpy.clip_by_global_norm".
-        returns: "gradients", "nothing" or '': the result of the function. The field `returns` explains the values.
-        """
-        return cls(text, *own_functions.split(text, root), place, returns)
 
     def bound_to(self, invocation: Invocation) -> Callable[..., Any]:
         """Return a function with the arguments of the public name that calls the user's function for one call.
@@ -113,11 +102,13 @@ class UserFunction(NamedTuple):
             return None
         if self.returns == "nothing":
             if returned is not None:
-                remedy = f"Remove {self.place.partition('.')[2]} from {self._table()}, so that the norm is compared"
+                remedy = f"Remove {self._public_name} from {self._table}, so that the norm is compared"
                 raise UserFunctionError(f"{self.text} returned a norm. {remedy}")
             return None
         if returned is None:
-            raise self._wrong(returned, FORMS[style], "", self._or_nothing(style))
+            setting = f'{self._public_name} = "nothing" under {self._table}'
+            advice = f"Or, if it returns no norm, write {setting}" if style == "in place" else ""
+            raise self._wrong(returned, FORMS[style], "", advice)
         return self._norm(returned, invocation)
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
@@ -134,7 +125,7 @@ class UserFunction(NamedTuple):
 
     def _both(self, invocation: Invocation) -> UserFunctionError:
         """Return the error for (gradients, norm), with a remedy after which the function is not rejected again."""
-        name, table = self.place.partition(".")[2], self._table()
+        name, table = self._public_name, self._table
         if invocation.call.style == "list":
             return UserFunctionError(
                 f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
@@ -154,16 +145,13 @@ class UserFunction(NamedTuple):
 
     def _or_gradients(self) -> str:
         """Return the advice for a function that returns clipped gradients only."""
-        name = self.place.partition(".")[2]
-        return f'Or, if it returns gradients only, write {name} = "gradients" under {self._table()}'
+        return f'Or, if it returns gradients only, write {self._public_name} = "gradients" under {self._table}'
 
-    def _or_nothing(self, style: str) -> str:
-        """Return the advice for a function that clips in place and returns no norm. '' for other functions."""
-        name = self.place.partition(".")[2]
-        return (
-            f'Or, if it returns no norm, write {name} = "nothing" under {self._table()}' if style == "in place" else ""
-        )
+    @property
+    def _public_name(self) -> str:
+        return self.place.partition(".")[2]
 
+    @property
     def _table(self) -> str:
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 

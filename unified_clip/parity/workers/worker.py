@@ -35,6 +35,7 @@ from ...tensors.files import memmap
 from ...tensors.types import STORAGE, Dense, Gradient, Sparse, encode
 from ..adapters.base import Adapter, FunctionsMissingError
 from ..modes import DEVICE, EXACT, HOST, IN_GRAPHS, KERNELS_IN_GRAPHS, NATIVE, PROCESSES, TITLES
+from ..suite import own_functions
 from . import invoke, ranks
 from .invoke import CallResult
 from .user_function import UserFunction, UserFunctionError
@@ -132,7 +133,6 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
 
     With `--mode`, run only the items of that mode. A rank other than 0 runs its items, but writes nothing.
 
-    options: The command line of the worker.
     namespace: The module with the public functions, such as `unified_clip.torch`.
     """
     out, rank = options.out, options.rank
@@ -169,7 +169,8 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
     function = None
     if text := options.functions.get(name):
         place = f"{options.framework}.{name}"
-        function = UserFunction.parse(text, options.root, place, options.returns.get(name, ""))
+        file, function_name = own_functions.split(text, options.root)
+        function = UserFunction(text, file, function_name, place, options.returns.get(name, ""))
     return {**case, "user_function": function}
 
 

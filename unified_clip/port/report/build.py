@@ -31,11 +31,15 @@ def build_report(
     *,
     written: bool = False,
 ) -> Report:
-    """Return the report of ported files.
-
-    written: Whether the files were changed.
-    """
+    """Return the report of ported files. `written`: whether the files were changed."""
     tables = _Tables()
+    files = [
+        model.ReportedFile(
+            path=file.path.as_posix(), changed=file.is_changed, clips=[tables.clip(site) for site in file.sites]
+        )
+        for file in ported
+        if file.sites
+    ]
     verdicts = [site.verdict for file in ported for site in file.sites]
     counts = model.Counts(
         files=len(ported),
@@ -44,16 +48,17 @@ def build_report(
         **{verdict: verdicts.count(verdict) for verdict in get_args(Verdict)},
         unread=len(unreadable),
     )
+    option = " --to drop-in" if target == "drop-in" else " --native" if native else ""
     return Report(
         version=1,
         target=target,
         native=native,
         written=written,
         headline=_headline(counts),
-        next=_next(counts, written, _left_to_port(ported, target), _option(target, native)),
+        next=_next(counts, written, _left_to_port(ported, target), option),
         rounding=differences.rounding(),
         summary=counts,
-        files=[tables.file(file) for file in ported if file.sites],
+        files=files,
         unread=[model.UnreadFile(path=file.path.as_posix(), reason=file.reason) for file in unreadable],
         meanings=list(tables.meanings.values()),
         comparisons=list(tables.comparisons.values()),
@@ -153,10 +158,6 @@ class _Tables:
         self.comparisons: dict[Hashable, model.MeaningComparison] = {}
         self.known: dict[Hashable, model.KnownDifferenceSummary] = {}
 
-    def file(self, file: PortedFile) -> model.ReportedFile:
-        clips = [self.clip(site) for site in file.sites]
-        return model.ReportedFile(path=file.path.as_posix(), changed=file.is_changed, clips=clips)
-
     def clip(self, site: ClipSite) -> model.ReportedClip:
         before, after = site.meaning, site.becomes_meaning
         is_old_keras = site.name.endswith("(clipnorm=)") and (before is None or before.config.rule != "norm")
@@ -233,12 +234,8 @@ def _headline(counts: model.Counts) -> str:
     return f"{_count(counts.files, 'file')} read, {_count(counts.clips, 'clip')} found{parts}{unread}."
 
 
-def _option(target: Target, native: bool) -> str:
-    """Return the option that the next command needs to write this port, with a space before it, or ''."""
-    return " --to drop-in" if target == "drop-in" else " --native" if native else ""
-
-
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
+    """Return the next steps in a sentence. `option`: an option of the command that writes this port, or ''."""
     todo = []
     if counts.unread:
         todo.append("fix the files that could not be read")

@@ -31,9 +31,7 @@ COMPUTED_BY = (
 
 
 def measured_as(name: str) -> str:
-    """Return the measured function that computes the same result as the function `name`. Return '' if none was
-    measured.
-    """
+    """Return the measured function that computes the same result as the function `name`, or '' if there is none."""
     measured = catalog.names("measured")
     if name not in measured:
         function = catalog.clip_function(name)

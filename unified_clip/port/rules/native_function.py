@@ -52,8 +52,6 @@ def torch_function(rule: str) -> str:
 def call_lines(module: Module, rule: str, variables: str, limit: str, name: str = "variable") -> str:
     """Return code that calls PyTorch's function. For the rule `norm`, the code loops over `variables`.
 
-    variables: The code of the list of parameters.
-    limit: The code of the threshold.
     name: The name of the loop variable. Underscores are appended if the file uses it.
     """
     if rule != "norm":

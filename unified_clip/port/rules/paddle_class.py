@@ -62,10 +62,7 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, of a name, or of the entry "level" of a dict. Return '' for any other expression.
-
-    A dict without "level" gives "None".
-    """
+    """Return the text of a string, of a name, or of "level" of a dict ("None" without "level"). Return '' otherwise."""
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

@@ -1,6 +1,4 @@
-"""Rules for clips in Paddle's optimizers, as in `Adam(grad_clip=clip)`. In PyTorch code, the clip stands before each
-step.
-"""
+"""Rules for clips in Paddle's optimizers: `Adam(grad_clip=clip)`. In PyTorch, the clip stands before each step."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ class RuleOrder(IntEnum):
 
 Matches = Callable[[FoundClip], bool]
 Apply = Callable[[FileRewrite, Any], None]
-"""The function of a rule. Its arguments are the file and one clip. With RuleOrder.STEPS, they are the file and all
-clips.
-"""
+"""The function of a rule. Its arguments are the file and one clip, or with RuleOrder.STEPS the file and all clips."""
 
 
 @dataclass(frozen=True)

@@ -78,10 +78,7 @@ class TapeRewrite:
     """The training steps of a file that contain clips, and the edits of the steps that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """Find the training steps.
-
-        clips: The clips of TensorFlow and of Keras optimizers in the file.
-        """
+        """Find the training steps. `clips`: those of TensorFlow and of Keras optimizers in the file."""
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}
@@ -220,10 +217,7 @@ class TapeRewrite:
 
 
 def _write_step(edits: Edits, module: Module, step: TapeStep, clips: Sequence[str] = ()) -> None:
-    """Record the edits of a training step.
-
-    clips: The lines to insert before optimizer.step().
-    """
+    """Record the edits of a training step, with these lines inserted before optimizer.step()."""
     body = module.enclosing(step.source, cst.FunctionDef) or module.tree
     variable, grad = module.unused_name("variable", body), module.unused_name("grad", body)
     loss = module.code(step.loss)

@@ -26,9 +26,7 @@ class LineEdit:
     """The edits of a statement that is alone on its line: the lines to write before it, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """For each removed argument, by its expression: the name to which a new line before the statement assigns its
-    value.
-    """
+    """The name to which a new line before the statement assigns the value of each removed argument."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
@@ -79,7 +77,6 @@ class Edits(cst.CSTTransformer):
     def hoist(self, statement: cst.BaseSmallStatement, name: str, value: cst.BaseExpression) -> None:
         """Assign the value of a removed argument to a variable, in a new line before the statement.
 
-        name: The name of the variable.
         value: The value of the argument. Call `remove_argument` for the argument, too.
         """
         self._lines[statement].hoisted[value] = name
@@ -93,10 +90,7 @@ class Edits(cst.CSTTransformer):
         self._imports.add(module)
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
-        """Add an import of a module right after another import.
-
-        statement: The other import, which may be conditional.
-        """
+        """Add an import of a module right after another import, which may be conditional."""
         after = self._lines[statement].after
         if f"import {module}" not in after:
             after.append(f"import {module}")

@@ -169,8 +169,6 @@ class Module(SyntaxTree):
 
         A package without __init__.py does not count. Only PROJECT_DEPTH folders are searched. Return False if the file
         has no path.
-
-        package: The dotted name of the module.
         """
         folders = list(self.path.resolve().parents)[:PROJECT_DEPTH] if self.path is not None else []
         parts = package.split(".")

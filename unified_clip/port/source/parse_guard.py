@@ -123,9 +123,7 @@ def _names_in(node: ast.AST) -> Sequence[str]:
 
 
 def _is_too_deep(content: bytes) -> bool:
-    """Return whether source has more nested brackets, or more operators, calls or strings in a row, than a parser
-    supports.
-    """
+    """Return whether source has more nested brackets, or longer rows of operators, calls or strings, than supported."""
     links = [0]
     for token in TOKENS.finditer(codecs.decode(content, "utf-8", "replace")):
         kind = token.lastgroup

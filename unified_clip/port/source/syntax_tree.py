@@ -32,10 +32,7 @@ class SyntaxTree:
     """The syntax tree of a Python file."""
 
     def __init__(self, content: bytes, path: Path | None = None) -> None:
-        """Parse a file.
-
-        UnreadableError: the file is not valid Python, is nested too deep, or its text cannot be decoded.
-        """
+        """Parse a file. UnreadableError: it is no valid Python, is nested too deep, or cannot be decoded."""
         self.content, self.path = content, path
         try:
             self.tree = cst.parse_module(content)

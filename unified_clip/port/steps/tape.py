@@ -39,9 +39,7 @@ APPLY_METHODS = ("apply_gradients", "apply")
 
 @dataclass(frozen=True, eq=False)
 class TapeStep:
-    """A training step in one block of lines. It starts with the call that computes gradients, and ends with the call
-    that applies them.
-    """
+    """A training step in one block of lines, from the call that computes gradients to the call that applies them."""
 
     source: cst.Call
     source_statement: cst.BaseSmallStatement

@@ -171,8 +171,6 @@ def _datasets(group: Any, h5py: Any, visited: set[Any], tree: Tree, prefix: str 
 
     visited: The groups and datasets that were read before. This function adds to it.
     tree: The limits of the nesting and of the number of entries.
-    prefix: The beginning of the names.
-    depth: The number of groups above the group.
 
     UnreadableError: the group has a link to another file.
     LimitError: the file exceeds a limit of `tree`.
@@ -258,7 +256,6 @@ def _check_chunks(name: str, dataset: Any) -> None:
 def from_function(source: str, out: Path) -> Iterator[Item]:
     """Call a Python function, and yield an `Item` for each tensor that it returns.
 
-    source: The file and the function, as FILE:FUNCTION.
     out: Not used. All functions in `KINDS` have this parameter.
     """
     path, _, name = source.rpartition(":")

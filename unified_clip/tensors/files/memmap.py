@@ -53,7 +53,6 @@ def dense(raw: Raw, dtype: str, shape: Sequence[int], start: int) -> Dense:
     If `raw` is a memory map, the array is a memory map, too, with `start` as its attribute `offset`. An array without
     elements is a plain NumPy array.
 
-    raw: The bytes of the file.
     dtype: A key of `STORAGE`.
     """
     whole = (*shape, 2) if dtype in PARTS else tuple(shape)

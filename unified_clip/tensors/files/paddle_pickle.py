@@ -163,9 +163,7 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         super().__init__(Whole(file, len(raw)))
         self.file, self.raw = file, raw
         self.passed = 0
-        """The number of characters and list entries that were passed to calls so far. Each call copies them, so their
-        number is limited.
-        """
+        """The number of characters and list entries passed to calls so far. It is limited: each call copies them."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -180,8 +178,6 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
         """Run an opcode for a bytes object, which is followed by a length and the bytes. Push them on the stack.
 
         From `LONG` bytes on, they are mapped instead of read.
-
-        width: The number of bytes of the length.
         """
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:
