@@ -45,7 +45,7 @@ def collect_in_place(
     path = None
     plain = plain and not observer.needs_leaves() and not spec.is_given
     if plain and backend.parameters is not None:
-        container = _listed(container)
+        container = listed(container)
         if type(container) in (list, tuple):
             path = backend.parameters.collect_parameters(container)
     elif plain and type(container) is list:
@@ -127,7 +127,7 @@ def collect(
 
     plain: Whether to try to collect all gradients in one pass. measures: The norms that the call measures over ranks.
     """
-    container = _listed(container)
+    container = listed(container)
     plain = plain and not observer.needs_leaves() and not spec.is_given
     plain_items = containers.plain_items(container) if plain else None
     if plain_items is not None:
@@ -183,7 +183,7 @@ def _warn_if_used_up(tree: Tree, function: str) -> None:
         )
 
 
-def _listed(container: Any) -> Any:
+def listed(container: Any) -> Any:
     """Return a list of an iterator's items. Return other containers, and an empty iterator, unchanged."""
     if type(container) in (list, tuple, dict) or not isinstance(container, Iterator):
         return container

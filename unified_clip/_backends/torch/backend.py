@@ -4,19 +4,21 @@ is dense.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ..._api import functions
 from ..._compute import collected, host, kernels, memory, processor, sparse_rows
-from ..._core import entry
+from ..._core import collect, entry, rule
 from ..._core.backend import Backend, Distributed, Parameters, Sparse
-from ..._core.distributed import DistributedSpec, PartialSums, Shards
+from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, block_sums, conditions, operators, sharded
+from . import arithmetic, block_sums, compiled, conditions, operators, sharded
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import (
@@ -346,3 +348,32 @@ def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) ->
 
 
 operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations, scale_by_operations)
+
+
+def _clip_grad_norm_in_graph(
+    backend: Any, parameters: Any, max_norm: Any, *options: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """Clip as `functions.clip_grad_norm_` does, for `compiled.SHORT_BODIES`. `options`: its other arguments."""
+    norm_type, error_if_nonfinite, _, *distributed = options
+    gradients = None
+    if (
+        backend is BACKEND
+        and type(max_norm) in (float, int)
+        and 0 <= max_norm < math.inf
+        and (norm_type, error_if_nonfinite) == (2, False)
+        and declared(*distributed) is INFERRED
+    ):
+        parameters = collect.listed(parameters)
+        gradients = operators.gradients_of(parameters)
+    arguments = backend, parameters, max_norm, *options
+    if gradients is None:
+        return None, arguments
+    with torch.no_grad():
+        path = TorchPath(LIST_PRIMITIVES, gradients, differentiable=False)
+        norm = operators.norm(gradients, 2.0, per_tensor=False)
+        coef = rule.coefficient(path.xp, norm, max_norm + 0.0, rule.PYTORCH)
+        operators.scale_(gradients, coef, per_tensor=False)
+        return path.as_norm(norm), arguments
+
+
+compiled.SHORT_BODIES[functions.clip_grad_norm_] = _clip_grad_norm_in_graph

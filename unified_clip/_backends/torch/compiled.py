@@ -27,6 +27,14 @@ def _report_graph() -> None:
 report_graph: Any = _report_graph
 """`register` replaces this by a function that runs during tracing, and is not in the graph."""
 
+SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""By body of a public function: a short form of it for plain gradients.
+
+Before each run of a graph, PyTorch checks every value that it has read for the graph. A complete body reads several
+hundred. For a few small tensors, these checks take longer than the clip. A short form returns (the result, the
+arguments), and None as the result if the body has to run with these arguments.
+"""
+
 
 def _emit_nothing(*fields: Any, **more: Any) -> None:
     return None
@@ -40,6 +48,10 @@ def _traced(body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if observer.active is not None:
         report_graph()
     try:
+        if body in SHORT_BODIES:
+            result, args = SHORT_BODIES[body](*args, **kwargs)
+            if result is not None:
+                return result
         return body(*args, **kwargs)
     except Exception as error:
         break_graph(str(error))  # the eager body then raises the error

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from ..._compute import host
+from ..._core.collect import wants_clipping
 from ..._core.path import Path
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
@@ -56,6 +58,27 @@ def may_write(tensors: Sequence[Tensor]) -> bool:
     empty tensors are not supported.
     """
     return all(tensor._base is None and (tensor.is_cuda or tensor.numel()) for tensor in tensors)
+
+
+def gradients_of(parameters: Any) -> list[Tensor] | None:
+    """Return the gradients of a list of parameters. Return None if the operators do not support one of them, or if a
+    complete body has to decide which gradients it clips.
+    """
+    if type(parameters) not in (list, tuple):
+        return None
+    gradients = []
+    for parameter in parameters:
+        if type(parameter) is not torch.nn.Parameter or not parameter.is_leaf:
+            return None
+        if not wants_clipping(parameter):
+            continue
+        if parameter.grad is not None:
+            gradients.append(parameter.grad)
+        elif getattr(parameter, "main_grad", None) is not None:
+            return None
+    if not gradients or len(set(gradients)) < len(gradients) or not supports(gradients) or not may_write(gradients):
+        return None
+    return None if any(0 in gradient.stride() for gradient in gradients) else gradients
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
