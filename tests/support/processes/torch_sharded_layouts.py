@@ -381,7 +381,7 @@ def copies_in_fsdp1() -> Layout:
 
 
 def tensor_parallel_in_fsdp1() -> Layout:
-    """FSDP1 over the data-parallel ranks, around layers of which each tensor-parallel rank has a part."""
+    """Wrap tensor-parallel layers in FSDP1, over the data-parallel ranks."""
     torch.manual_seed(5)
     mesh = mesh_of("dp", "tp")
     rank = mesh.get_local_rank("tp")

@@ -58,7 +58,7 @@ ADAM = GLOBAL.replace(
     "            weights[name] = weights[name] - np.float32(RATE) * mean_ / (np.sqrt(square_) + np.float32(1e-8))",
 )
 TINY = ADAM.replace("grads, _ = uc", "grads['bias'] = grads['bias'] * np.float32([1e-6, 1]) + OFF; grads, _ = uc")
-"""Adam with a gradient of which an element is tiny. OFF and RATE are to be replaced."""
+"""Adam, where one element of a gradient is tiny. Tests replace OFF and RATE."""
 
 
 def test_rounding_that_adam_amplifies_is_named_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

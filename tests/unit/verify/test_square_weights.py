@@ -67,3 +67,10 @@ def test_other_data_is_not_called_an_untransposed_weight(
 ) -> None:
     data = verified(tmp_path, capsys, OLD, RIGHT.replace('- batch["y"]', '- 2 * batch["y"]'), *options)
     assert mistakes(data) == ["other data or loss"]
+
+
+def test_a_weight_is_not_named_if_the_updates_differ_once_it_is_transposed(
+    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    also_faster = WRONG.replace("- 0.125 *", "- 0.25 *")
+    assert "untransposed weight" not in mistakes(verified(tmp_path, capsys, OLD, also_faster, *options))

@@ -191,7 +191,7 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
-    """Return the causes of which the recorded numbers do not show whether they apply at a step or before it."""
+    """Return the causes that may apply at a step or before it: the recorded numbers do not rule them out."""
     runs = (comparison.a, comparison.b)
     steps = [each for run in runs for each in run.optimizer_steps if each.step <= step]
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
