@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from markupsafe import escape
+from support.recordings import write_and_compare, write_recording
 
 from unified_clip import cli
 from unified_clip._report_model import json_schema
@@ -20,41 +21,35 @@ from unified_clip.recording.report.curves import MOST_COLUMNS, clip_points, numb
 from unified_clip.recording.runs import RecordedCall
 
 DOCS = Path(__file__).parents[3] / "docs"
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z"}
 EVIL = '"><img src=x onerror=alert(1)>\x1b[2J\u202e'
 
 
-def call(step: int, norm: float, threshold: float = 1.0) -> dict[str, Any]:
+def clip_line(step: int, norm: float, threshold: float = 1.0) -> dict[str, Any]:
     coef = min(1.0, threshold / norm)
     numbers = {"threshold": threshold, "norm": norm, "coef": coef, "clipped": coef < 1, "norm_type": 2.0, "eps": 0.0}
     return {"step": step, "call": "clip_by_global_norm", "framework": "numpy", "rule": "global", **numbers}
 
 
-def loss(step: int, value: float) -> dict[str, Any]:
+def loss_line(step: int, value: float) -> dict[str, Any]:
     return {"step": step, "logged": {"loss": value}}
 
 
-RIGHT = [line for step in range(1, 31) for line in (call(step, 2.0 / step), loss(step, 5.0 / step))]
-WRONG = [
-    {**line, **call(line["step"], line["norm"], 0.5)} if line["step"] >= 13 and "norm" in line else line
-    for line in RIGHT
+OLD = [line for step in range(1, 31) for line in (clip_line(step, 2.0 / step), loss_line(step, 5.0 / step))]
+OTHER_THRESHOLD = [
+    {**line, **clip_line(line["step"], line["norm"], 0.5)} if line["step"] >= 13 and "norm" in line else line
+    for line in OLD
 ]
 """The same run with another threshold from step 13 on."""
 
-UNEXPLAINED = [call(step, 1.7183 / step if step > 4 else 2.0 / step) for step in range(1, 31)]
+UNEXPLAINED = [clip_line(step, 1.7183 / step if step > 4 else 2.0 / step) for step in range(1, 31)]
 
 
-def written(path: Path, lines: Sequence[dict[str, Any]], **header: Any) -> Path:
-    path.write_text("".join(json.dumps(each) + "\n" for each in ({**HEADER, **header}, *lines)))
-    return path
+def build_report(directory: Path, a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> model.ComparisonReport:
+    return model.build(write_and_compare(directory, a, b))
 
 
-def report_of(directory: Path, a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]) -> model.ComparisonReport:
-    return model.build(compare.compare(written(directory / "a.jsonl", a), written(directory / "b.jsonl", b)))
-
-
-def test_the_page_is_made_of_the_json_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = written(tmp_path / "a.jsonl", RIGHT), written(tmp_path / "b.jsonl", WRONG)
+def test_the_page_is_rendered_from_the_json_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = write_recording(tmp_path / "a.jsonl", OLD), write_recording(tmp_path / "b.jsonl", OTHER_THRESHOLD)
     out = tmp_path / "report.html"
     assert cli.main(["compare", str(a), str(b), "--json", "--html", str(out)]) == 1
     data = json.loads(capsys.readouterr().out)
@@ -67,13 +62,16 @@ def test_the_json_has_the_published_form(tmp_path: Path) -> None:
     published = (DOCS / "compare.schema.json").read_text(encoding="utf-8")
     expected = json_schema(model.ComparisonReport, "unified_clip comparison")
     assert published == expected, "type: python -m unified_clip.recording.report.model > docs/compare.schema.json"
-    a = [{**line, "norm": "nan", "coef": "nan"} if line.get("step") == 3 and "norm" in line else line for line in WRONG]
-    for runs in ((RIGHT, a), (RIGHT, RIGHT)):
-        jsonschema.validate(report_of(tmp_path, *runs).as_json(), json.loads(published))
+    a = [
+        {**line, "norm": "nan", "coef": "nan"} if line.get("step") == 3 and "norm" in line else line
+        for line in OTHER_THRESHOLD
+    ]
+    for runs in ((OLD, a), (OLD, OLD)):
+        jsonschema.validate(build_report(tmp_path, *runs).as_json(), json.loads(published))
 
 
 def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tmp_path: Path) -> None:
-    html = page.render(report_of(tmp_path, RIGHT, WRONG))
+    html = page.render(build_report(tmp_path, OLD, OTHER_THRESHOLD))
     assert "<strong>DIFFERENT</strong> <span>The runs first differ at step 13: threshold is 1.0 and 0.5." in html
     assert "<b>Another threshold</b>: b.jsonl differs from a.jsonl as with a threshold of 0.5 instead of 1.0." in html
     plots = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
@@ -83,7 +81,7 @@ def test_the_page_names_the_cause_and_marks_the_first_difference_in_each_plot(tm
 
 
 def test_the_line_at_the_first_difference_is_at_its_step() -> None:
-    points = clip_points([RecordedCall.model_validate(call(step, 1.0 + step % 3)) for step in range(1, 101)])
+    points = clip_points([RecordedCall.model_validate(clip_line(step, 1.0 + step % 3)) for step in range(1, 101)])
     (x,) = {
         float(x)
         for x in re.findall(r'<line x1="([\d.]+)"[^>]*class="parting"', str(run_plots.clips([points, points], [26])))
@@ -92,26 +90,26 @@ def test_the_line_at_the_first_difference_is_at_its_step() -> None:
     assert x == float(steps[24]), "26 is the 26th step, and the first point follows M"
 
 
-def test_runs_that_are_the_same_have_no_causes(tmp_path: Path) -> None:
-    html = page.render(report_of(tmp_path, RIGHT, RIGHT))
+def test_equal_runs_have_no_causes(tmp_path: Path) -> None:
+    html = page.render(build_report(tmp_path, OLD, OLD))
     assert "<strong>SAME</strong> <span>The runs are the same: 30 calls." in html
     assert 'id="causes"' not in html
     assert "first difference" not in html
 
 
 def test_an_unexplained_difference_lists_what_was_ruled_out(tmp_path: Path) -> None:
-    report = report_of(tmp_path, [line for line in RIGHT if "norm" in line], UNEXPLAINED)
+    report = build_report(tmp_path, [line for line in OLD if "norm" in line], UNEXPLAINED)
     html = page.render(report)
     assert "Clipping is the same up to step 4" in html
     assert len(report.ruled_out) > 5
-    assert all(f"<li>{cause}</li>" in html for cause in report.ruled_out)
+    assert all(f"<li>{escape(cause)}</li>" in html for cause in report.ruled_out)
     assert 'aria-label="Distance of norm"' in html
 
 
-def test_runs_without_losses_say_so_and_a_loss_of_one_run_is_named(tmp_path: Path) -> None:
-    clips = [line for line in RIGHT if "norm" in line]
-    assert str(escape(page.NO_LOSSES)) in page.render(report_of(tmp_path, clips, clips))
-    html = page.render(report_of(tmp_path, RIGHT, clips))
+def test_missing_losses_are_noted(tmp_path: Path) -> None:
+    clips = [line for line in OLD if "norm" in line]
+    assert str(escape(page.NO_LOSSES)) in page.render(build_report(tmp_path, clips, clips))
+    html = page.render(build_report(tmp_path, OLD, clips))
     assert page.NO_LOSSES not in html
     assert "loss was not compared: only a.jsonl has it." in html
     assert 'aria-label="loss"' in html
@@ -119,8 +117,10 @@ def test_runs_without_losses_say_so_and_a_loss_of_one_run_is_named(tmp_path: Pat
 
 def test_facts_of_both_files_are_in_a_table(tmp_path: Path) -> None:
     processes = [{"rank": rank, "ranks": 2, "arguments": ["train.py", "--name", "a b"]} for rank in (0, 1)]
-    a = written(tmp_path / "a.jsonl", [{**line, "process": n} for line in RIGHT for n in (0, 1)], processes=processes)
-    b = written(tmp_path / "b.jsonl", RIGHT)
+    a = write_recording(
+        tmp_path / "a.jsonl", [{**line, "process": n} for line in OLD for n in (0, 1)], processes=processes
+    )
+    b = write_recording(tmp_path / "b.jsonl", OLD)
     html = page.render(model.build(compare.compare(a, b)))
     assert "python train.py --name &#39;a b&#39;" in html
     assert "2 of 2 ranks" in html
@@ -128,27 +128,28 @@ def test_facts_of_both_files_are_in_a_table(tmp_path: Path) -> None:
     assert "a.jsonl: 30 calls. It has 2 processes, with the same norms and coefficients." in html
 
 
-def test_names_cannot_become_html_or_control_the_terminal(tmp_path: Path) -> None:
+def test_names_are_escaped_in_html_and_on_the_terminal(tmp_path: Path) -> None:
     evil = [
-        {**line, "call": EVIL, "framework": EVIL} if "norm" in line else {**line, "logged": {EVIL: 1.0}}
-        for line in RIGHT
+        {**line, "call": EVIL, "framework": EVIL} if "norm" in line else {**line, "logged": {EVIL: 1.0}} for line in OLD
     ]
     processes = [{"arguments": [EVIL]}]
-    path = written(tmp_path / "a\x1b[2J<img>.jsonl", evil, processes=processes)
-    html = page.render(model.build(compare.compare(path, written(tmp_path / "b.jsonl", WRONG))))
+    path = write_recording(tmp_path / "a\x1b[2J<img>.jsonl", evil, processes=processes)
+    html = page.render(model.build(compare.compare(path, write_recording(tmp_path / "b.jsonl", OTHER_THRESHOLD))))
     assert "<img" not in html
     assert not {"\x1b", "\u202e"} & set(html)
     assert "\\x1b[2J&lt;img&gt;.jsonl" in html
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
-    html = page.render(report_of(tmp_path, RIGHT, UNEXPLAINED))
+    html = page.render(build_report(tmp_path, OLD, UNEXPLAINED))
     assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|url\(|@import|https?:""", html)
 
 
 def test_a_long_run_has_few_points_and_keeps_its_extremes() -> None:
-    lines = [RecordedCall.model_validate(call(step, 100.0 if step == 7777 else 0.5)) for step in range(10, 100_000, 10)]
-    points = clip_points([*lines, RecordedCall.model_validate(call(77_770, 100.0))])
+    lines = [
+        RecordedCall.model_validate(clip_line(step, 100.0 if step == 7777 else 0.5)) for step in range(10, 100_000, 10)
+    ]
+    points = clip_points([*lines, RecordedCall.model_validate(clip_line(77_770, 100.0))])
     assert len(points) <= MOST_COLUMNS
     assert max(each.high or 0.0 for each in points) == 100.0
     assert sum(each.clipped for each in points) == 1
@@ -173,7 +174,7 @@ def test_a_page_that_cannot_be_written_is_an_error_before_anything_is_compared(
 def test_a_recording_is_not_overwritten_by_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    a, b = written(tmp_path / "a.jsonl", RIGHT), written(tmp_path / "b.jsonl", WRONG)
+    a, b = write_recording(tmp_path / "a.jsonl", OLD), write_recording(tmp_path / "b.jsonl", OTHER_THRESHOLD)
     (tmp_path / "link.jsonl").symlink_to(a)
     before = a.read_bytes()
     assert cli.main(["compare", str(a), str(b), "--html", str(tmp_path / name)]) == 2
@@ -181,8 +182,8 @@ def test_a_recording_is_not_overwritten_by_the_page(
     assert a.read_bytes() == before
 
 
-def test_no_page_is_left_if_a_file_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, bad = written(tmp_path / "a.jsonl", RIGHT), tmp_path / "bad.jsonl"
+def test_no_page_is_written_if_a_file_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, bad = write_recording(tmp_path / "a.jsonl", OLD), tmp_path / "bad.jsonl"
     bad.write_text("no\n")
     assert cli.main(["compare", str(a), str(bad), "--html", str(tmp_path / "report.html")]) == 2
     assert "bad.jsonl, line 1 is not JSON" in capsys.readouterr().err
@@ -197,7 +198,9 @@ def test_no_page_is_left_if_a_file_is_no_recording(tmp_path: Path, capsys: pytes
 def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
-    report = report_of(tmp_path, RIGHT, [{**line, "call": "x" * 300} if "norm" in line else line for line in WRONG])
+    report = build_report(
+        tmp_path, OLD, [{**line, "call": "x" * 300} if "norm" in line else line for line in OTHER_THRESHOLD]
+    )
     (tmp_path / "report.html").write_text(page.render(report), encoding="utf-8")
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -216,5 +219,5 @@ def test_the_page_fits_the_screen_and_its_plots_can_be_reached_by_keyboard(
     ("relative", "words"),
     [(7.4e-8, "7.4e-08 relatively"), (0.00024, "0.024 %"), (0.0091, "0.91 %"), (1.0, "100 %"), (289, "289 times")],
 )
-def test_distances_that_are_not_tiny_are_in_percent(relative: float, words: str) -> None:
+def test_large_distances_are_in_percent(relative: float, words: str) -> None:
     assert agreement.format_distance(2878, relative) == f"2878 ULP or {words}"

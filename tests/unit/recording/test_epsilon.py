@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,25 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.recordings import cause_kinds, write_and_compare
 
-from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.compare import RecordingComparison
 from unified_clip.recording.optimizers.epsilon import CONDITION
 from unified_clip.recording.report import sentences
 
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
 BETAS = (0.9, 0.999)
-ROUNDED = tuple(float(np.float32(beta)) for beta in BETAS)
+BETAS_IN_FLOAT32 = tuple(float(np.float32(beta)) for beta in BETAS)
 PLACE = "another place of epsilon"
 
-Compared = Callable[..., RecordingComparison]
+CompareSteps = Callable[..., RecordingComparison]
 
 
-def as_after(eps: float, beta2: float = 0.999) -> list[float]:
-    """The eps at each step that has, after the bias correction, the effect of `eps` before it."""
+def eps_after_correction(eps: float, beta2: float = 0.999) -> list[float]:
+    """Return the eps of each step that has, after the bias correction, the effect of `eps` before it."""
     return [eps / (1 - beta2**t) ** 0.5 for t in (1, 2, 3)]
 
 
-def run_of(
+def lines_of(
     optimizer: str,
     eps: Sequence[Any],
     lr: float | Sequence[float] = 0.1,
@@ -37,20 +36,20 @@ def run_of(
     weights: Sequence[float] = (),
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Clip calls, each with a step of an optimizer. A setting that is None is not recorded."""
+    """Return clip calls, each with a step of an optimizer. A setting that is None is not recorded."""
     clip = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
-    recorded = {name: each for name, each in {"betas": BETAS, **settings}.items() if each is not None}
+    recorded = {name: value for name, value in {"betas": BETAS, **settings}.items() if value is not None}
     rates = [lr] * 3 if isinstance(lr, float) else lr
     clip |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "coef": 1.0}
     return [
         line
-        for step, (value, norm, rate) in enumerate(zip(eps, norms, rates, strict=False), 1)
+        for step, (step_eps, norm, rate) in enumerate(zip(eps, norms, rates, strict=False), 1)
         for line in (
             {**clip, "step": step, "norm": norm} | _weight(norm, weights[step - 1 : step]),
             {
                 "step": step,
                 "optimizer": optimizer,
-                "settings": recorded | {"lr": rate} | ({} if value is None else {"eps": value}),
+                "settings": recorded | {"lr": rate} | ({} if step_eps is None else {"eps": step_eps}),
             },
         )
     ]
@@ -61,8 +60,8 @@ def _weight(norm: float, weight: Sequence[float]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def compared(tmp_path: Path) -> Compared:
-    def compare_steps(
+def compare_steps(tmp_path: Path) -> CompareSteps:
+    def compare(
         a: tuple[Any, ...], b: tuple[Any, ...], *, of_a: Mapping[str, Any] | None = None, **settings: Any
     ) -> RecordingComparison:
         """Compare two runs whose norms differ from step 2 on.
@@ -71,13 +70,10 @@ def compared(tmp_path: Path) -> Compared:
         of_a: More settings of the first run.
         settings: More settings of the second run.
         """
-        paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-        runs = (run_of(*a, norms=[1.0, 2.0, 3.0], **(of_a or {})), run_of(*b, norms=[1.0, 2.5, 3.5], **settings))
-        for path, lines in zip(paths, runs, strict=True):
-            path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
-        return compare(*paths)
+        runs = (lines_of(*a, norms=[1.0, 2.0, 3.0], **(of_a or {})), lines_of(*b, norms=[1.0, 2.5, 3.5], **settings))
+        return write_and_compare(tmp_path, *runs)
 
-    return compare_steps
+    return compare
 
 
 KERAS, TF1 = ("keras.optimizers.Adam", [1e-7] * 3), ("tf.compat.v1.train.Adam", [1e-7] * 3)
@@ -86,13 +82,15 @@ KERAS, TF1 = ("keras.optimizers.Adam", [1e-7] * 3), ("tf.compat.v1.train.Adam", 
 @pytest.mark.parametrize("eps", [1e-7, 1e-8])
 @pytest.mark.parametrize("old", [KERAS, TF1], ids=["keras", "tf1"])
 def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
-    compared: Compared, old: tuple[Any, ...], eps: float
+    compare_steps: CompareSteps, old: tuple[Any, ...], eps: float
 ) -> None:
-    found = compared(old, ("torch.optim.Adam", [eps] * 3))
-    assert [each.kind for each in found.findings] == [PLACE]
-    what, text, *rest = sentences.describe(found)
-    assert what.endswith(f"at step 1: effective eps of the optimizer is {as_after(1e-7)[0]} and {eps}.")
-    assert text == (
+    comparison = compare_steps(old, ("torch.optim.Adam", [eps] * 3))
+    assert cause_kinds(comparison) == [PLACE]
+    first_line, cause_line, *rest = sentences.describe(comparison)
+    assert first_line.endswith(
+        f"at step 1: effective eps of the optimizer is {eps_after_correction(1e-7)[0]} and {eps}."
+    )
+    assert cause_line == (
         f"Another place of epsilon: a.jsonl ({old[0]}) adds eps 1e-07 before the bias correction, and b.jsonl "
         f"(torch.optim.Adam) adds eps {eps:g} after the bias correction. At step 1, the eps of a.jsonl has the effect "
         "of 3.16228e-06 in b.jsonl. Before each optimizer.step() of b.jsonl, with t = 1, 2, 3 and so on, type "
@@ -103,87 +101,92 @@ def test_epsilon_before_the_bias_correction_is_named_with_the_line_to_type(
     assert "This difference can follow from the one at step 1." in rest
 
 
-def test_the_line_to_type_has_the_same_effect(compared: Compared) -> None:
+def test_the_line_to_type_is_no_difference(compare_steps: CompareSteps) -> None:
     """Other numbers of the runs differ, so every setting with an effect is reported."""
-    adam = ("torch.optim.Adam", as_after(1e-7))
-    assert compared(KERAS, adam).findings == []
-    assert compared(adam, KERAS).findings == []
-    assert compared(KERAS, ("torch.optim.Adam", as_after(1e-7, ROUNDED[1])), betas=ROUNDED).findings == []
-    groups = ("torch.optim.Adam", [[each, each] for each in as_after(1e-7)])
-    assert compared(KERAS, groups).findings == []
+    adam = ("torch.optim.Adam", eps_after_correction(1e-7))
+    assert compare_steps(KERAS, adam).findings == []
+    assert compare_steps(adam, KERAS).findings == []
+    assert (
+        compare_steps(
+            KERAS, ("torch.optim.Adam", eps_after_correction(1e-7, BETAS_IN_FLOAT32[1])), betas=BETAS_IN_FLOAT32
+        ).findings
+        == []
+    )
+    groups = ("torch.optim.Adam", [[each, each] for each in eps_after_correction(1e-7)])
+    assert compare_steps(KERAS, groups).findings == []
     groups[1][2][1] *= 2
-    assert [each.step for each, causes in compared(KERAS, groups).divergences.items() if causes] == [3]
+    assert [each.step for each, causes in compare_steps(KERAS, groups).divergences.items() if causes] == [3]
 
 
 @pytest.mark.parametrize(
     ("eps", "steps"),
     [([1e-7, 2e-7], []), ([2e-7, 1e-7, 1e-7], []), ([1e-7, 2e-7, 3e-7], [1]), ([1e-7, 3e-7], [1])],
 )
-def test_epsilons_of_several_groups_are_the_same_if_they_have_the_same_values(
-    compared: Compared, eps: list[float], steps: list[int]
+def test_eps_of_several_groups_is_compared_by_the_set_of_effects(
+    compare_steps: CompareSteps, eps: list[float], steps: list[int]
 ) -> None:
-    after = [[each, 2 * each] for each in as_after(1e-7)]
-    found = compared(("keras.optimizers.Adam", [eps] * 3), ("torch.optim.Adam", after))
-    assert [each.step for each in found.divergences if each.parameter == "effective eps"] == steps
+    after = [[each, 2 * each] for each in eps_after_correction(1e-7)]
+    comparison = compare_steps(("keras.optimizers.Adam", [eps] * 3), ("torch.optim.Adam", after))
+    assert [each.step for each in comparison.divergences if each.parameter == "effective eps"] == steps
 
 
 @pytest.mark.parametrize("betas", [None, [0.9, 0.999, 0.9, 0.99]], ids=["not recorded", "of each group"])
-def test_an_effect_of_epsilon_that_is_unknown_is_not_called_impossible(compared: Compared, betas: Any) -> None:
-    found = compared(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
-    (cause,) = [each for each in found.findings if each.kind == PLACE]
+def test_an_unknown_effect_of_epsilon_is_not_called_impossible(compare_steps: CompareSteps, betas: Any) -> None:
+    comparison = compare_steps(("optax.radam", [1e-7] * 3), ("torch.optim.RAdam", [1e-7] * 3), betas=betas)
+    (cause,) = [each for each in comparison.findings if each.kind == PLACE]
     reason = "b.jsonl has no single recorded beta2, so the effects of both eps were not compared"
     assert cause.sentence.endswith(f"adds eps 1e-07 before the bias correction. {reason}")
 
 
 @pytest.mark.parametrize(("factor", "kinds"), [(1 + 2e-5, []), (1 + 2e-4, ["another learning rate"])])
 def test_a_learning_rate_may_have_the_rounding_of_the_bias_correction(
-    compared: Compared, factor: float, kinds: list[str]
+    compare_steps: CompareSteps, factor: float, kinds: list[str]
 ) -> None:
-    found = compared((*KERAS, 0.01), ("torch.optim.Adam", as_after(1e-7), 0.01 * factor))
-    assert [each.kind for each in found.findings] == kinds
-    same_place = compared(("optax.adam", [1e-8] * 3, 0.01), ("torch.optim.Adam", [1e-8] * 3, 0.01 * factor))
-    assert [each.kind for each in same_place.findings] == ["another learning rate"]
+    comparison = compare_steps((*KERAS, 0.01), ("torch.optim.Adam", eps_after_correction(1e-7), 0.01 * factor))
+    assert cause_kinds(comparison) == kinds
+    same_place = compare_steps(("optax.adam", [1e-8] * 3, 0.01), ("torch.optim.Adam", [1e-8] * 3, 0.01 * factor))
+    assert cause_kinds(same_place) == ["another learning rate"]
 
 
-def test_the_effect_of_the_first_step_only_is_not_enough(compared: Compared) -> None:
-    found = compared(KERAS, ("torch.optim.Adam", as_after(1e-7)[:1] * 3))
-    assert [each.step for each in found.divergences if each.parameter == "effective eps"] == [2]
-    assert [each.kind for each in found.findings] == [PLACE]
-    assert "At step 2, the eps of a.jsonl has the effect of 2.23663e-06 in b.jsonl" in found.findings[0].sentence
+def test_the_effect_of_epsilon_is_compared_at_each_step(compare_steps: CompareSteps) -> None:
+    comparison = compare_steps(KERAS, ("torch.optim.Adam", eps_after_correction(1e-7)[:1] * 3))
+    assert [each.step for each in comparison.divergences if each.parameter == "effective eps"] == [2]
+    assert cause_kinds(comparison) == [PLACE]
+    assert "At step 2, the eps of a.jsonl has the effect of 2.23663e-06 in b.jsonl" in comparison.findings[0].sentence
 
 
-def test_other_frameworks_get_the_number_to_set(compared: Compared) -> None:
-    (cause,) = compared(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
+def test_other_frameworks_get_the_number_to_set(compare_steps: CompareSteps) -> None:
+    (cause,) = compare_steps(("optax.adamw", [1e-8] * 3), ("keras.optimizers.AdamW", [1e-7] * 3)).findings
     assert cause.sentence.removesuffix(f". {CONDITION}").endswith(
         "the eps of b.jsonl has the effect of 3.16228e-06 in a.jsonl. For the same effect, set the eps of a.jsonl at "
         "step t = 1, 2, 3 and so on to 1e-07 / (1 - 0.999**t) ** 0.5"
     )
 
 
-def test_places_without_an_equal_number_are_named(compared: Compared) -> None:
-    (cause,) = compared(("keras.optimizers.RMSprop", [1e-7] * 3), ("torch.optim.RMSprop", [1e-7] * 3)).findings
+def test_places_without_an_equal_number_are_named(compare_steps: CompareSteps) -> None:
+    (cause,) = compare_steps(("keras.optimizers.RMSprop", [1e-7] * 3), ("torch.optim.RMSprop", [1e-7] * 3)).findings
     assert cause.kind == PLACE
     assert cause.sentence == (
         "a.jsonl (keras.optimizers.RMSprop) adds eps 1e-07 inside the root, and b.jsonl (torch.optim.RMSprop) adds eps "
         "1e-07 outside the root. No constant eps has the same effect at both places"
     )
-    assert compared(("keras.optimizers.RMSprop", [0] * 3), ("torch.optim.RMSprop", [0] * 3)).findings == []
+    assert compare_steps(("keras.optimizers.RMSprop", [0] * 3), ("torch.optim.RMSprop", [0] * 3)).findings == []
 
 
-def test_the_same_place_and_an_unknown_place_compare_the_numbers(compared: Compared) -> None:
+def test_eps_is_compared_as_a_number_at_equal_and_at_unknown_places(compare_steps: CompareSteps) -> None:
     for old, new in (("paddle.optimizer.Adam", "torch.optim.Adam"), ("keras.optimizers.Adam", "mine.MyAdam")):
-        assert compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
-        (cause,) = compared((old, [1e-8] * 3), (new, [1e-7] * 3)).findings
+        assert compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
+        (cause,) = compare_steps((old, [1e-8] * 3), (new, [1e-7] * 3)).findings
         assert cause.kind == "another optimizer"
         assert "as with eps 1e-07 instead of 1e-08" in cause.sentence
 
 
-def test_a_users_class_is_not_the_class_that_a_part_of_its_name_has(compared: Compared) -> None:
+def test_a_class_of_the_user_is_recognized_by_whole_words_of_its_name(compare_steps: CompareSteps) -> None:
     for old, new in (
         ("torch.optim.Adam", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.NAdam"), ("mine.Adam", "optax.adamw"),
         ("keras.optimizers.Adam", "mine.FusedRAdam"),
     ):  # fmt: skip
-        (cause,) = compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings
+        (cause,) = compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings
         assert cause.kind == "another optimizer"
         without_clauses = re.sub(", which (?:adds|subtracts) weight decay [a-z]+ the [a-z]+", "", cause.sentence)
         assert f"a.jsonl uses the optimizer {old}, and b.jsonl uses {new}" in without_clauses
@@ -191,20 +194,20 @@ def test_a_users_class_is_not_the_class_that_a_part_of_its_name_has(compared: Co
         ("torch.optim.AdamW", "mine.AdamW8bit"), ("torch.optim.Adam", "mine.AdamWithLimit"),
         ("torch.optim.Adam", "mine.LinearAdam"), ("optax.nadam", "mine.MyNAdam"),
     ):  # fmt: skip
-        assert compared((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
+        assert compare_steps((old, [1e-8] * 3), (new, [1e-8] * 3)).findings == []
 
 
-def test_optax_rmsprop_may_add_epsilon_outside_the_root(compared: Compared) -> None:
+def test_optax_rmsprop_may_add_epsilon_outside_the_root(compare_steps: CompareSteps) -> None:
     old = ("torch.optim.RMSprop", [1e-8] * 3)
-    assert compared(old, ("optax.rmsprop", [1e-8] * 3), eps_in_sqrt=False).findings == []
-    assert [each.kind for each in compared(old, ("optax.rmsprop", [1e-8] * 3)).findings] == [PLACE]
+    assert compare_steps(old, ("optax.rmsprop", [1e-8] * 3), eps_in_sqrt=False).findings == []
+    assert cause_kinds(compare_steps(old, ("optax.rmsprop", [1e-8] * 3))) == [PLACE]
 
 
-def test_betas_that_a_framework_rounds_to_float32_are_the_same(compared: Compared) -> None:
+def test_betas_in_float32_and_in_float64_are_the_same(compare_steps: CompareSteps) -> None:
     old = ("torch.optim.Adam", [1e-8] * 3)
-    assert compared(old, old, betas=ROUNDED).findings == []
-    for other in ((0.999, 0.9), (0.9, 0.99901)):
-        assert [each.kind for each in compared(old, old, betas=other).findings] == ["another optimizer"]
+    assert compare_steps(old, old, betas=BETAS_IN_FLOAT32).findings == []
+    for betas in ((0.999, 0.9), (0.9, 0.99901)):
+        assert cause_kinds(compare_steps(old, old, betas=betas)) == ["another optimizer"]
 
 
 SUBTRACTS, ADDS = "which subtracts weight decay from the weights", "which adds weight decay to the gradients"
@@ -225,28 +228,30 @@ SUBTRACTS, ADDS = "which subtracts weight decay from the weights", "which adds w
         (("optax.adamw", 0.1), ("torch.optim.AdamW", 0.1), None),
     ],
 )
-def test_weight_decay_is_compared_by_what_it_is_subtracted_from_or_added_to(
-    compared: Compared, old: tuple[str, Any], new: tuple[str, Any], clauses: tuple[str, str] | None
+def test_weight_decay_of_weights_and_of_gradients_differ(
+    compare_steps: CompareSteps, old: tuple[str, Any], new: tuple[str, Any], clauses: tuple[str, str] | None
 ) -> None:
     a, b = ((name, [0.0] * 3) for name, _ in (old, new))
-    found = compared(a, b, of_a={"weight_decay": old[1]}, weight_decay=new[1])
-    sentences_of_decay = [each.sentence for each in found.findings if "weight decay" in each.sentence]
+    comparison = compare_steps(a, b, of_a={"weight_decay": old[1]}, weight_decay=new[1])
+    sentences_of_decay = [each.sentence for each in comparison.findings if "weight decay" in each.sentence]
     if clauses is None:
         assert sentences_of_decay == []
         return
-    what = f"a.jsonl uses the optimizer {old[0]}, {clauses[0]}, and b.jsonl uses {new[0]}, {clauses[1]}"
-    assert sentences_of_decay == [what]
+    sentence = f"a.jsonl uses the optimizer {old[0]}, {clauses[0]}, and b.jsonl uses {new[0]}, {clauses[1]}"
+    assert sentences_of_decay == [sentence]
 
 
-def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compared: Compared) -> None:
+def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compare_steps: CompareSteps) -> None:
     decay = {"weight_decay": 0.1}
-    assert compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, **decay).findings == []
-    (cause,) = compared(KERAS, ("torch.optim.AdamW", as_after(1e-7)), of_a=decay, weight_decay=0.2).findings
+    assert compare_steps(KERAS, ("torch.optim.AdamW", eps_after_correction(1e-7)), of_a=decay, **decay).findings == []
+    (cause,) = compare_steps(
+        KERAS, ("torch.optim.AdamW", eps_after_correction(1e-7)), of_a=decay, weight_decay=0.2
+    ).findings
     assert "as with weight_decay 0.2 instead of 0.1" in cause.sentence
 
 
 @pytest.mark.parametrize(
-    ("other", "rates", "momentum", "is_named"),
+    ("new_optimizer", "rates", "momentum", "is_named"),
     [
         ("torch.optim.SGD", (0.1, 0.1, 0.05), 0.9, True),
         ("tf.compat.v1.train.Momentum", (0.1, 0.2, 0.2), 0.9, True),
@@ -257,41 +262,53 @@ def test_adamw_of_pytorch_is_the_adam_of_keras_with_weight_decay(compared: Compa
         ("mine.SGD", (0.1, 0.1, 0.05), 0.9, False),
     ],
 )
-def test_a_momentum_that_contains_the_learning_rates_is_named_at_the_step_at_which_these_change(
-    compared: Compared, other: str, rates: tuple[float, ...], momentum: float | None, is_named: bool
+def test_a_momentum_that_contains_learning_rates_is_named_where_they_change(
+    compare_steps: CompareSteps, new_optimizer: str, rates: tuple[float, ...], momentum: float | None, is_named: bool
 ) -> None:
     sgd = {"momentum": momentum, "betas": None}
-    found = compared(("keras.optimizers.SGD", [None] * 3, rates), (other, [None] * 3, rates), of_a=sgd, **sgd)
-    rules = [(each, causes) for each, causes in found.divergences.items() if each.parameter == "rule for momentum"]
+    comparison = compare_steps(
+        ("keras.optimizers.SGD", [None] * 3, rates), (new_optimizer, [None] * 3, rates), of_a=sgd, **sgd
+    )
+    rules = [
+        (divergence, causes)
+        for divergence, causes in comparison.divergences.items()
+        if divergence.parameter == "rule for momentum"
+    ]
     assert bool(rules) == is_named
-    for each, causes in rules:
-        assert each.step == next(step for step, rate in enumerate(rates, 1) if rate != 0.1)
-        assert (each.a, each.b) == ("the sum of learning rate times gradient", "the sum of gradients")
+    for divergence, causes in rules:
+        assert divergence.step == next(step for step, rate in enumerate(rates, 1) if rate != 0.1)
+        assert (divergence.a, divergence.b) == ("the sum of learning rate times gradient", "the sum of gradients")
         assert 'state["momentum_buffer"] *= last_lr / new_lr' in causes[0].sentence
 
 
 @pytest.mark.parametrize(("weights", "is_named"), [((5.0, 6.0, 7.0), False), ((5.0, 6.0, 7.5), True)])
-def test_a_momentum_that_the_code_makes_up_for_is_no_cause(
-    compared: Compared, weights: tuple[float, ...], is_named: bool
+def test_a_momentum_that_the_code_compensates_is_no_cause(
+    compare_steps: CompareSteps, weights: tuple[float, ...], is_named: bool
 ) -> None:
     """The rates change at step 2. The gradients of the third step differ."""
     sgd = {"momentum": 0.9, "betas": None}
     rates = (0.1, 0.05, 0.05)
     a, b = (("keras.optimizers.SGD", [None] * 3, rates), ("torch.optim.SGD", [None] * 3, rates))
-    found = compared(a, b, of_a={**sgd, "weights": (5.0, 6.0, 7.0)}, weights=weights, **sgd)
-    assert any(each.parameter == "rule for momentum" for each in found.divergences) == is_named
+    comparison = compare_steps(a, b, of_a={**sgd, "weights": (5.0, 6.0, 7.0)}, weights=weights, **sgd)
+    assert any(each.parameter == "rule for momentum" for each in comparison.divergences) == is_named
 
 
-def test_a_tiny_learning_rate_counts_as_0(compared: Compared) -> None:
+def test_a_tiny_learning_rate_counts_as_0(compare_steps: CompareSteps) -> None:
     rates = (0.1, 0.0, 0.1), (0.1, 1e-20, 0.1)
-    found = compared(*(("torch.optim.SGD", [None] * 3, each) for each in rates))
-    assert "another learning rate" not in {each.kind for each in found.findings}
+    comparison = compare_steps(*(("torch.optim.SGD", [None] * 3, each) for each in rates))
+    assert "another learning rate" not in {each.kind for each in comparison.findings}
 
 
-@pytest.mark.parametrize(("other", "is_named"), [("keras.optimizers.SGD", True), ("mine.SGD", False)])
-def test_dampening_is_compared_with_frameworks_that_have_none(compared: Compared, other: str, is_named: bool) -> None:
+@pytest.mark.parametrize(("optimizer", "is_named"), [("keras.optimizers.SGD", True), ("mine.SGD", False)])
+def test_dampening_is_compared_with_frameworks_that_have_none(
+    compare_steps: CompareSteps, optimizer: str, is_named: bool
+) -> None:
     sgd = {"betas": None, "dampening": 0.1}
-    found = compared((other, [None] * 3), ("torch.optim.SGD", [None] * 3), of_a={"betas": None}, **sgd)
-    sentences_of_dampening = [each.sentence for each in found.findings if "dampening 0.1 instead of 0" in each.sentence]
+    comparison = compare_steps((optimizer, [None] * 3), ("torch.optim.SGD", [None] * 3), of_a={"betas": None}, **sgd)
+    sentences_of_dampening = [
+        each.sentence for each in comparison.findings if "dampening 0.1 instead of 0" in each.sentence
+    ]
     assert bool(sentences_of_dampening) == is_named
-    assert not compared((other, [None] * 3), ("torch.optim.SGD", [None] * 3), **(sgd | {"dampening": 0.0})).findings
+    assert not compare_steps(
+        (optimizer, [None] * 3), ("torch.optim.SGD", [None] * 3), **(sgd | {"dampening": 0.0})
+    ).findings

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from unified_clip.recording.compare import RecordingComparison, compare
+from support.recordings import cause_kinds, write_and_compare
 
 SHAPES = {"maker": ([3, 4], [3]), "critic": ([1, 3], [1])}
 RATES = {"maker": 0.1, "critic": 0.5}
@@ -33,7 +31,7 @@ def clip(step: int, net: str, iteration: int, kind: str, shapes: dict[str, Any],
     }  # fmt: skip
 
 
-def recorded(
+def recorded_lines(
     order: Sequence[str], kind: str, rates: dict[str, float] = RATES, shapes: dict[str, Any] = SHAPES
 ) -> list[dict[str, Any]]:
     """Record three iterations with one backward pass each. `order`: such as "clip maker" and "step maker"."""
@@ -42,8 +40,8 @@ def recorded(
     for iteration in range(3):
         passes = 1
         for action in order:
-            what, net = action.split()
-            if what == "clip":
+            kind_of_line, net = action.split()
+            if kind_of_line == "clip":
                 calls += 1
                 lines.append(clip(calls, net, iteration, kind, shapes, rates[net]))
             else:
@@ -54,14 +52,6 @@ def recorded(
                 })  # fmt: skip
                 passes = 0
     return lines
-
-
-def compared(tmp_path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> RecordingComparison:
-    header = {"unified_clip": "0.1.0", "schema": 1, "started": "2026-01-01T00:00:00Z", "norms": True}
-    paths = [tmp_path / "old.jsonl", tmp_path / "new.jsonl"]
-    for path, lines in zip(paths, (old, new), strict=True):
-        path.write_text("".join(json.dumps(each) + "\n" for each in (header, *lines)))
-    return compare(*paths)
 
 
 IN_TURN = ("clip maker", "step maker", "clip critic", "step critic")
@@ -79,7 +69,7 @@ ORDERS = (IN_TURN, CLIPS_FIRST, CLIPS_SWAPPED, SWAPPED, SWAPPED_CLIPS_FIRST)
 def test_steps_after_one_backward_pass_may_have_another_order(
     tmp_path: Path, old: Sequence[str], new: Sequence[str], kind: str
 ) -> None:
-    comparison = compared(tmp_path, recorded(old, kind), recorded(new, kind))
+    comparison = write_and_compare(tmp_path, recorded_lines(old, kind), recorded_lines(new, kind))
     assert (comparison.exit_code, len(comparison.pairs)) == (0, 6)
 
 
@@ -88,57 +78,59 @@ def test_steps_after_one_backward_pass_may_have_another_order(
 def test_another_learning_rate_of_one_of_two_optimizers_is_found_in_any_order(
     tmp_path: Path, old: Sequence[str], new: Sequence[str]
 ) -> None:
-    lines = recorded(new, "names", {"maker": 0.1, "critic": 0.25})
-    comparison = compared(tmp_path, recorded(old, "names"), lines)
-    assert [each.kind for each in comparison.findings] == ["another learning rate"]
+    lines = recorded_lines(new, "names", {"maker": 0.1, "critic": 0.25})
+    comparison = write_and_compare(tmp_path, recorded_lines(old, "names"), lines)
+    assert cause_kinds(comparison) == ["another learning rate"]
     assert "0.25 instead of 0.5" in comparison.findings[0].sentence
 
 
 def test_swapped_learning_rates_are_found(tmp_path: Path) -> None:
-    lines = recorded(SWAPPED, "names", {"maker": 0.5, "critic": 0.1})
-    comparison = compared(tmp_path, recorded(IN_TURN, "names"), lines)
-    assert [each.kind for each in comparison.findings] == ["another learning rate"]
+    lines = recorded_lines(SWAPPED, "names", {"maker": 0.5, "critic": 0.1})
+    comparison = write_and_compare(tmp_path, recorded_lines(IN_TURN, "names"), lines)
+    assert cause_kinds(comparison) == ["another learning rate"]
 
 
 def test_an_optimizer_that_steps_before_its_clip_is_found(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, recorded(IN_TURN, "names"), recorded(LATE, "names"))
+    comparison = write_and_compare(tmp_path, recorded_lines(IN_TURN, "names"), recorded_lines(LATE, "names"))
     assert comparison.exit_code == 1
 
 
 def test_norms_show_the_order_of_networks_with_equal_shapes(tmp_path: Path) -> None:
     shapes = {"maker": ([4, 4], [4]), "critic": ([4, 4], [4])}
-    lines = [recorded(order, "positions", shapes=shapes) for order in (IN_TURN, SWAPPED)]
-    for number, each in enumerate(line for line in lines[1] if "call" in line):  # later norms differ more
-        each["norm"] *= 1.1 if number > 1 else 1.0
-    comparison = compared(tmp_path, *lines)
-    assert {each.kind for each in comparison.findings}.isdisjoint({"another learning rate", "left out"})
+    lines = [recorded_lines(order, "positions", shapes=shapes) for order in (IN_TURN, SWAPPED)]
+    for number, clip_line in enumerate(line for line in lines[1] if "call" in line):  # later norms differ more
+        clip_line["norm"] *= 1.1 if number > 1 else 1.0
+    comparison = write_and_compare(tmp_path, *lines)
+    assert {clip_line.kind for clip_line in comparison.findings}.isdisjoint({"another learning rate", "left out"})
     assert comparison.first is not None
     assert comparison.first.step == 3
 
 
-def test_a_missing_step_keeps_the_order_of_both_runs(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, recorded(IN_TURN, "names"), recorded(IN_TURN[:3], "names"))
+def test_a_run_that_misses_a_step_differs(tmp_path: Path) -> None:
+    comparison = write_and_compare(tmp_path, recorded_lines(IN_TURN, "names"), recorded_lines(IN_TURN[:3], "names"))
     assert comparison.exit_code == 1
 
 
-def test_only_clips_of_other_gradients_keep_their_steps(tmp_path: Path) -> None:
+def test_clips_of_other_gradients_are_not_reordered(tmp_path: Path) -> None:
     shapes = {"maker": ([9, 9], [9]), "critic": ([8, 8], [8])}
-    comparison = compared(tmp_path, recorded(IN_TURN, "positions"), recorded(CLIPS_FIRST, "positions", shapes=shapes))
+    comparison = write_and_compare(
+        tmp_path, recorded_lines(IN_TURN, "positions"), recorded_lines(CLIPS_FIRST, "positions", shapes=shapes)
+    )
     assert comparison.exit_code == 1
 
 
-def test_clips_of_common_parameters_keep_their_steps(tmp_path: Path) -> None:
-    lines = [recorded(order, "names") for order in (IN_TURN, CLIPS_FIRST)]
-    for each in itertools.chain.from_iterable(lines):
-        if "parameters" in each:
-            names = zip(["weight", "bias"], each["parameters"].values(), strict=True)
-            each["parameters"] = dict(names)
-    assert compared(tmp_path, *lines).exit_code == 1
+def test_clips_of_the_same_parameters_are_not_reordered(tmp_path: Path) -> None:
+    lines = [recorded_lines(order, "names") for order in (IN_TURN, CLIPS_FIRST)]
+    for line in itertools.chain.from_iterable(lines):
+        if "parameters" in line:
+            names = zip(["weight", "bias"], line["parameters"].values(), strict=True)
+            line["parameters"] = dict(names)
+    assert write_and_compare(tmp_path, *lines).exit_code == 1
 
 
 def test_steps_without_recorded_backward_passes_are_not_one_iteration(tmp_path: Path) -> None:
-    lines = [recorded(order, "names") for order in (IN_TURN, CLIPS_FIRST)]
-    for each in itertools.chain.from_iterable(lines):
-        if "optimizer" in each:
-            each["backward_calls"] = 0
-    assert compared(tmp_path, *lines).exit_code == 1
+    lines = [recorded_lines(order, "names") for order in (IN_TURN, CLIPS_FIRST)]
+    for line in itertools.chain.from_iterable(lines):
+        if "optimizer" in line:
+            line["backward_calls"] = 0
+    assert write_and_compare(tmp_path, *lines).exit_code == 1

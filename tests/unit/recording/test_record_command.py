@@ -1,4 +1,4 @@
-"""`unified-clip record FILE -- COMMAND`: every process is recorded, and the command runs as it does without it."""
+"""`unified-clip record FILE -- COMMAND`: every process is recorded, and the command runs as without recording."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def write(path: Path, code: str) -> None:
 
 
 def record(folder: Path, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", *command]
+    arguments = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", *command]
     settings: dict[str, Any] = {"cwd": folder, "env": ENVIRONMENT, "text": True, "capture_output": True} | options
-    return subprocess.run(own, check=False, timeout=120, **settings)
+    return subprocess.run(arguments, check=False, timeout=120, **settings)
 
 
-def steps(folder: Path) -> list[int]:
+def recorded_steps(folder: Path) -> list[int]:
     assert not (folder / "run.jsonl.parts").exists()
     return [line.step for line in runs.read(folder / "run.jsonl").lines]
 
@@ -71,18 +71,18 @@ def steps(folder: Path) -> list[int]:
 def test_a_script_prints_the_same_bits_as_without_recording(folder: Path, command: list[str]) -> None:
     environment = ENVIRONMENT | {"PYTHONSAFEPATH": ""}
     arguments = [sys.executable, *command]
-    alone = subprocess.run(arguments, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    unrecorded = subprocess.run(arguments, cwd=folder, env=environment, text=True, capture_output=True, check=False)
     recorded = record(folder, *arguments, env=environment)
-    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (0, alone.stdout, "")
-    assert steps(folder) == [1, 2, 3]
+    assert (recorded.returncode, recorded.stdout, recorded.stderr) == (0, unrecorded.stdout, "")
+    assert recorded_steps(folder) == [1, 2, 3]
 
 
-def test_the_search_path_and_the_modules_of_a_script_are_its_own(folder: Path) -> None:
+def test_the_search_path_and_the_modules_of_a_script_are_unchanged(folder: Path) -> None:
     script = "import sys, json; print(json.dumps([sys.path, sorted(sys.modules)]))"
-    alone = subprocess.run(
+    unrecorded = subprocess.run(
         [sys.executable, "-c", script], cwd=folder, env=ENVIRONMENT, text=True, capture_output=True, check=True
     )
-    path, modules = json.loads(alone.stdout)
+    path, modules = json.loads(unrecorded.stdout)
     recorded_path, recorded_modules = json.loads(record(folder, sys.executable, "-c", script).stdout)
     assert recorded_path == path
     assert not any(name.split(".")[0] in ("numpy", "unified_clip") for name in {*recorded_modules} - {*modules})
@@ -93,9 +93,9 @@ def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:
     write(folder / "site" / "sitecustomize.py", "print('hidden', __name__)")
     path = os.pathsep.join([str(folder / "site"), ENVIRONMENT["PYTHONPATH"]])
     environment = ENVIRONMENT | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
-    done = record(folder, sys.executable, "train.py", "1", env=environment)
-    assert done.stdout.splitlines()[:2] == ["hidden sitecustomize"] * 2  # of the command itself, and of the script
-    assert steps(folder) == [1]
+    completed = record(folder, sys.executable, "train.py", "1", env=environment)
+    assert completed.stdout.splitlines()[:2] == ["hidden sitecustomize"] * 2  # of the command itself, and of the script
+    assert recorded_steps(folder) == [1]
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_sitecustomize_of_the_user_still_runs(folder: Path) -> None:
 )
 def test_the_file_is_complete_up_to_the_end_of_the_script(folder: Path, ending: str, status: int, error: str) -> None:
     write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\n{ending}\n")
-    done = record(folder, sys.executable, "ending.py", "2")
-    assert done.returncode == status
-    assert done.stderr.endswith(error)
-    assert steps(folder) == [1, 2]
+    completed = record(folder, sys.executable, "ending.py", "2")
+    assert completed.returncode == status
+    assert completed.stderr.endswith(error)
+    assert recorded_steps(folder) == [1, 2]
 
 
 WAIT = """
@@ -132,11 +132,11 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_reaches_the_command_which_may_go_on(folder: Path) -> None:
+def test_ctrl_c_reaches_the_command_which_may_continue(folder: Path) -> None:
     write(folder / "wait.py", WAIT)
-    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
-    running = subprocess.Popen(
-        own,
+    command = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
+    process = subprocess.Popen(
+        command,
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -144,24 +144,24 @@ def test_ctrl_c_reaches_the_command_which_may_go_on(folder: Path) -> None:
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
-    assert running.stdout is not None
-    assert running.stdout.readline() == "ready\n"
-    running.send_signal(signal.SIGINT)
-    rest, _ = running.communicate(timeout=60)
-    assert (running.returncode, rest) == (3, "interrupted\n")
-    assert steps(folder) == [1, 2]
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (3, "interrupted\n")
+    assert recorded_steps(folder) == [1, 2]
 
 
 def test_sigterm_ends_the_command_and_then_the_recording(folder: Path) -> None:
     write(folder / "wait.py", WAIT)
-    own = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
-    running = subprocess.Popen(own, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    running.stdout.readline()
-    running.terminate()
-    running.communicate(timeout=60)
-    assert running.returncode == -signal.SIGTERM
-    assert steps(folder) == [1]
+    command = [sys.executable, "-m", "unified_clip", "record", "run.jsonl", "--", sys.executable, "wait.py"]
+    process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert recorded_steps(folder) == [1]
 
 
 LAUNCH = """
@@ -189,11 +189,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("way", ["subprocess", "spawn", "fork"])
-def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, way: str) -> None:
+@pytest.mark.parametrize("method", ["subprocess", "spawn", "fork"])
+def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, method: str) -> None:
     write(folder / "launch.py", LAUNCH)
-    done = record(folder, sys.executable, "launch.py", way)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = record(folder, sys.executable, "launch.py", method)
+    assert (completed.returncode, completed.stderr) == (0, "")
     run = runs.read(folder / "run.jsonl")
     assert [(process.rank, process.ranks) for process in run.header.processes] == [(0, 2), (1, 2)]
     assert [line.step for line in run.lines] == [1]
@@ -201,9 +201,9 @@ def test_each_process_of_a_launcher_is_recorded_by_rank(folder: Path, way: str) 
 
 
 def test_a_recording_without_events_is_an_error_for_compare(folder: Path) -> None:
-    done = record(folder, sys.executable, "-c", "print('nothing')")
-    assert (done.returncode, done.stdout) == (0, "nothing\n")
-    assert "calls were recorded" in done.stderr
+    completed = record(folder, sys.executable, "-c", "print('nothing')")
+    assert (completed.returncode, completed.stdout) == (0, "nothing\n")
+    assert "calls were recorded" in completed.stderr
     assert cli.main(["compare", *[str(folder / "run.jsonl")] * 2]) == 2
     with pytest.raises(runs.RunError, match="calls were recorded"):
         compare(folder / "run.jsonl", folder / "run.jsonl")
@@ -213,38 +213,38 @@ def test_a_process_that_cannot_be_recorded_is_reported_and_runs(folder: Path) ->
     (folder / "broken").mkdir()
     write(folder / "broken" / "unified_clip.py", "")
     script = f"import sys; sys.path.insert(0, {str(folder / 'broken')!r}); import unified_clip; print('ran')"
-    done = record(folder, sys.executable, "-c", script)
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "was not recorded: ModuleNotFoundError" in done.stderr
+    completed = record(folder, sys.executable, "-c", script)
+    assert (completed.returncode, completed.stdout) == (0, "ran\n")
+    assert "was not recorded: ModuleNotFoundError" in completed.stderr
 
 
 @pytest.mark.parametrize("options", [[], ["--watch"]], ids=["plain", "watched"])
 @pytest.mark.parametrize("calls", [0, 2])
-def test_a_recording_is_kept_if_nobody_reads_stderr(folder: Path, options: list[str], calls: int) -> None:
+def test_a_recording_is_kept_if_stderr_is_a_closed_pipe(folder: Path, options: list[str], calls: int) -> None:
     write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\nsys.exit(5)\n")
-    own = [sys.executable, "-m", "unified_clip", "record", *options, "run.jsonl", "--"]
+    command = [sys.executable, "-m", "unified_clip", "record", *options, "run.jsonl", "--"]
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run(
-        [*own, sys.executable, "ending.py", str(calls)], cwd=folder, env=ENVIRONMENT, stderr=writing, check=False
+    completed = subprocess.run(
+        [*command, sys.executable, "ending.py", str(calls)], cwd=folder, env=ENVIRONMENT, stderr=writing, check=False
     )
     os.close(writing)
-    assert ended.returncode == 5
-    assert steps(folder) == [*range(1, calls + 1)] if calls else (folder / "run.jsonl").exists()
+    assert completed.returncode == 5
+    assert recorded_steps(folder) == [*range(1, calls + 1)] if calls else (folder / "run.jsonl").exists()
 
 
 @pytest.mark.parametrize("options", ["", "--watch"], ids=["plain", "watched"])
 @pytest.mark.parametrize(("ending", "status"), [("sys.exit(5)", 5), ("import os; os.kill(os.getpid(), 9)", -9)])
 def test_a_command_is_recorded_without_stdout_and_stderr(folder: Path, options: str, ending: str, status: int) -> None:
     write(folder / "ending.py", f"{textwrap.dedent(TRAIN)}\n{ending}\n")
-    own = f"{sys.executable} -m unified_clip record {options} run.jsonl -- {sys.executable} ending.py 2"
+    command = f"{sys.executable} -m unified_clip record {options} run.jsonl -- {sys.executable} ending.py 2"
     for closed in (">&-", "2>&-", ">&- 2>&-"):
-        ended = subprocess.run(
-            f"exec {own} {closed}", shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+        completed = subprocess.run(
+            f"exec {command} {closed}", shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
         )
-        assert ended.returncode == status
-        assert b"unified-clip" not in ended.stdout
-        assert steps(folder) == [1, 2]
+        assert completed.returncode == status
+        assert b"unified-clip" not in completed.stdout
+        assert recorded_steps(folder) == [1, 2]
         (folder / "run.jsonl").unlink()
 
 
@@ -283,10 +283,10 @@ def test_an_invalid_command_is_an_error_before_anything_runs(
 def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def denied(function: Callable[..., Any], path: Any, *more: Any, **options: Any) -> Any:
+    def denied(function: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
         if str(path).startswith(str(tmp_path)):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return function(path, *more, **options)
+        return function(path, *arguments, **options)
 
     for name in ("stat", "lstat", "mkdir"):  # root may read every directory
         monkeypatch.setattr(os, name, partial(denied, getattr(os, name)))
@@ -294,7 +294,7 @@ def test_a_file_in_a_directory_that_the_user_cannot_read_is_an_error(
     assert "run.jsonl cannot be written: Permission denied. Pass another file" in capsys.readouterr().err
 
 
-def test_warnings_of_a_process_are_left_to_the_command(tmp_path: Path) -> None:
+def test_warnings_of_a_process_are_printed_by_the_command(tmp_path: Path) -> None:
     recording = ProcessRecording(tmp_path, norms=False)
     for _ in range(2):
         recording.on_failure(
@@ -315,7 +315,7 @@ def test_an_unknown_version_of_a_library_does_not_end_the_script(folder: Path) -
     assert completed.returncode == 0
     assert completed.stdout.endswith("end\n")
     assert "optax 0.0.1 is not recorded: ModuleNotFoundError: No module named 'optax._src'" in completed.stderr
-    assert steps(folder) == [1, 2]
+    assert recorded_steps(folder) == [1, 2]
 
 
 def test_a_clip_warning_before_the_first_recorded_call_is_in_the_part(tmp_path: Path) -> None:

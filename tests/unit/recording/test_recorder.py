@@ -1,4 +1,4 @@
-"""The file of a recording: what is refused, how steps count, and what is left of it after a crash."""
+"""`unified_clip.record`: the lines of its file, how steps count, which options it rejects, and crashes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from unified_clip.recording.natives.steps import record_step
 from unified_clip.recording.report import sentences
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-"""Of a process that imports what this one does."""
+"""The environment of a process that imports the same modules."""
 
 
 def clip() -> Any:
     return uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], 1.0)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -43,10 +43,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.jsonl"
 
 
-def test_the_first_line_says_what_the_file_is(path: Path) -> None:
+def test_the_first_line_has_the_version_and_the_options(path: Path) -> None:
     with unified_clip.record(path, norms=True, gradients_every=7):
         clip()
-    header, _ = lines(path)
+    header, _ = read_lines(path)
     assert header["unified_clip"] == unified_clip.__version__
     assert header["schema"] == 2
     assert header["started"].endswith("Z")
@@ -58,12 +58,12 @@ def test_a_clip_per_tensor_has_a_coefficient_for_each_gradient(path: Path, thres
     config = unified_clip.ClipConfig(rule="norm", family="paddle", threshold=threshold).clipper()
     with unified_clip.record(path):
         config.clip_([np.array([3.0, 4.0], np.float32), np.ones(1, np.float32)])
-    _, line = lines(path)
+    _, line = read_lines(path)
     assert line["coef"] == [0.2 if clipped else 1.0, 1.0]
     assert line["clipped"] is clipped
 
 
-def test_nobody_watches_but_while_a_recording_is_open(path: Path) -> None:
+def test_calls_are_observed_only_while_a_recording_is_open(path: Path) -> None:
     assert observer.active is None
     with suppress(KeyError), unified_clip.record(path):
         clip()
@@ -71,7 +71,7 @@ def test_nobody_watches_but_while_a_recording_is_open(path: Path) -> None:
         raise KeyError
     assert observer.active is None
     clip()
-    assert len(lines(path)) == 2
+    assert len(read_lines(path)) == 2
 
 
 def test_each_call_is_a_step_unless_steps_are_set(path: Path) -> None:
@@ -80,10 +80,10 @@ def test_each_call_is_a_step_unless_steps_are_set(path: Path) -> None:
         for step in (1, 2):
             clip()
             assert run.step == step
-    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 2]
 
 
-def test_calls_belong_to_the_step_that_was_begun(path: Path) -> None:
+def test_calls_belong_to_the_current_step(path: Path) -> None:
     with unified_clip.record(path) as run:
         for _ in range(2):
             run.next_step()
@@ -91,15 +91,15 @@ def test_calls_belong_to_the_step_that_was_begun(path: Path) -> None:
             clip()
         run.step = 10
         clip()
-    assert [line["step"] for line in lines(path)[1:]] == [1, 1, 2, 2, 10]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 1, 2, 2, 10]
 
 
-def test_a_step_ended_after_its_only_call_is_no_other(path: Path) -> None:
+def test_next_step_after_each_call_counts_each_call_once(path: Path) -> None:
     with unified_clip.record(path) as run:
         for _ in range(3):
             clip()
             run.next_step()
-    assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 2, 3]
 
 
 def test_a_call_that_a_graph_reports_late_belongs_to_the_step_that_ends(path: Path) -> None:
@@ -109,11 +109,11 @@ def test_a_call_that_a_graph_reports_late_belongs_to_the_step_that_ends(path: Pa
         for _ in range(4):
             running.append(clip)
             run.next_step()
-    assert [line["step"] for line in lines(path)[1:]] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_steps_do_not_go_back_behind_calls_that_a_graph_reports_late(path: Path, late: bool) -> None:
+def test_steps_cannot_be_set_below_calls_that_a_graph_reports_late(path: Path, late: bool) -> None:
     running: list[Callable[[], object]] = []
     with unified_clip.record(path) as run:
         run.wait_with(lambda: [running.pop()() for _ in [*running]])
@@ -122,10 +122,10 @@ def test_steps_do_not_go_back_behind_calls_that_a_graph_reports_late(path: Path,
             run.wait()
         with pytest.raises(ValueError, match="each of the 2 calls was counted as a step"):
             run.step = 1
-    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 2]
 
 
-def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
+def test_steps_cannot_be_set_back_or_begin_after_counted_calls(path: Path) -> None:
     with unified_clip.record(path) as run:
         clip()
         clip()
@@ -140,7 +140,7 @@ def test_steps_do_not_go_back_and_are_not_begun_late(path: Path) -> None:
             run.step = 5.5  # type: ignore[assignment]
 
 
-def test_a_file_holds_one_run(path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(path: Path) -> None:
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="a recording needs a new file"), unified_clip.record(path):
         pass
@@ -158,7 +158,7 @@ def test_a_file_holds_one_run(path: Path) -> None:
         ({"names": 5}, TypeError, "names has the type int. Pass a list of names"),
     ],
 )
-def test_wrong_options_are_refused_before_there_is_a_file(
+def test_invalid_options_are_rejected_before_the_file_exists(
     path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -166,57 +166,57 @@ def test_wrong_options_are_refused_before_there_is_a_file(
     assert not path.exists()
 
 
-def test_names_are_given_by_position_and_never_twice(path: Path) -> None:
+def test_names_are_unique_and_passed_by_position(path: Path) -> None:
     arrays = [np.ones(2, np.float32) for _ in range(3)]
     with unified_clip.record(path, norms=True, names=["a", "b"]):
         uc.clip_by_global_norm(arrays, 1.0)
         uc.clip_by_global_norm({"a": arrays[0], "b": [("a", arrays[1]), ("a", arrays[2])]}, 1.0)
     with unified_clip.record(path.with_name("other.jsonl"), norms=True):
         uc.GradientClipByNorm(1.0)([("a", arrays[0]), ("a", arrays[1])])
-    assert [list(line["parameters"]) for line in lines(path)[1:]] == [["a", "b", "2"], ["a", "b", "2"]]
-    assert list(lines(path.with_name("other.jsonl"))[1]["parameters"]) == ["a", "a#2"]
+    assert [list(line["parameters"]) for line in read_lines(path)[1:]] == [["a", "b", "2"], ["a", "b", "2"]]
+    assert list(read_lines(path.with_name("other.jsonl"))[1]["parameters"]) == ["a", "a#2"]
 
 
-def test_a_recording_without_a_call_says_so(path: Path) -> None:
+def test_a_recording_without_a_call_warns(path: Path) -> None:
     with pytest.warns(ClipWarning, match="No clip calls were recorded"), unified_clip.record(path):
         uc.global_norm([np.ones(2)])
 
 
-def test_an_error_before_the_first_call_is_not_covered_by_a_warning(path: Path) -> None:
+def test_an_error_before_the_first_call_is_not_hidden_by_a_warning(path: Path) -> None:
     with pytest.raises(ZeroDivisionError), unified_clip.record(path):
         _ = 1 / 0
 
 
-def test_a_call_without_gradients_is_a_line(path: Path) -> None:
+def test_a_call_without_gradients_is_recorded(path: Path) -> None:
     with unified_clip.record(path):
         uc.GradientClipByNorm(1.0)([("a", None)])
-    (line,) = lines(path)[1:]
+    (line,) = read_lines(path)[1:]
     assert (line["step"], line["call"]) == (1, "GradientClipByNorm")
     assert "norm" not in line
 
 
-def test_recordings_inside_each_other_hold_the_same_calls(path: Path) -> None:
+def test_nested_recordings_have_the_same_calls(path: Path) -> None:
     inner = path.with_name("inner.jsonl")
     with unified_clip.record(path):
         clip()
         with unified_clip.record(inner, norms=True):
             clip()
         clip()
-    assert [len(lines(each)) - 1 for each in (path, inner)] == [3, 1]
-    assert lines(inner)[1]["norm"] == lines(path)[2]["norm"] == 5.0
+    assert [len(read_lines(each)) - 1 for each in (path, inner)] == [3, 1]
+    assert read_lines(inner)[1]["norm"] == read_lines(path)[2]["norm"] == 5.0
 
 
-def test_a_call_inside_a_call_is_a_part_of_it(path: Path) -> None:
+def test_a_call_inside_a_call_is_not_recorded(path: Path) -> None:
     def predicate(_: object) -> bool:
         uc.global_norm([np.ones(2)])
         return clip() > 0
 
     with unified_clip.record(path):
         uc.GradientClipByGlobalNorm(1.0, need_clip=predicate)([("a", np.array([3.0, 4.0]))])
-    assert {(line["step"], line["call"]) for line in lines(path)[1:]} == {(1, "GradientClipByGlobalNorm")}
+    assert {(line["step"], line["call"]) for line in read_lines(path)[1:]} == {(1, "GradientClipByGlobalNorm")}
 
 
-def test_threads_write_whole_lines_and_count_each_call_once(path: Path) -> None:
+def test_threads_write_complete_lines_and_count_each_call_once(path: Path) -> None:
     def work() -> None:
         for _ in range(50):
             clip()
@@ -227,7 +227,7 @@ def test_threads_write_whole_lines_and_count_each_call_once(path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(line["step"] for line in lines(path)[1:]) == list(range(1, 201))
+    assert sorted(line["step"] for line in read_lines(path)[1:]) == list(range(1, 201))
 
 
 CRASH = """
@@ -241,7 +241,7 @@ with unified_clip.record(sys.argv[1], gradients_every=1):
 """
 
 
-def test_a_killed_process_leaves_whole_lines(path: Path) -> None:
+def test_a_killed_process_leaves_complete_lines(path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", CRASH, str(path)], stdout=subprocess.PIPE, env=ENVIRONMENT)
     assert process.stdout is not None
     for _ in range(5):
@@ -249,9 +249,9 @@ def test_a_killed_process_leaves_whole_lines(path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert path.read_bytes().endswith(b"\n")
-    found = lines(path)[1:]
-    assert len(found) >= 5
-    assert all((path.parent / line["gradients"]).exists() for line in found)
+    calls = read_lines(path)[1:]
+    assert len(calls) >= 5
+    assert all((path.parent / line["gradients"]).exists() for line in calls)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -286,15 +286,15 @@ with unified_clip.record({str(path)!r}) as run:
         uc.clip_grad_norm_([np.ones(2)], 1.0)
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, env=ENVIRONMENT, timeout=60)
-    assert [line["step"] for line in lines(path)[1:]] == [1, 2]
+    assert [line["step"] for line in read_lines(path)[1:]] == [1, 2]
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_training(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with unified_clip.record(path) as recording:
         clip()
         file = recording._file
-        full = SimpleNamespace(write=lambda data: file.write(data[:10]), close=file.close)
-        monkeypatch.setattr(recording, "_file", full)
+        full_file = SimpleNamespace(write=lambda data: file.write(data[:10]), close=file.close)
+        monkeypatch.setattr(recording, "_file", full_file)
         with pytest.warns(ClipWarning, match="the recording ends here, .*a part of a line"):
             assert clip() == 5.0
         assert clip() == 5.0
@@ -307,7 +307,7 @@ def test_gradients_that_cannot_be_stored_do_not_end_the_training(path: Path) -> 
         with pytest.warns(ClipWarning, match="cannot be stored"):
             assert clip() == 5.0
         clip()
-    calls = [line for line in lines(path) if "call" in line]
+    calls = [line for line in read_lines(path) if "call" in line]
     assert [line["gradients"] for line in calls] == [None, "run.step2.safetensors"]
     assert not list(path.parent.glob("*.new"))
 
@@ -320,61 +320,59 @@ def test_complex_gradients_are_stored_as_pairs(path: Path) -> None:
     assert stored.endswith(np.array([3.0, 4.0], np.float32).tobytes())
 
 
-def test_several_calls_of_a_step_have_files_of_their_own(path: Path) -> None:
+def test_each_call_of_a_step_has_its_own_file(path: Path) -> None:
     with unified_clip.record(path, gradients_every=1) as run:
         run.next_step()
         clip()
         clip()
-    assert [line["gradients"] for line in lines(path)[1:]] == ["run.step1.safetensors", "run.step1.2.safetensors"]
+    assert [line["gradients"] for line in read_lines(path)[1:]] == ["run.step1.safetensors", "run.step1.2.safetensors"]
 
 
-def test_value_clipping_tells_whether_it_clipped_where_norms_are_recorded(path: Path) -> None:
+def test_value_clipping_records_whether_it_clipped_if_norms_are_recorded(path: Path) -> None:
     with unified_clip.record(path, norms=True):
         for values, dtype in (([1.1], "float64"), ([1.2], "float64"), ([1.1], "float32")):
             uc.clip_by_value(np.array(values, dtype), -1.1, 1.1)  # the last is the bound itself, rounded
         uc.clip_by_value(np.array([1.0]), -5.0, 1.1)
-    assert [line["clipped"] for line in lines(path)[1:]] == [False, True, False, None]
+    assert [line["clipped"] for line in read_lines(path)[1:]] == [False, True, False, None]
 
 
 @pytest.mark.parametrize(("norms", "norm"), [(False, 10.0), (True, 5.0)])
-def test_a_norm_that_the_caller_passes_is_recorded_beside_that_of_the_gradients(
-    path: Path, norms: bool, norm: float
-) -> None:
+def test_a_passed_norm_is_recorded_beside_the_norm_of_the_gradients(path: Path, norms: bool, norm: float) -> None:
     with unified_clip.record(path, norms=norms):
         uc.clip_by_global_norm([np.array([3.0, 4.0], np.float32)], 1.0, use_norm=10.0)
         uc.clip_grads_with_norm_([np.array([3.0, 4.0], np.float32)], 1.0, 10.0)
         clip()
-    first, second, measured = lines(path)[1:]
+    first, second, measured = read_lines(path)[1:]
     assert [(line["norm"], line["passed_norm"]) for line in (first, second)] == [(norm, 10.0)] * 2
     assert (first["coef"], second["coef"]) == (pytest.approx(0.1), pytest.approx(1 / (10 + 1e-6)))
     assert "passed_norm" not in measured
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_a_call_has_clipped_if_any_gradient_was(path: Path, norms: bool) -> None:
+def test_a_call_has_clipped_if_it_clipped_any_gradient(path: Path, norms: bool) -> None:
     with unified_clip.record(path, norms=norms):
         for values in ([0.5], [5.0]), ([5.0], [0.5]), ([0.5], [0.5]):
             uc.GradientClipByNorm(1.0)([(str(index), np.array(each)) for index, each in enumerate(values)])
-    assert [line["clipped"] for line in lines(path)[1:]] == [True, True, False]
+    assert [line["clipped"] for line in read_lines(path)[1:]] == [True, True, False]
 
 
 def test_logged_numbers_are_compared(path: Path) -> None:
-    other = path.with_name("other.jsonl")
-    for file, losses in ((path, (2.0, 1.5)), (other, (2.0, 1.25))):
+    new_path = path.with_name("other.jsonl")
+    for file, losses in ((path, (2.0, 1.5)), (new_path, (2.0, 1.25))):
         with unified_clip.record(file) as run:
             for loss in losses:
                 clip()
                 run.log(loss=loss, accuracy=1)
-    assert [line["logged"] for line in lines(path) if "logged" in line] == [
+    assert [line["logged"] for line in read_lines(path) if "logged" in line] == [
         {"loss": 2.0, "accuracy": 1},
         {"loss": 1.5, "accuracy": 1},
     ]
-    printed = sentences.lines(compare.compare(path, other))
+    printed = sentences.lines(compare.compare(path, new_path))
     assert "loss differs from step 2 on: 1.5 and 1.25, by at most 17 %." in printed
     assert "accuracy is equal at all 2 steps." in printed
 
 
-def test_what_is_no_number_cannot_be_logged(path: Path) -> None:
+def test_only_numbers_can_be_logged(path: Path) -> None:
     with unified_clip.record(path) as run:
         clip()
         with pytest.raises(TypeError, match=r"loss has the type ndarray. Pass a number, or loss.item\(\)"):
@@ -384,18 +382,18 @@ def test_what_is_no_number_cannot_be_logged(path: Path) -> None:
 # -- steps of optimizers
 
 
-def test_a_step_has_settings_by_the_known_names_only() -> None:
+def test_a_step_with_an_unknown_setting_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"optax\.adam has settings with unknown names: learning_rate\..*SETTINGS"):
         record_step("optax.adam", {"learning_rate": 0.1, "eps": 1e-8}, {})
 
 
-def test_the_module_of_an_optimizer_is_known_unless_its_class_is_the_users(path: Path) -> None:
+def test_an_optimizer_of_an_unknown_module_is_rejected_unless_it_is_the_users(path: Path) -> None:
     with pytest.raises(ValueError, match=r"mlx\.optimizers\.Adam is in no known module\. .*LIBRARIES"):
         record_step("mlx.optimizers.Adam", {"lr": 0.1}, {})
     with unified_clip.record(path):
         clip()
         record_step("mine.Adam", {"lr": 0.1}, {}, is_users=True)
-    assert [line["optimizer"] for line in lines(path) if "optimizer" in line] == ["mine.Adam"]
+    assert [line["optimizer"] for line in read_lines(path) if "optimizer" in line] == ["mine.Adam"]
 
 
 @pytest.mark.parametrize("is_same", [True, False])
@@ -405,8 +403,10 @@ def test_a_clip_warning_is_in_the_report_once(tmp_path: Path, is_same: bool) -> 
             for _ in range(3):
                 with warnings.catch_warnings(action="ignore"):
                     uc.clip_grad_norm_([np.array([3.0, 4.0], np.float32)], threshold)
-    (warning,) = [line for line in lines(tmp_path / "new.jsonl") if "warning" in line]
-    found = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
-    assert (found.exit_code == 0) is is_same
-    shown = [line for line in sentences.lines(found) if line.startswith("ClipWarning in new.jsonl: names= does not")]
-    assert shown == [f"ClipWarning in new.jsonl: {warning['warning']}"]
+    (warning,) = [line for line in read_lines(tmp_path / "new.jsonl") if "warning" in line]
+    comparison = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
+    assert (comparison.exit_code == 0) is is_same
+    printed = [
+        line for line in sentences.lines(comparison) if line.startswith("ClipWarning in new.jsonl: names= does not")
+    ]
+    assert printed == [f"ClipWarning in new.jsonl: {warning['warning']}"]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recordings import cause_kinds, write_and_compare
 
-from unified_clip.recording.compare import RecordingComparison, compare
-
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
 WEIGHTS = {"kernel": ([4, 3], 2.0), "bias": ([3], 1.0), "out": ([3, 1], 1.5)}
 DECAY = 0.25
 ALL, KERNELS = 4 + 1 + 2.25, 4 + 2.25
 """Sums of the squares of the weights."""
 
 
-def run(norms: tuple[float, float, float], loss: float, decay: float | None, **changes: Any) -> list[dict[str, Any]]:
+def run_lines(
+    norms: tuple[float, float, float], loss: float, decay: float | None, **changes: Any
+) -> list[dict[str, Any]]:
     """A run of one step, with the norms of the three gradients."""
     parameters = {
         name: {"norm": norm, "shape": shape, "weight": weight}
@@ -35,46 +34,38 @@ def run(norms: tuple[float, float, float], loss: float, decay: float | None, **c
     return [clip, {**step, **changes}]
 
 
-def compared(tmp_path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> RecordingComparison:
-    paths = [tmp_path / "old.jsonl", tmp_path / "new.jsonl"]
-    for path, lines in zip(paths, (old, new), strict=True):
-        path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)), encoding="utf-8")
-    return compare(*paths)
-
-
 PLAIN, CHANGED = (3.0, 4.0, 1.0), (3.25, 4.125, 1.1)
 
 
 @pytest.mark.parametrize("is_old", [True, False])
 @pytest.mark.parametrize(("squares", "names"), [(ALL, "'kernel', 'bias' and 'out'"), (KERNELS, "'kernel' and 'out'")])
-@pytest.mark.parametrize("own", [None, 0.0])
+@pytest.mark.parametrize("decay", [None, 0.0])
 def test_a_regularizer_in_the_loss_of_one_run_is_named(
-    tmp_path: Path, is_old: bool, squares: float, names: str, own: float | None
+    tmp_path: Path, is_old: bool, squares: float, names: str, decay: float | None
 ) -> None:
-    regularized = run(CHANGED, 2.0 + DECAY / 2 * squares, own)
-    decayed = run(PLAIN, 2.0, DECAY)
-    found = compared(tmp_path, *((regularized, decayed) if is_old else (decayed, regularized)))
-    (cause,) = next(iter(found.divergences.values()))
+    regularized = run_lines(CHANGED, 2.0 + DECAY / 2 * squares, decay)
+    decayed = run_lines(PLAIN, 2.0, DECAY)
+    comparison = write_and_compare(tmp_path, *((regularized, decayed) if is_old else (decayed, regularized)))
+    (cause,) = next(iter(comparison.divergences.values()))
     assert cause.kind == "weight decay before the clip"
-    name, other = ("old.jsonl", "new.jsonl") if is_old else ("new.jsonl", "old.jsonl")
+    name, other_name = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     assert cause.sentence.startswith(f"{name} adds 0.25 times the weight to the gradients of {names} before the clip")
-    assert f"In {other}, add 0.125 times the sum of the squares of these weights to the loss" in cause.sentence
+    assert f"In {other_name}, add 0.125 times the sum of the squares of these weights to the loss" in cause.sentence
 
 
 @pytest.mark.parametrize(
     ("regularized", "decayed"),
     [
-        (run(CHANGED, 2.0 + DECAY / 2 * ALL * 1.01, None), run(PLAIN, 2.0, DECAY)),
-        (run(CHANGED, 2.0, None), run(PLAIN, 2.0 + DECAY / 2 * ALL, DECAY)),
-        (run(CHANGED, 2.0 + DECAY / 2 * ALL, DECAY), run(PLAIN, 2.0, DECAY)),
-        (run(CHANGED, 2.0 + DECAY / 2 * ALL, None), run(PLAIN, 2.0, None)),
-        (run(CHANGED, 2.0, None, losses=[]), run(PLAIN, 2.0, DECAY)),
-        (run(CHANGED, 2e6 + DECAY / 2 * ALL, None), run(PLAIN, 2e6, DECAY)),
+        (run_lines(CHANGED, 2.0 + DECAY / 2 * ALL * 1.01, None), run_lines(PLAIN, 2.0, DECAY)),
+        (run_lines(CHANGED, 2.0, None), run_lines(PLAIN, 2.0 + DECAY / 2 * ALL, DECAY)),
+        (run_lines(CHANGED, 2.0 + DECAY / 2 * ALL, DECAY), run_lines(PLAIN, 2.0, DECAY)),
+        (run_lines(CHANGED, 2.0 + DECAY / 2 * ALL, None), run_lines(PLAIN, 2.0, None)),
+        (run_lines(CHANGED, 2.0, None, losses=[]), run_lines(PLAIN, 2.0, DECAY)),
+        (run_lines(CHANGED, 2e6 + DECAY / 2 * ALL, None), run_lines(PLAIN, 2e6, DECAY)),
     ],
     ids=["another sum", "smaller loss", "both decay", "none decays", "no loss", "lost in rounding"],
 )
 def test_a_regularizer_that_the_loss_does_not_show_is_not_named(
     tmp_path: Path, regularized: list[dict[str, Any]], decayed: list[dict[str, Any]]
 ) -> None:
-    kinds = [each.kind for each in compared(tmp_path, regularized, decayed).findings]
-    assert "weight decay before the clip" not in kinds
+    assert "weight decay before the clip" not in cause_kinds(write_and_compare(tmp_path, regularized, decayed))

@@ -98,14 +98,14 @@ def test_a_cause_that_is_named_is_not_ruled_out(tmp_path: Path, kind: CauseKind)
     for name, size in (("old", 1.0), ("new", 1.375)):
         with unified_clip.record(tmp_path / f"{name}.jsonl", norms=True):
             uc.clip_by_global_norm([np.full(4, size, np.float32)], 0.5)
-    found = compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
+    comparison = compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl")
     step = OptimizerStep(step=1, optimizer="torch.optim.SGD", settings={"lr": 0.1}, backward_calls=1, calls=1)
-    a, b = (run.model_copy(update={"optimizer_steps": (step,)}) for run in (found.a, found.b))
-    rest = {each: [] for each in found.divergences}
-    found = dataclasses.replace(found, a=a, b=b, divergences=rest)
+    a, b = (run.model_copy(update={"optimizer_steps": (step,)}) for run in (comparison.a, comparison.b))
+    rest = {each: [] for each in comparison.divergences}
+    comparison = dataclasses.replace(comparison, a=a, b=b, divergences=rest)
     complete = {name for table in TABLES for name in table.values()}
-    assert complete <= {*unexplained.ruled_out(found)}
-    named = dataclasses.replace(found, divergences={Divergence(1, "threshold", 1, 2): [Cause(kind, "")], **rest})
+    assert complete <= {*unexplained.ruled_out(comparison)}
+    named = dataclasses.replace(comparison, divergences={Divergence(1, "threshold", 1, 2): [Cause(kind, "")], **rest})
     names = {each: {table[each] for table in TABLES if each in table} for each in get_args(CauseKind)}
     names["scaled gradients"].add("a whole factor on all gradients")
     group = next((each - COUNTED for each in SAME_NUMBERS if kind in each), set()) | {kind}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recordings import cause_kinds, write_and_compare
 
-from unified_clip.recording.compare import RecordingComparison, compare
 from unified_clip.recording.report import sentences
 
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
 CLIP = {"call": "clip", "framework": "torch", "rule": "global", "threshold": 9.0, "norm_type": 2.0, "eps": 0.0}
 CLIP |= {"dtype": "float32", "clipped": False, "seconds": 0.001, "count": 1, "coef": 1.0}
 
 
-def run_of(optimizer: str, norms: Sequence[float], **step: Any) -> list[dict[str, Any]]:
+def lines_of(optimizer: str, norms: Sequence[float], **step: Any) -> list[dict[str, Any]]:
     """Clip calls, each with a step of an optimizer. A value that is a list has an entry for each step."""
     return [
         line
@@ -29,23 +27,19 @@ def run_of(optimizer: str, norms: Sequence[float], **step: Any) -> list[dict[str
     ]
 
 
-def compared(folder: Path, *runs: list[dict[str, Any]]) -> RecordingComparison:
-    paths = [folder / "a.jsonl", folder / "b.jsonl"]
-    for path, lines in zip(paths, runs, strict=True):
-        path.write_text("".join(json.dumps(each) + "\n" for each in (HEADER, *lines)))
-    return compare(*paths)
-
-
-def test_rows_that_keras_squares_alone_are_named_at_the_first_step_with_repeated_rows(tmp_path: Path) -> None:
-    old = run_of("keras.optimizers.Adam", [1.0, 2.0, 3.0], repeated_rows=[0, 2, 2])
-    found = compared(tmp_path, old, run_of("torch.optim.Adam", [1.0, 2.0, 3.5]))
-    assert [(each.step, each.parameter) for each in found.divergences] == [(2, "rule for repeated rows"), (3, None)]
-    assert [each.kind for each in found.findings] == ["squared rows"]
-    what, why, *rest = sentences.describe(found)
-    assert what.endswith(
+def test_repeated_rows_that_keras_squares_are_named_at_their_first_step(tmp_path: Path) -> None:
+    old = lines_of("keras.optimizers.Adam", [1.0, 2.0, 3.0], repeated_rows=[0, 2, 2])
+    comparison = write_and_compare(tmp_path, old, lines_of("torch.optim.Adam", [1.0, 2.0, 3.5]))
+    assert [(each.step, each.parameter) for each in comparison.divergences] == [
+        (2, "rule for repeated rows"),
+        (3, None),
+    ]
+    assert cause_kinds(comparison) == ["squared rows"]
+    first_line, cause_line, *rest = sentences.describe(comparison)
+    assert first_line.endswith(
         "rule for repeated rows of the optimizer is the square of each row and the square of their sum."
     )
-    assert "keras.optimizers.Adam of a.jsonl gets 2 gradients as IndexedSlices with repeated rows" in why
+    assert "keras.optimizers.Adam of a.jsonl gets 2 gradients as IndexedSlices with repeated rows" in cause_line
     assert "This difference can follow from the one at step 2." in rest
 
 
@@ -58,12 +52,12 @@ def test_rows_that_keras_squares_alone_are_named_at_the_first_step_with_repeated
         (("keras.optimizers.Adam", [0, 0, 0]), ("torch.optim.Adam", None)),
     ],
 )
-def test_rows_are_not_blamed_without_a_known_difference(tmp_path: Path, old: Any, new: Any) -> None:
+def test_repeated_rows_are_no_cause_without_a_known_difference(tmp_path: Path, old: Any, new: Any) -> None:
     runs = [
-        run_of(optimizer, norms, **({} if rows is None else {"repeated_rows": rows}))
+        lines_of(optimizer, norms, **({} if rows is None else {"repeated_rows": rows}))
         for (optimizer, rows), norms in ((old, [1.0, 2.0, 3.0]), (new, [1.0, 2.0, 3.5]))
     ]
-    assert compared(tmp_path, *runs).findings == []
+    assert write_and_compare(tmp_path, *runs).findings == []
 
 
 @pytest.mark.parametrize(("factor", "is_divided"), [(2.0, True), (3.0, False)])
@@ -71,12 +65,12 @@ def test_losses_that_one_run_divides_by_its_backward_passes_are_compared_without
     tmp_path: Path, factor: float, is_divided: bool
 ) -> None:
     losses = [(2.0, 4.0), (1.0, 3.0)]
-    old = run_of("keras.optimizers.SGD", [1.0, 2.0], losses=[[factor * each for each in pair] for pair in losses])
-    new = run_of("torch.optim.SGD", [1.0, 2.0], losses=losses, backward_calls=[2, 2])
-    found = compared(tmp_path, old, new)
+    old = lines_of("keras.optimizers.SGD", [1.0, 2.0], losses=[[factor * each for each in pair] for pair in losses])
+    new = lines_of("torch.optim.SGD", [1.0, 2.0], losses=losses, backward_calls=[2, 2])
+    comparison = write_and_compare(tmp_path, old, new)
     for text, name in (
-        (sentences.lines(found), "b.jsonl"),
-        (sentences.lines(compared(tmp_path, new, old)), "a.jsonl"),
+        (sentences.lines(comparison), "b.jsonl"),
+        (sentences.lines(write_and_compare(tmp_path, new, old)), "a.jsonl"),
     ):
         assert ("loss is equal at all 4 steps." in text) == is_divided
         assert any(line.startswith(f"Losses of {name} are multiplied by 2") for line in text) == is_divided

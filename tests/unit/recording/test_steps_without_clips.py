@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recordings import write_and_compare
 
-from unified_clip.recording.compare import RecordingComparison, compare
+from unified_clip.recording.compare import RecordingComparison
 from unified_clip.recording.report import model, page, sentences
 from unified_clip.recording.runs import RunError
-
-HEADER = {"unified_clip": "0.1.0", "schema": 2, "started": "2026-01-01T00:00:00Z", "norms": True}
 
 
 def clip(step: int, norm: float = 5.0, **changes: Any) -> dict[str, Any]:
@@ -33,14 +31,7 @@ def optimizer(step: int, rate: float = 0.125, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compared(tmp_path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]]) -> RecordingComparison:
-    paths = [tmp_path / "old.jsonl", tmp_path / "new.jsonl"]
-    for path, lines in zip(paths, (old, new), strict=True):
-        path.write_text("".join(json.dumps(each).replace("Infinity", '"inf"') + "\n" for each in (HEADER, *lines)))
-    return compare(*paths)
-
-
-def text_of(comparison: RecordingComparison) -> str:
+def printed_text(comparison: RecordingComparison) -> str:
     return "\n".join(sentences.lines(comparison))
 
 
@@ -48,31 +39,29 @@ def text_of(comparison: RecordingComparison) -> str:
 
 CLIPPED = [each for step in (1, 2, 3) for each in (clip(step), optimizer(step))]
 UNCLIPPED = [optimizer(step) for step in (1, 2, 3)]
-OWN_CODE = "clips by its own code"
+MAY_CLIP = "clips by its own code"
 
 
 @pytest.mark.parametrize("is_old", [True, False])
 def test_a_run_that_never_clips_is_named(tmp_path: Path, is_old: bool) -> None:
-    found = compared(tmp_path, *((UNCLIPPED, CLIPPED) if is_old else (CLIPPED, UNCLIPPED)))
-    run, other = ("old.jsonl", "new.jsonl") if is_old else ("new.jsonl", "old.jsonl")
-    (cause,) = found.findings
+    comparison = write_and_compare(tmp_path, *((UNCLIPPED, CLIPPED) if is_old else (CLIPPED, UNCLIPPED)))
+    unclipped, clipped = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    (cause,) = comparison.findings
     assert cause.kind == "left-out clip"
     assert cause.sentence == (
-        f"{run} never clips: its 3 steps of optimizers have no clip call. {other} clips by clip, by the total norm "
-        "with the threshold 1"
+        f"{unclipped} never clips: its 3 steps of optimizers have no clip call. {clipped} clips by clip, by the total "
+        "norm with the threshold 1"
     )
-    assert found.exit_code == 1
-    assert "never clips" in page.render(model.build(found))
+    assert comparison.exit_code == 1
+    assert "never clips" in page.render(model.build(comparison))
 
 
 @pytest.mark.parametrize(
     "changes", [{"changed": None}, {"optimizer": "apex.FusedLAMB"}], ids=["other framework", "the user's optimizer"]
 )
-def test_a_run_that_may_clip_by_its_own_code_is_not_accused_for_certain(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    found = compared(tmp_path, CLIPPED, [{**each, **changes} for each in UNCLIPPED])
-    assert f"If new.jsonl {OWN_CODE}, which is not recorded, use `unified-clip verify`" in text_of(found)
+def test_a_run_that_may_clip_by_its_own_code_gets_a_hint_to_verify(tmp_path: Path, changes: dict[str, Any]) -> None:
+    comparison = write_and_compare(tmp_path, CLIPPED, [{**each, **changes} for each in UNCLIPPED])
+    assert f"If b.jsonl {MAY_CLIP}, which is not recorded, use `unified-clip verify`" in printed_text(comparison)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +76,18 @@ def test_a_run_that_clips_by_hand_or_recorded_nothing_is_rejected(
     tmp_path: Path, lines: list[dict[str, Any]], reason: str
 ) -> None:
     with pytest.raises(RunError, match=reason):
-        compared(tmp_path, CLIPPED, lines)
+        write_and_compare(tmp_path, CLIPPED, lines)
 
 
 def test_two_runs_that_never_clip_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="No clip calls were recorded"):
-        compared(tmp_path, UNCLIPPED, UNCLIPPED)
+        write_and_compare(tmp_path, UNCLIPPED, UNCLIPPED)
 
 
 # -- a step that one run skips
 
 
-def run(
+def run_lines(
     skipped: Collection[int] = (), *, clips: bool = True, passes: bool = True, decays: bool = True, more: int = 0
 ) -> list[dict[str, Any]]:
     """A run of 7 iterations with a schedule that counts iterations, as recorded.
@@ -112,22 +101,24 @@ def run(
     lines, calls, waiting = [], 0, 0
     for iteration in range(1, 8):
         waiting += 1
-        is_bad, moved = iteration in skipped, sum(each < iteration for each in skipped) / 8
-        if not is_bad or clips:
+        is_skipped, moved = iteration in skipped, sum(each < iteration for each in skipped) / 8
+        if not is_skipped or clips:
             calls += 1
-            norm = math.inf if is_bad else 5 / iteration + moved
+            norm = math.inf if is_skipped else 5 / iteration + moved
             parameters = {"weight": {"norm": norm, "shape": [8], "weight": 2 - iteration / 8 + moved}}
             lines.append(clip(calls, norm, parameters=parameters))
-        if not is_bad:
+        if not is_skipped:
             rate = 0.5 ** (iteration + (more if iteration > 2 else 0)) if decays else 0.125
-            known = {"backward_calls": waiting, "losses": [1.0] * waiting} if passes else {"backward_calls": None}
-            lines.append(optimizer(calls, rate, **known))
+            passes_of_step = (
+                {"backward_calls": waiting, "losses": [1.0] * waiting} if passes else {"backward_calls": None}
+            )
+            lines.append(optimizer(calls, rate, **passes_of_step))
             waiting = 0
     return lines
 
 
-def causes(comparison: RecordingComparison) -> list[tuple[int, str]]:
-    return [(divergence.step, each.kind) for divergence, found in comparison.divergences.items() for each in found]
+def steps_and_kinds(comparison: RecordingComparison) -> list[tuple[int, str]]:
+    return [(divergence.step, cause.kind) for divergence, causes in comparison.divergences.items() for cause in causes]
 
 
 @pytest.mark.parametrize("skipped", [{1}, {1, 2}, {3}, {2, 5}], ids=str)
@@ -136,52 +127,54 @@ def causes(comparison: RecordingComparison) -> list[tuple[int, str]]:
 def test_a_step_that_one_run_skips_is_the_only_cause(
     tmp_path: Path, skipped: set[int], passes: bool, is_old: bool
 ) -> None:
-    whole, partial = run(passes=passes), run(skipped, passes=passes)
-    found = compared(tmp_path, *((partial, whole) if is_old else (whole, partial)))
-    assert causes(found) == [(min(skipped), "skipped step")]
-    name, other = ("old.jsonl", "new.jsonl") if is_old else ("new.jsonl", "old.jsonl")
-    (cause,) = found.findings
-    assert cause.sentence.startswith(f"{name} makes no step {min(skipped)} of the optimizer, which {other} makes")
+    whole, partial = run_lines(passes=passes), run_lines(skipped, passes=passes)
+    comparison = write_and_compare(tmp_path, *((partial, whole) if is_old else (whole, partial)))
+    assert steps_and_kinds(comparison) == [(min(skipped), "skipped step")]
+    name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    (cause,) = comparison.findings
+    assert cause.sentence.startswith(f"{name} makes no step {min(skipped)} of the optimizer, which {complete} makes")
     assert ("and skips 1 later step." in cause.sentence) is (len(skipped) == 2)
     assert "Its gradients are not finite there (norm inf), and a loss scaler skips such a step." in cause.sentence
-    assert "learning rate" not in text_of(found)
-    assert f"This difference can follow from the one at step {min(skipped)}." in text_of(found)
+    assert "learning rate" not in printed_text(comparison)
+    assert f"This difference can follow from the one at step {min(skipped)}." in printed_text(comparison)
 
 
 @pytest.mark.parametrize("decays", [True, False])
 def test_a_step_that_is_skipped_before_the_clip_shows_in_the_backward_passes(tmp_path: Path, decays: bool) -> None:
-    found = compared(tmp_path, run(decays=decays), run({3}, clips=False, decays=decays))
-    assert causes(found) == [(3, "skipped step")]
-    assert "not finite" not in text_of(found)
+    comparison = write_and_compare(tmp_path, run_lines(decays=decays), run_lines({3}, clips=False, decays=decays))
+    assert steps_and_kinds(comparison) == [(3, "skipped step")]
+    assert "not finite" not in printed_text(comparison)
 
 
-def test_a_skipped_step_of_which_only_the_learning_rates_show_is_not_another_learning_rate(tmp_path: Path) -> None:
-    found = compared(tmp_path, run(passes=False), run({3}, clips=False, passes=False))
-    assert (3, "shifted step") in causes(found)
-    assert (
-        "new.jsonl skips a step of the optimizer, as a loss scaler does after an overflow, or its schedule makes"
-        in (text_of(found))
+def test_a_skipped_step_that_shows_in_learning_rates_only_is_a_shifted_step(tmp_path: Path) -> None:
+    comparison = write_and_compare(tmp_path, run_lines(passes=False), run_lines({3}, clips=False, passes=False))
+    assert (3, "shifted step") in steps_and_kinds(comparison)
+    assert "b.jsonl skips a step of the optimizer, as a loss scaler does after an overflow, or its schedule makes" in (
+        printed_text(comparison)
     )
-    assert "nother learning rate" not in text_of(found)
+    assert "nother learning rate" not in printed_text(comparison)
 
 
 def test_runs_that_skip_the_same_step_are_the_same(tmp_path: Path) -> None:
-    assert compared(tmp_path, run({3}), run({3})).exit_code == 0
+    assert write_and_compare(tmp_path, run_lines({3}), run_lines({3})).exit_code == 0
 
 
 def test_a_learning_rate_that_differs_beside_a_skipped_step_is_named(tmp_path: Path) -> None:
-    new = run({3})
+    new = run_lines({3})
     new[-1]["settings"] = {"lr": 0.75}
-    assert [kind for _, kind in causes(compared(tmp_path, run(), new))] == ["skipped step", "another learning rate"]
+    assert [kind for _, kind in steps_and_kinds(write_and_compare(tmp_path, run_lines(), new))] == [
+        "skipped step",
+        "another learning rate",
+    ]
 
 
 def test_more_backward_passes_in_every_step_are_no_skipped_steps(tmp_path: Path) -> None:
-    new = [{**each, "backward_calls": 2} if "optimizer" in each else each for each in run()]
-    assert not causes(compared(tmp_path, run(), new))
+    new = [{**each, "backward_calls": 2} if "optimizer" in each else each for each in run_lines()]
+    assert not steps_and_kinds(write_and_compare(tmp_path, run_lines(), new))
 
 
 def test_gradients_of_another_network_that_are_not_finite_are_no_skipped_step(tmp_path: Path) -> None:
     """Both networks are clipped before both steps, which use them."""
-    other = {"critic": {"norm": math.inf, "shape": [3], "weight": 1.0}}
-    new = [clip(1, math.inf, parameters=other), *({**each, "step": each["step"] + 1} for each in run())]
-    assert "skipped step" not in [kind for _, kind in causes(compared(tmp_path, run(), new))]
+    critic = {"critic": {"norm": math.inf, "shape": [3], "weight": 1.0}}
+    new = [clip(1, math.inf, parameters=critic), *({**each, "step": each["step"] + 1} for each in run_lines())]
+    assert "skipped step" not in [kind for _, kind in steps_and_kinds(write_and_compare(tmp_path, run_lines(), new))]

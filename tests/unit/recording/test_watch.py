@@ -1,4 +1,4 @@
-"""`unified-clip record --watch`: it shows the numbers of all processes, and leaves the command's output as it is."""
+"""`unified-clip record --watch` shows the numbers of all processes. The output of the command is unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(folder: Path, *options: str) -> list[str]:
     return [*own, sys.executable, str(folder / "train.py")]
 
 
-def call(step: int, norm: Any, clipped: bool | None = True, **more: Any) -> dict[str, Any]:
+def clip_line(step: int, norm: Any, clipped: bool | None = True, **more: Any) -> dict[str, Any]:
     return {
         "step": step,
         "call": "clip_grad_norm_",
@@ -66,7 +66,7 @@ def call(step: int, norm: Any, clipped: bool | None = True, **more: Any) -> dict
     }
 
 
-def part(folder: Path, name: str, rank: int | None, lines: list[dict[str, Any]]) -> Path:
+def write_part(folder: Path, name: str, rank: int | None, lines: list[dict[str, Any]]) -> Path:
     path = folder / f"{name}.part"
     header = {"unified_clip": "0.1.0", "process": {"rank": rank, "ranks": 2}}
     path.write_text("".join(json.dumps(each) + "\n" for each in (header, *lines)), encoding="utf-8")
@@ -76,13 +76,13 @@ def part(folder: Path, name: str, rank: int | None, lines: list[dict[str, Any]])
 # -- the numbers
 
 
-def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
-    path, watcher = part(tmp_path, "a", 0, [call(1, 2.0)]), watch.Watcher(tmp_path)
+def test_incomplete_lines_are_read_once_they_are_complete(tmp_path: Path) -> None:
+    path, watcher = write_part(tmp_path, "a", 0, [clip_line(1, 2.0)]), watch.Watcher(tmp_path)
     with path.open("a") as file:
-        file.write(json.dumps(call(2, 0.5, False))[:20])
+        file.write(json.dumps(clip_line(2, 0.5, False))[:20])
     assert watcher.read()[0].cells() == ["0", "1", "2", "1", "100% of 1", "100%", "-", "-"]
     with path.open("a") as file:
-        file.write(json.dumps(call(2, 0.5, False))[20:] + "\n")
+        file.write(json.dumps(clip_line(2, 0.5, False))[20:] + "\n")
         file.write(json.dumps({"step": 2, "logged": {"loss": 1.25, "accuracy": 0.5}}) + "\n")
         file.write(
             json.dumps({"step": 2, "optimizer": "SGD", "settings": {"lr": [0.1, 0.01]}, "losses": [3.0, 2.5]}) + "\n"
@@ -90,23 +90,23 @@ def test_lines_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert watcher.read()[0].cells() == ["0", "1", "0.5", "1", "50% of 2", "50%", "2.5", "0.1 (largest of 2)"]
 
 
-def test_the_recent_share_forgets_old_calls_and_unknown_calls_do_not_count(tmp_path: Path) -> None:
-    lines = [call(step, 2.0, step <= 100) for step in range(1, 201)] + [call(201, None, None)]
-    part(tmp_path, "a", None, [*lines, call(202, ["nan", 3.0, 1.0]), {"step": 203, "error": "no gradient"}])
+def test_the_recent_share_counts_only_the_last_calls_with_a_known_result(tmp_path: Path) -> None:
+    lines = [clip_line(step, 2.0, step <= 100) for step in range(1, 201)] + [clip_line(201, None, None)]
+    write_part(tmp_path, "a", None, [*lines, clip_line(202, ["nan", 3.0, 1.0]), {"step": 203, "error": "no gradient"}])
     (process,) = watch.Watcher(tmp_path).read()
     assert process.cells()[1:6] == ["202", "3 (largest of 3)", "1", "50% of 201", "1%"]
 
 
 def test_a_clip_by_value_has_two_bounds_and_no_norm(tmp_path: Path) -> None:
-    part(tmp_path, "a", 0, [{**call(1, None), "rule": "value", "threshold": [-0.5, 1.0]}])
+    write_part(tmp_path, "a", 0, [{**clip_line(1, None), "rule": "value", "threshold": [-0.5, 1.0]}])
     assert watch.Watcher(tmp_path).read()[0].cells()[2:4] == ["-", "-0.5 to 1"]
 
 
-def test_each_rank_has_a_row_in_order_and_of_many_only_some_are_shown(tmp_path: Path) -> None:
+def test_each_rank_has_a_row_up_to_a_limit(tmp_path: Path) -> None:
     for rank in range(10):
-        part(tmp_path, f"{9 - rank}", rank, [call(1, float(rank + 1))])
+        write_part(tmp_path, f"{9 - rank}", rank, [clip_line(1, float(rank + 1))])
     processes = watch.Watcher(tmp_path).read()
-    assert [each.rank for each in processes] == list(range(10))
+    assert [process.rank for process in processes] == list(range(10))
     assert watch.plain_lines(processes)[-1] == "unified-clip: 2 more processes"
 
 
@@ -130,7 +130,7 @@ def test_the_table_takes_up_to_a_third_of_the_terminal(
     tmp_path: Path, processes: int, height: int, rows: int, last: str
 ) -> None:
     for rank in range(processes):
-        part(tmp_path, str(rank), rank, [call(1, 2.0)])
+        write_part(tmp_path, str(rank), rank, [clip_line(1, 2.0)])
     lines = watch.table_lines(watch.Watcher(tmp_path).read(), os.terminal_size((120, height)))
     assert len(lines) == 1 + rows + (" more process" in last)
     assert 3 * len(lines) <= height
@@ -138,14 +138,14 @@ def test_the_table_takes_up_to_a_third_of_the_terminal(
 
 
 @pytest.mark.parametrize(("processes", "height"), [(0, 5), (1, 5), (2, 8)])
-def test_there_is_no_table_if_not_even_one_process_fits(tmp_path: Path, processes: int, height: int) -> None:
+def test_there_is_no_table_if_no_process_fits(tmp_path: Path, processes: int, height: int) -> None:
     for rank in range(processes):
-        part(tmp_path, str(rank), rank, [call(1, 2.0)])
+        write_part(tmp_path, str(rank), rank, [clip_line(1, 2.0)])
     assert watch.table_lines(watch.Watcher(tmp_path).read(), os.terminal_size((120, height))) == []
 
 
 @pytest.mark.parametrize("lines", [[], ["many"] * 9])
-def test_lines_that_cannot_be_drawn_do_not_leave_old_ones(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_replaces_the_old_one(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((120, 24)))
     with TemporaryFile("w+") as stream:
         terminal = watch.Terminal(stream)
@@ -160,7 +160,7 @@ def test_plain_lines_are_printed_when_they_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "PLAIN_INTERVAL", 0.01)
-    part(tmp_path, "a", 0, [call(1, 2.0)])
+    write_part(tmp_path, "a", 0, [clip_line(1, 2.0)])
     with watch.watching(tmp_path):
         threading.Event().wait(0.3)
     printed = capsys.readouterr()
@@ -173,7 +173,7 @@ def test_plain_lines_are_printed_when_they_change(
 
 
 @pytest.mark.nightly
-def test_stdout_is_that_of_the_command_if_it_is_no_terminal(folder: Path) -> None:
+def test_stdout_is_unchanged_if_it_is_no_terminal(folder: Path) -> None:
     alone = subprocess.run(
         [sys.executable, str(folder / "train.py")], env=ENVIRONMENT, capture_output=True, check=False
     )
@@ -189,23 +189,23 @@ ROW = r"-\s+\d+\s+[\d.]+\s+1\s+100% of \d+\s+100%\s+-\s+-\s*"
 @pytest.mark.nightly
 @pytest.mark.parametrize("ends", ["by itself", "by Ctrl-C"])
 def test_on_a_terminal_every_line_of_the_command_stays_above_the_view(folder: Path, ends: str) -> None:
-    output = in_a_terminal(
+    output = run_in_terminal(
         command(folder, "--watch"), interrupt_at=b"output of step 30" if ends == "by Ctrl-C" else None
     )
     screen = Screen(output)
     steps = [line for line in screen.lines() if line.startswith("output of step")]
-    most = 60 if ends == "by itself" else 30
-    assert steps[:most] == [f"output of step {step}" for step in range(most)]
+    count = 60 if ends == "by itself" else 30
+    assert steps[:count] == [f"output of step {step}" for step in range(count)]
     assert "terminal: True" in screen.lines()
     assert screen.region == (0, ROWS - 1), "the whole terminal scrolls again"
     assert not any("learning rate" in line and "unified-clip" not in line for line in screen.lines())
     assert sum(line.startswith("unified-clip: step") for line in screen.lines()) == 1
-    rows = [each[-1] for each in screen.frames if "norm" in each[-2]]
+    rows = [frame[-1] for frame in screen.frames if "norm" in frame[-2]]
     with_numbers = [row for row in rows if re.search(r"\d", row)]
     assert with_numbers
     assert rows[-len(with_numbers) :] == with_numbers, "rows are empty before the first call only"
     assert not [row for row in with_numbers if not re.fullmatch(ROW, row)]
-    assert [line.step for line in runs.read(folder / "run.jsonl").lines][:most] == list(range(1, most + 1))
+    assert [line.step for line in runs.read(folder / "run.jsonl").lines][:count] == list(range(1, count + 1))
 
 
 def test_a_terminal_without_rich_is_an_error_before_the_command_runs(
@@ -218,7 +218,7 @@ def test_a_terminal_without_rich_is_an_error_before_the_command_runs(
     assert not (folder / "run.jsonl").exists()
 
 
-def in_a_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
+def run_in_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
     """Return what a command writes to a terminal, which is its stdin, stdout and stderr."""
     process, terminal = pty.fork()
     if process == 0:
@@ -257,7 +257,7 @@ class Screen:
                 self.row, self.column = saved
                 self.frames.append([*self.rows])
             elif control:
-                self.control(control[-1], [int(each) for each in control[2:-1].split(";") if each])
+                self.control(control[-1], [int(number) for number in control[2:-1].split(";") if number])
             else:
                 self.put(character)
 

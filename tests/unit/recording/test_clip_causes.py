@@ -1,0 +1,308 @@
+"""`unified-clip compare` names the mistake in a clip: its rule, settings, order or gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from support.recordings import NEW_NAMES, NORMS, WEIGHTS, cause_kinds, clip_line, manual_clip, rename_parameters
+
+from unified_clip.recording import runs
+from unified_clip.recording.causes import sequence
+from unified_clip.recording.report import sentences
+
+
+def test_per_tensor_for_global(compare_runs: Any) -> None:
+    per_tensor = clip_line(1, rule="each", norm=list(NORMS.values()), coef=[1 / norm for norm in NORMS.values()])
+    assert (
+        cause_kinds(compare_runs([clip_line(1)], [per_tensor]))
+        == cause_kinds(compare_runs([per_tensor], [clip_line(1)]))
+        == ["per tensor for global"]
+    )
+    clips = [clip_line(step, {name: norm}) for step, (name, norm) in enumerate(NORMS.items(), start=1)]
+    assert cause_kinds(compare_runs([clip_line(1)], clips)) == ["per tensor for global"]
+    clips = [{**clip, "rule": "each", "norm": [clip["norm"]], "coef": [clip["coef"]]} for clip in clips]
+    assert cause_kinds(compare_runs([clip_line(1)], clips)) == ["per tensor for global"]
+    for last in (11.0, 13.0):
+        assert cause_kinds(compare_runs([clip_line(1)], [{**per_tensor, "norm": [3.0, 4.0, last]}])) == [
+            "per tensor for global"
+        ]
+
+
+def test_a_loop_of_clips_by_total_norm_is_another_rule(compare_runs: Any) -> None:
+    """A loop calls `clip_grad_norm_(p, c)` for each parameter."""
+    loop = [clip_line(step, {name: norm}) for step in (1, 2) for name, norm in NORMS.items()]
+    clips = [clip_line(1), clip_line(2)]
+    for pair, rules in (((clips, loop), "total norm and per tensor"), ((loop, clips), "per tensor and total norm")):
+        printed = sentences.lines(comparison := compare_runs(*pair))
+        assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
+        assert printed[3].startswith("Per tensor for global: ")
+        assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
+        counts = [f"{run.name} has {len(run.lines)} calls" for run in (comparison.a, comparison.b)]
+        end = f"in the one call that was compared, with 1 of 3 tensors ({', '.join(counts)})."
+        assert f"Gradients' norms are equal {end}" in printed
+
+
+def test_clips_of_several_steps_are_not_a_clip_per_tensor(compare_runs: Any) -> None:
+    """Constant gradients: the norms of two steps may have the total norm of the other run's gradients."""
+    steps = [{"step": n, "optimizer": "torch.optim.SGD", "settings": {}, "backward_calls": 1} for n in (1, 2, 3, 4)]
+    old = [each for n, step in enumerate(steps, 1) for each in (clip_line(n, {"a": 5.0 * math.sqrt(2)}), step)]
+    new = [each for n, step in enumerate(steps, 1) for each in (clip_line(n, {"a": 5.0}), step)]
+    assert "per tensor for global" not in cause_kinds(compare_runs(old, new)) + cause_kinds(compare_runs(new, old))
+    passes = [{**step, "backward_calls": int(n == 0)} for n, step in enumerate(steps)]  # steps in hooks of one pass
+    in_hooks = [each for n, step in enumerate(passes, 1) for each in (clip_line(n, {f"{n}": 5.0}), step)]
+    assert "per tensor for global" in cause_kinds(
+        compare_runs([clip_line(1, {f"{n}": 5.0 for n in range(1, 5)}), steps[0]], in_hooks)
+    )
+
+
+def test_per_group_for_global(compare_runs: Any) -> None:
+    groups = [clip_line(1, {"a": 3.0, "b": 4.0}), clip_line(1, {"c": 12.0})]
+    comparison = compare_runs([clip_line(1)], groups)
+    assert cause_kinds(comparison) == cause_kinds(compare_runs(groups, [clip_line(1)])) == ["per group for global"]
+    assert "b.jsonl clips by 2 norms, in 2 calls" in comparison.findings[0].sentence
+    assert sentences.lines(comparison)[2] == "The runs first differ at step 1: rule is total norm and per group."
+
+
+def test_a_long_run_of_small_norms_is_searched_in_linear_time() -> None:
+    tiny = runs.RecordedCall(step=1, call="clip_by_global_norm", rule="global", norm_type=2.0, norm=1e-9, coef=1.0)
+    begin = time.process_time()
+    assert sequence._norms_up_to(5.0, [tiny] * 50_000) == ([], 0)
+    assert time.process_time() - begin < 2
+
+
+def test_missing_eps(compare_runs: Any) -> None:
+    small = {"a": 0.3, "b": 0.4}
+    old, new = (clip_line(1, small, threshold=0.1, eps=eps) for eps in (0.0, 1e-6))
+    comparison = compare_runs([old], [new])
+    assert cause_kinds(comparison) == ["another eps"]
+    assert comparison.first.stage == "coefficient"
+    assert cause_kinds(compare_runs([old], [{**new, "coef": 0.1 / (0.5 + 2e-6)}])) == []
+
+
+def test_coefficients_may_differ_by_the_rounding_of_the_threshold(compare_runs: Any) -> None:
+    comparison = compare_runs(
+        *([clip_line(1, {"a": 0.3, "b": 0.5}, threshold=threshold)] for threshold in (0.3, float(np.float32(0.3))))
+    )
+    assert cause_kinds(comparison) == ["rounding"]
+    assert comparison.findings[0].sentence.endswith(
+        "follow the same formula, except for rounding. To allow it, pass --max-ulp 64"
+    )
+
+
+def test_a_norm_without_one_gradient_is_explained_if_one_run_has_norms(compare_runs: Any) -> None:
+    fewer = {**clip_line(1, {"a": 3.0, "c": 12.0}), "parameters": {}}
+    comparison = compare_runs([clip_line(1)], [fewer])
+    assert cause_kinds(comparison) == ["left out"]
+    assert "as when 'b' is left out of the norm" in comparison.findings[0].sentence
+
+
+def test_another_threshold(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1)], [clip_line(1, threshold=5.0)])
+    assert cause_kinds(comparison) == ["another threshold"]
+    assert (comparison.first.a, comparison.first.b) == (1.0, 5.0)
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, threshold=5.0, coef=0.3)])) == []
+    fits_the_threshold_of_a = {**manual_clip(clip_line(1), 1 / math.hypot(3, 12)), "threshold": 5.0}
+    assert cause_kinds(compare_runs([clip_line(1)], [fits_the_threshold_of_a])) == []
+
+
+@pytest.mark.parametrize(
+    ("threshold", "coef", "kind", "sentence"),
+    [
+        (
+            1.0,
+            1.0,
+            "not clipped",
+            "b.jsonl differs from a.jsonl as when nothing is clipped: the gradients are returned",
+        ),
+        (
+            20.0,
+            0.5,
+            "clipped below the threshold",
+            "b.jsonl differs from a.jsonl: it changes gradients, although both norms are below 20.0",
+        ),
+    ],
+)
+def test_a_run_that_ignores_its_threshold(
+    compare_runs: Any, threshold: float, coef: float, kind: str, sentence: str
+) -> None:
+    right, wrong = (clip_line(1, threshold=threshold, **changes) for changes in ({}, {"coef": coef}))
+    comparison = compare_runs([right], [wrong])
+    assert cause_kinds(comparison) == [kind]
+    assert sentence in comparison.findings[0].sentence
+    assert "a.jsonl differs from b.jsonl" in compare_runs([wrong], [right]).findings[0].sentence
+
+
+def test_another_norm_type(compare_runs: Any) -> None:
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, norm_type=1.0, norm=19.0)])) == ["another norm type"]
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, norm_type=1.0, norm=12.0)])) == []
+
+
+def test_a_missing_parameter_is_left_out(compare_runs: Any) -> None:
+    fewer = {"a": 3.0, "c": 12.0}
+    comparison = compare_runs([clip_line(1)], [clip_line(1, fewer)])
+    assert cause_kinds(comparison) == cause_kinds(compare_runs([clip_line(1, fewer)], [clip_line(1)])) == ["left out"]
+    assert "'b' is missing" in comparison.findings[0].sentence
+    by_shape = compare_runs([clip_line(1)], [rename_parameters(clip_line(1, {"b": 4.0, "c": 12.0}), NEW_NAMES)])
+    assert "'a' is missing" in by_shape.findings[0].sentence
+    more = {**NORMS, "d": 5.0, "e": 7.0}
+    by_shape = compare_runs(
+        [clip_line(1, more)], [rename_parameters(clip_line(1, {"a": 3.0, "d": 5.0}), {"a": "x", "d": "y"})]
+    )
+    assert "'b', 'e' and 'c' are missing" in by_shape.findings[0].sentence
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.0, "c": 11.0})])) == ["left out"]
+
+
+def test_swapped_parameters(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1)], [clip_line(1, {"a": 4.0, "b": 3.0, "c": 12.0})])
+    assert cause_kinds(comparison) == ["swapped"]
+    assert "b.jsonl differs from a.jsonl: 'a' and 'b' are swapped" in comparison.findings[0].sentence
+    assert "--map" not in comparison.findings[0].sentence
+    by_shape = compare_runs(
+        [clip_line(1)], [rename_parameters(clip_line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), NEW_NAMES)]
+    )
+    assert "matched by shape and order: if that is wrong, pass their names with --map" in by_shape.findings[0].sentence
+    by_map = compare_runs(
+        [clip_line(1)], [rename_parameters(clip_line(1, {"a": 4.0, "b": 3.0, "c": 12.0}), NEW_NAMES)], names=NEW_NAMES
+    )
+    assert cause_kinds(by_map) == ["swapped"]
+    assert "--map" not in by_map.findings[0].sentence
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 4.0, "b": 2.0, "c": 12.0})])) == [
+        "other data or loss"
+    ]
+
+
+def test_clipping_twice(compare_runs: Any) -> None:
+    again = {name: norm / 13 for name, norm in NORMS.items()}
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1), clip_line(1, again)])) == ["clipped twice"]
+    assert cause_kinds(
+        compare_runs([clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, again), clip_line(3)])
+    ) == ["clipped twice"]
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1), clip_line(1)])) == ["left-out clip"]
+    both = [clip_line(1), clip_line(1, again)]
+    assert cause_kinds(compare_runs(both, [clip_line(1), clip_line(1, again, threshold=0.5)])) == ["another threshold"]
+
+
+def test_gradients_that_are_not_finite_in_one_run(compare_runs: Any) -> None:
+    nan_clip = clip_line(1, {**NORMS, "b": 4.0}, norm="nan", coef="nan", nan=2)
+    nan_clip["parameters"]["b"]["norm"] = "nan"
+    comparison = compare_runs([clip_line(1)], [nan_clip])
+    assert cause_kinds(comparison) == ["not finite in one run"]
+    assert "b.jsonl are not finite: 2 NaN and 0 inf, in 'b'" in comparison.findings[0].sentence
+    assert compare_runs([nan_clip], [nan_clip]).first is None
+
+
+def test_scaled_gradients(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1)], [clip_line(1, {name: 8 * norm for name, norm in NORMS.items()})])
+    assert cause_kinds(comparison) == ["scaled gradients"]
+    assert "b.jsonl differs from a.jsonl as when every gradient is 8 times as large" in comparison.findings[0].sentence
+    rounded = {"a": 3.0 / 7 * (1 + 4e-6), "b": 4.0 / 7, "c": 12.0 / 7 * (1 - 4e-6)}
+    comparison = compare_runs([clip_line(1)], [clip_line(1, rounded)])
+    assert cause_kinds(comparison) == ["scaled gradients"]
+    assert "a.jsonl differs from b.jsonl as when every gradient is 6.9999" in comparison.findings[0].sentence
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 6.0, "b": 8.0, "c": 24.1})])) == [
+        "other data or loss"
+    ]
+
+
+def test_a_mistake_after_rounding_is_named(compare_runs: Any) -> None:
+    near = {**NORMS, "a": float(np.nextafter(np.float32(3), np.float32(4)))}
+    swapped = {"a": 4.0, "b": 3.0, "c": 12.0}
+    comparison = compare_runs([clip_line(1), clip_line(2)], [clip_line(1, near), clip_line(2, swapped)])
+    assert [(first.step, [each.kind for each in causes]) for first, causes in comparison.divergences.items()] == [
+        (1, ["rounding"]),
+        (2, ["swapped"]),
+    ]
+
+
+def test_other_gradients_without_weights_are_unexplained(compare_runs: Any) -> None:
+    without_weights = [clip_line(1, norms, weights={}) for norms in (NORMS, {"a": 3.5, "b": 4.0, "c": 12.0})]
+    comparison = compare_runs(*([each] for each in without_weights))
+    assert comparison.exit_code == 1
+    assert comparison.findings == []
+    assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.5, "b": 4.0, "c": 12.0})])) == [
+        "other data or loss"
+    ]
+
+
+def test_another_rule(compare_runs: Any) -> None:
+    bounded = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None), "threshold": [-1.0, 1.0]}
+    (finding,) = compare_runs([clip_line(1)], [bounded]).findings
+    assert finding.sentence == (
+        "a.jsonl clips all gradients by their total norm, b.jsonl each number between two bounds"
+    )
+
+
+def test_a_shorter_run_is_named(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1), clip_line(2)], [clip_line(1), clip_line(2), clip_line(3)])
+    assert [each.sentence for each in comparison.findings] == ["a.jsonl ends after 2 of the 3 calls of b.jsonl"]
+    assert cause_kinds(compare_runs([clip_line(1), clip_line(3)], [clip_line(1), clip_line(2), clip_line(3)])) == []
+
+
+def test_a_cause_of_two_differences_is_printed_once(compare_runs: Any) -> None:
+    near = {"a": float(np.nextafter(np.float32(3), np.float32(4))), "b": 4.0}
+    printed = sentences.lines(compare_runs([clip_line(1)], [clip_line(1, near)]))
+    assert len([each for each in printed if each.startswith("Left out")]) == 1
+
+
+def test_norms_that_are_shifted_by_a_step(compare_runs: Any) -> None:
+    norms = [{"a": 3.0 + step, "b": 4.0, "c": 12.0} for step in range(6)]
+    all_steps = [clip_line(step, each) for step, each in enumerate(norms, start=1)]
+    ahead = [clip_line(step, each) for step, each in enumerate(norms[1:], start=1)]
+    comparison = compare_runs(all_steps, ahead)
+    assert cause_kinds(comparison)[0] == "shifted step"
+    assert "the norms of b.jsonl are those of a.jsonl 1 step later" in comparison.findings[0].sentence
+    assert "a.jsonl are those of b.jsonl 1 step later" in compare_runs(ahead, all_steps).findings[0].sentence
+    same = [clip_line(step) for step in range(1, 5)]
+    assert "shifted step" not in cause_kinds(compare_runs([clip_line(1, norms[3]), *same[1:]], same))
+
+
+@pytest.mark.parametrize("counts_calls", [True, False])
+def test_a_loop_of_clips_by_value_differs_from_one_global_clip_in_the_rule(
+    compare_runs: Any, counts_calls: bool
+) -> None:
+    by_value = {
+        "rule": "value",
+        "threshold": [-0.5, 0.5],
+        "norm_type": None,
+        "norm": None,
+        "coef": None,
+        "call": "clip",
+    }
+    loop = [{**clip_line(step, {name: norm}), **by_value} for step in (1, 2) for name, norm in NORMS.items()]
+    if counts_calls:
+        loop = [{**each, "step": number} for number, each in enumerate(loop, start=1)]
+    once = [clip_line(1, count=3), clip_line(2, count=3)]
+    for lines in ((loop, once), (once, loop)):
+        comparison = compare_runs(*lines)
+        assert cause_kinds(comparison) == ["another rule"]
+        assert [len(run.lines) for run in (comparison.a, comparison.b)] == [2, 2]
+
+
+def test_a_cause_is_explained_once_and_then_named(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1), clip_line(2)], [clip_line(1, threshold=2.0), clip_line(2, threshold=2.0)])
+    (first, causes), again = *comparison.divergences.items(), dataclasses.replace(comparison.first, step=2)
+    repeated = dataclasses.replace(comparison, divergences={first: causes, again: causes})
+    printed = sentences.describe(repeated)
+    assert sum(sentence.startswith("Another threshold: ") for sentence in printed) == 1
+    assert printed[printed.index("Another threshold, as at step 1.") - 1].startswith(
+        "They differ by more than rounding"
+    )
+
+
+def test_thresholds_that_had_no_effect_do_not_explain_later_differences(compare_runs: Any) -> None:
+    small = {name: norm / 100 for name, norm in NORMS.items()}
+    moved = {name: weight * 2 for name, weight in WEIGHTS.items()}
+    old = [clip_line(1, small), clip_line(2, small)]
+    new = [clip_line(1, small, threshold=2.0), clip_line(2, small, threshold=2.0, weights=moved)]
+    printed = sentences.lines(compare_runs(old, new))
+    expected = "They do not explain the other differences: weights from step 2 on. Compare the optimizers"
+    assert expected in printed[-1]
+    same_weights = [clip_line(1, small, threshold=2.0), clip_line(2, small, threshold=2.0)]
+    assert not any("had no effect" in sentence for sentence in sentences.lines(compare_runs(old, same_weights)))
+    clipped = [clip_line(1), clip_line(2)], [clip_line(1, threshold=2.0), clip_line(2, threshold=2.0, weights=moved)]
+    assert not any("had no effect" in sentence for sentence in sentences.lines(compare_runs(*clipped)))

@@ -1,0 +1,58 @@
+"""`unified-clip compare`: a loop of clips of single gradients equals one call that clips per tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.recordings import NORMS, cause_kinds, clip_loop, per_tensor_line
+
+from unified_clip.recording.report import sentences
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("norms", [True, False])
+def test_a_loop_equals_one_call_that_clips_per_tensor(compare_runs: Any, named: bool, norms: bool) -> None:
+    together, loop = [per_tensor_line(1), per_tensor_line(2)], [*clip_loop(1, named=named), *clip_loop(2, named=named)]
+    if not norms:
+        together, loop = ([{**call, "parameters": {}} for call in calls] for calls in (together, loop))
+    comparison = compare_runs(together, loop)
+    assert comparison.first is None
+    assert compare_runs(loop, together).first is None
+    assert len(comparison.pairs) == 2
+    assert "6 calls that clip one gradient each, compared as 2 calls." in sentences.lines(comparison)[1]
+
+
+def test_calls_of_a_loop_that_were_counted_as_steps_get_the_steps_of_the_other_run(compare_runs: Any) -> None:
+    counted = [{**call, "step": step} for step, call in enumerate([*clip_loop(1), *clip_loop(2)], start=1)]
+    assert compare_runs([per_tensor_line(1), per_tensor_line(2)], counted).first is None
+    assert compare_runs(counted, [per_tensor_line(1), per_tensor_line(2)]).first is None
+
+
+def test_a_loop_in_another_order_is_paired_by_name(compare_runs: Any) -> None:
+    reverse = dict(reversed(NORMS.items()))
+    assert compare_runs([per_tensor_line(1)], clip_loop(1, reverse)).first is None
+    assert compare_runs([per_tensor_line(1)], [per_tensor_line(1, reverse)]).first is None
+
+
+def test_a_loop_of_clips_by_value_equals_one_call(compare_runs: Any) -> None:
+    bounds = {"rule": "value", "norm_type": None, "norm": None, "coef": None, "threshold": [-1.0, 1.0]}
+    together, loop = {**per_tensor_line(1), **bounds}, [{**call, **bounds} for call in clip_loop(1)]
+    assert compare_runs([together], loop).first is None
+
+
+def test_mistakes_in_a_loop_are_named(compare_runs: Any) -> None:
+    assert cause_kinds(compare_runs([per_tensor_line(1)], clip_loop(1, {"a": 3.0, "c": 12.0}))) == ["left out"]
+    wrong = clip_loop(1, threshold=2.0)
+    for call in wrong:
+        call["coef"] = [min(1.0, 2 / call["norm"][0])]
+    assert cause_kinds(compare_runs([per_tensor_line(1)], wrong)) == ["another threshold"]
+    twice = compare_runs([per_tensor_line(1)], [*clip_loop(1), *clip_loop(1)])
+    assert twice.first.stage == "calls"
+
+
+def test_loops_of_two_optimizers_are_two_calls(compare_runs: Any) -> None:
+    more = {"d": 5.0, "e": 7.0}
+    comparison = compare_runs([per_tensor_line(1), per_tensor_line(1, more)], [*clip_loop(1), *clip_loop(1, more)])
+    assert comparison.first is None
+    assert len(comparison.pairs) == 2

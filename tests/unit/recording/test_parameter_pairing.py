@@ -1,0 +1,79 @@
+"""`unified-clip compare` pairs the parameters of two runs: by name, by shape and order, or by a map."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.recordings import NEW_NAMES, clip_line, rename_parameters
+
+from unified_clip.recording import pairing, runs
+
+
+def test_parameters_without_a_common_name_are_paired_by_shape_and_order(compare_runs: Any) -> None:
+    comparison = compare_runs([clip_line(1)], [rename_parameters(clip_line(1), NEW_NAMES)])
+    assert comparison.first is None
+    assert comparison.pairs[0].names == NEW_NAMES
+    moved = rename_parameters(clip_line(1, {"a": 3.0, "b": 4.0, "c": 12.5}, norm=13.0), NEW_NAMES)
+    assert compare_runs([clip_line(1)], [moved]).first.parameter == "c"
+
+
+def test_positions_of_gradients_are_not_paired_as_names(compare_runs: Any) -> None:
+    weight, bias = {"norm": 3.0, "shape": [4, 2]}, {"norm": 4.0, "shape": [8]}
+    old, new = clip_line(1, parameters={"0": weight, "1": bias}), clip_line(1, parameters={"0": bias, "1": weight})
+    assert compare_runs([old], [new]).first is None
+
+
+def test_parameters_that_a_map_lacks_are_paired_by_shape_and_order(compare_runs: Any) -> None:
+    crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
+    comparison = compare_runs([clip_line(1)], [rename_parameters(clip_line(1), crossed)], names={"a": "y.weight"})
+    assert comparison.first is None
+    assert comparison.pairs[0].names == crossed
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_map_pairs_parameters_in_either_direction(compare_runs: Any, tmp_path: Path, reverse: bool) -> None:
+    crossed = {"a": "y.weight", "b": "x.weight", "c": "z.bias"}
+    names = {new_name: name for name, new_name in crossed.items()} if reverse else crossed
+    (tmp_path / "map.toml").write_text("".join(f'"{name}" = "{new_name}"\n' for name, new_name in names.items()))
+    comparison = compare_runs(
+        [clip_line(1)], [rename_parameters(clip_line(1), crossed)], names=pairing.read_names(tmp_path / "map.toml")
+    )
+    assert comparison.first is None
+
+
+def test_a_map_with_an_unknown_name_is_rejected(compare_runs: Any) -> None:
+    with pytest.raises(
+        runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. This run has parameters such as a, b, c"
+    ):
+        compare_runs([clip_line(1)], [clip_line(1)], names={"d": "a"})
+    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
+        compare_runs([clip_line(1)], [clip_line(1)], names={"a": "d"})
+
+
+def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
+    new = rename_parameters(clip_line(1), {"a": "x", "b": "y", "c": "z"})
+    with pytest.raises(
+        runs.RunError, match=r"has 'y', .* It is a parameter of the other run. Write the names of one run"
+    ):
+        compare_runs([clip_line(1)], [new], names={"a": "x", "y": "b"})
+    with pytest.raises(runs.RunError, match=r"has 'bb', .* of .*a.jsonl\. This run has parameters such as b"):
+        compare_runs([clip_line(1)], [new], names={"x": "a", "y": "bb"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = ", "map.toml"),
+        ("a = 1", 'map.toml, a: its value is not a string. Put both names in quotes: "a" = "its name'),
+        ("fc.weight = 'x'", r'fc: this is a table.* such as "fc.weight" = "its name .* such as \[fc\]\.'),
+        ("a = 'c'\nb = 'c'", "several lines have the value 'c'. Keep one"),
+        ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
+    ],
+    ids=["no value", "a number", "a table", "two of one name", "nested"],
+)
+def test_an_invalid_map_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "map.toml").write_text(text)
+    with pytest.raises(runs.RunError, match=message):
+        pairing.read_names(tmp_path / "map.toml")

@@ -1,0 +1,133 @@
+"""`unified-clip compare` names mistakes that show in weights: late clips, other weights, other optimizers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from support.recordings import NORMS, WEIGHTS, add_ulps, cause_kinds, clip_line, with_steps
+
+
+def test_clipping_after_the_step(compare_runs: Any) -> None:
+    moved, later = {"a": 0.9, "b": 1.8, "c": 3.3}, {"a": 0.99, "b": 1.98, "c": 3.03}
+    late = [clip_line(1, weights=moved), clip_line(2, weights={"a": 0.8, "b": 1.6, "c": 3.6})]
+    right = [clip_line(1), clip_line(2, weights=later)]
+    comparison = compare_runs(right, late)
+    assert cause_kinds(comparison) == ["clipping after the step"]
+    assert "b.jsonl clips after" in comparison.findings[0].sentence
+    assert "a.jsonl clips after" in compare_runs(late, right).findings[0].sentence
+    assert "one of the two" in compare_runs(right[:1], late[:1]).findings[0].sentence
+    elsewhere = clip_line(1, {**NORMS, "a": 3.5}, weights=moved)
+    assert cause_kinds(compare_runs(right[:1], [elsewhere])) == ["other initial weights"]
+
+
+def weights_after_step(lr: float, coef: float, slope: float = 0.1) -> dict[str, float]:
+    """Return the norms of WEIGHTS after a step by `coef` times the gradients, whose cosine with them is `slope`."""
+    return {
+        name: math.sqrt(w * w - 2 * lr * coef * slope * w * NORMS[name] + (lr * coef * NORMS[name]) ** 2)
+        for name, w in WEIGHTS.items()
+    }
+
+
+@pytest.mark.parametrize("lr", [0.05, 0.2])
+def test_the_run_that_clips_late_is_named_if_its_next_step_goes_back(compare_runs: Any, lr: float) -> None:
+    right = [clip_line(1), clip_line(2, weights=weights_after_step(lr, 1 / 13))]
+    after = {name: weight * (1.01 if name == "c" else 0.9) for name, weight in weights_after_step(lr, 1).items()}
+    late = [clip_line(1, weights=weights_after_step(lr, 1)), clip_line(2, weights=after)]
+    assert "b.jsonl clips after" in compare_runs(right, late).findings[0].sentence
+    assert "a.jsonl clips after" in compare_runs(late, right).findings[0].sentence
+    mixed = [clip_line(1), clip_line(2, weights={"a": 1.01, "b": 1.99, "c": 3.01})]
+    assert "one of the two" in compare_runs(mixed, late).findings[0].sentence
+
+
+def test_other_weights_with_equal_gradients_are_no_step(compare_runs: Any) -> None:
+    """The gradients of a linear loss do not depend on the weights. None depends on a bias before a normalization."""
+    first_clip, faster = clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})
+    assert cause_kinds(compare_runs([first_clip, clip_line(2)], [first_clip, faster])) == ["another optimizer"]
+    assert cause_kinds(compare_runs([first_clip], [clip_line(1, weights={**WEIGHTS, "a": 5.0})])) == [
+        "other initial weights"
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "framework"), [("float64", "paddle"), ("float64", "jax"), ("float32", "paddle")])
+def test_weights_in_float64_beside_paddle_may_differ_by_the_precision_of_settings(
+    compare_runs: Any, dtype: str, framework: str
+) -> None:
+    old = [clip_line(n, dtype=dtype, framework=framework) for n in (1, 2)]
+    new = [clip_line(1, dtype=dtype), clip_line(2, dtype=dtype, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
+    (cause,) = compare_runs(old, new).findings
+    assert cause.kind == "another optimizer"
+    assert ("float(np.float32(0.9))" in cause.sentence) == (dtype == "float64" and framework == "paddle")
+
+
+def test_settings_of_optimizers_without_an_effect_are_no_cause(compare_runs: Any) -> None:
+    other_eps = {"settings": {"lr": 0.1, "eps": 1e-7}}
+    clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, {**NORMS, "a": 3.5})]
+    assert cause_kinds(compare_runs(with_steps(clips), with_steps(moved, **other_eps))) == ["another optimizer"]
+    comparison = compare_runs(
+        with_steps([*clips, clip_line(3)]), with_steps(clips, **other_eps) + with_steps([clip_line(3)])
+    )
+    assert cause_kinds(comparison) == []
+    last = with_steps(clips[:1]) + with_steps(clips[1:], **other_eps)
+    assert cause_kinds(compare_runs(with_steps(clips), last)) == [
+        "another optimizer"
+    ]  # no later number shows the effect
+
+
+@pytest.mark.parametrize(("optimizer", "hint"), [("keras.optimizers.Adam", True), ("paddle.optimizer.Adam", False)])
+def test_weights_beside_adam_of_keras_may_differ_by_the_rounding_of_betas(
+    compare_runs: Any, optimizer: str, hint: bool
+) -> None:
+    settings = {"settings": {"betas": [0.9, 0.999], "eps": 0}}
+    old = with_steps([clip_line(1), clip_line(2)], optimizer=optimizer, **settings)
+    new = with_steps([clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})], **settings)
+    for first, second in ((old, new), (new, old)):
+        (cause,) = compare_runs(first, second).findings
+        assert cause.kind == "another optimizer"
+        assert ("keras.optimizers.Adam computes the bias correction from betas" in cause.sentence) == hint
+
+
+def test_groups_of_parameters_may_have_another_order(compare_runs: Any) -> None:
+    clips, decays = [clip_line(1)], ([0.1, 0.0], [0.0, 0.1], [0.1, 0.1])
+    first, reordered, two_decays = (with_steps(clips, settings={"weight_decay": decay}) for decay in decays)
+    assert compare_runs(first, reordered).first is None
+    assert cause_kinds(compare_runs(first, two_decays)) == ["another optimizer"]
+
+
+def test_groups_that_decay_other_parameters_are_another_optimizer(compare_runs: Any) -> None:
+    """Only if both optimizers change equally many elements: a rank that has shards changes fewer."""
+    clips, moved = [clip_line(1), clip_line(2)], [clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
+    old, same, more, shards = (
+        with_steps(lines, settings={"weight_decay": [0.1, 0.0]}, decayed=counts)
+        for lines, counts in ((clips, [6, 9]), (clips, [6, 9]), (moved, [7, 9]), (moved, [3, 5]))
+    )
+    assert compare_runs(old, same).first is None
+    (cause,) = compare_runs(old, more).findings
+    assert "weight decay of 7 of 9 elements instead of 6. Compare which parameters have weight decay" in cause.sentence
+    assert "elements" not in str(compare_runs(old, shards).findings)
+
+
+def test_coefficients_alone_do_not_show_an_effect_of_the_optimizer(compare_runs: Any) -> None:
+    old, new = ([clip_line(1), clip_line(2, eps=eps), clip_line(3)] for eps in (0.0, 1e-2))
+    no_decay = {"settings": {"lr": 0.1, "weight_decay": 0.0}}
+    comparison = compare_runs(with_steps(old, settings={"lr": 0.1, "weight_decay": 0.02}), with_steps(new, **no_decay))
+    assert cause_kinds(comparison) == ["another eps"]
+
+
+def test_a_small_difference_after_another_optimizer_is_not_called_grown_rounding(compare_runs: Any) -> None:
+    weights = [{**WEIGHTS, "a": add_ulps(1.0, ulps)} for ulps in (0, 30, 100)]
+    new = [clip_line(step, weights=each) for step, each in enumerate(weights, start=1)]
+    old = [clip_line(step) for step in (1, 2, 3)]
+    decay = {"settings": {"lr": 0.1, "weight_decay": 0.01}}
+    assert "rounding that has grown" in cause_kinds(compare_runs(with_steps(old), with_steps(new)))
+    comparison = compare_runs(with_steps(old, settings={"lr": 0.1, "weight_decay": 0.0}), with_steps(new, **decay))
+    assert "another optimizer" in cause_kinds(comparison)
+    assert "rounding that has grown" not in cause_kinds(comparison)
+
+
+def test_settings_of_optimizers_are_compared_only_if_both_runs_recorded_all_steps(compare_runs: Any) -> None:
+    clips = [clip_line(step) for step in range(1, 5)]
+    partial = with_steps(clips[:1], settings={"lr": 0.2}) + clips[1:]
+    assert compare_runs(with_steps(clips), partial).first is None
+    assert cause_kinds(compare_runs(with_steps(clips), with_steps(clips[:3], settings={"lr": 0.1}) + clips[3:])) == []
