@@ -1,4 +1,4 @@
-"""What the tests of the parity engine share."""
+"""Tensors, cases and suites for the tests of the parity engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unified_clip.tensors.types import Dense
 
 
 def dense(values: Any, dtype: str = "float32") -> Dense:
-    """Numbers, rounded once."""
+    """Return a tensor of these numbers, each rounded once."""
     return types.encode(arithmetic.rounded(np.asarray(values, np.float64), dtype), dtype)
 
 
@@ -32,7 +32,7 @@ def case(gradients: list[Any], call: str, **options: Any) -> Case:
 def suite(
     tmp_path: Path, cases: str, known: str = "", frameworks: str = "[frameworks.numpy]\nmodes = ['host']"
 ) -> Path:
-    """A suite with these cases in a directory."""
+    """Write a suite with these cases into a directory. Return the directory."""
     text = f"files = ['cases.toml']\nknown = 'known.toml'\n{frameworks}\n"
     for name, content in (("suite.toml", text), ("cases.toml", cases), ("known.toml", known)):
         (tmp_path / name).write_text(content, encoding="utf-8")

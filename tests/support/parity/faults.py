@@ -1,4 +1,4 @@
-"""Clipping by the norm in plain NumPy with a mistake on purpose: what the parity engine has to name."""
+"""Clipping by the norm in plain NumPy with a deliberate mistake, which the parity engine has to name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unified_clip.tensors.types import Dense
 
 @dataclass
 class Mistake:
-    """How a port departs from the rule."""
+    """The mistake of a port."""
 
     eps: float | None = None
     threshold: float = 1.0
@@ -34,28 +34,28 @@ class Mistake:
     times: int = 1
 
 
-def clipped(case: Case, mistake: Mistake) -> CallOutcome:
-    """What such a port returns for a case."""
+def clip_with_mistake(case: Case, mistake: Mistake) -> CallOutcome:
+    """Return what a port with this mistake returns for a case."""
     gradients: Sequence[Dense] = [g for g in case.gradients if isinstance(g, Dense)]
     eps = case.call.eps if mistake.eps is None else mistake.eps
     limit = case.call.threshold(case.arguments) * mistake.threshold
-    by_one = mistake.total_norm or (case.call.by_total_norm and not mistake.own_norms)
-    norms = [norm([g], mistake) for g in gradients]
+    by_total_norm = mistake.total_norm or (case.call.by_total_norm and not mistake.own_norms)
+    norms = [mistaken_norm([g], mistake) for g in gradients]
     counted = [g for number, g in enumerate(gradients) if number != mistake.not_counted]
-    whole = norm(counted, mistake)
-    found = []
+    total_norm = mistaken_norm(counted, mistake)
+    gradients_out = []
     for number, gradient in enumerate(gradients):
-        n = whole if by_one else norms[number]
-        coef = min(1.0, limit / (n + eps)) if n + eps else 1.0
+        norm_used = total_norm if by_total_norm else norms[number]
+        coef = min(1.0, limit / (norm_used + eps)) if norm_used + eps else 1.0
         times = 0 if number == mistake.not_scaled else mistake.times
         for _ in range(times):
             gradient = oracle.scaled(gradient, coef)
-        found.append(gradient)
-    returned = dense(whole, norm_dtype(gradients)) if case.call.returns_norm else None
-    return CallOutcome(returned, found)
+        gradients_out.append(gradient)
+    returned_norm = dense(total_norm, norm_dtype(gradients)) if case.call.returns_norm else None
+    return CallOutcome(returned_norm, gradients_out)
 
 
-def norm(gradients: Sequence[Dense], mistake: Mistake) -> float:
+def mistaken_norm(gradients: Sequence[Dense], mistake: Mistake) -> float:
     if mistake.float32:
         squares = np.concatenate([g.values().reshape(-1) for g in gradients]).astype(np.float32) ** 2
         return float(np.sqrt(np.add.accumulate(squares)[-1]))

@@ -1,4 +1,4 @@
-"""Gradients whose every bit is known, and the programs that save them with each framework, for the tests of files."""
+"""Gradients with known bits, and programs that save them with each framework, for the tests of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unified_clip.tensors.types import STORAGE, Dense, Gradient, Sparse, to_nump
 PAGE = Path(__file__).parents[3] / "docs" / "gradient_files.md"
 
 BITS = np.random.default_rng(6).integers(0, 256, 96, np.uint8)
-"""Numbers of every kind: whatever 96 bytes are in each dtype."""
+"""Random bytes, which are numbers of every kind in each dtype."""
 
 DENSE = {
     dtype: Dense(dtype, BITS.view(kind).reshape(3, 2, -1, *([2] if dtype.startswith("complex") else [])))
@@ -36,7 +36,7 @@ Found = dict[str, Gradient]
 
 
 def bits(gradient: Gradient) -> tuple[object, ...]:
-    """Everything about a gradient: NaN payloads and the signs of zeros too."""
+    """Return all bits of a gradient, with NaN payloads and signs of zeros."""
     if isinstance(gradient, Sparse):
         return gradient.rows.tolist(), bits(gradient.values), gradient.shape
     assert gradient is not None
@@ -52,8 +52,8 @@ def refused(directory: Path, name: str) -> str:
     return failed
 
 
-def all_bits(found: Found) -> dict[str, tuple[object, ...]]:
-    return {name: bits(gradient) for name, gradient in found.items()}
+def all_bits(gradients: Found) -> dict[str, tuple[object, ...]]:
+    return {name: bits(gradient) for name, gradient in gradients.items()}
 
 
 WHOLE = all_bits({**DENSE, **SHAPES})
@@ -66,12 +66,12 @@ def write_safetensors(path: Path, header: Any, data: bytes = b"") -> Path:
 
 
 def example(heading: str) -> str:
-    """The Python code under a heading of the page."""
-    found = re.search(
+    """Return the Python code under a heading of the page."""
+    code = re.search(
         rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    assert found, heading
-    return found[1]
+    assert code, heading
+    return code[1]
 
 
 START = """
@@ -232,4 +232,4 @@ def gradients():
 converted("function", str(Path("tensorflow_function.py:gradients").absolute()))
 """,
 }
-"""By framework: what they save, in the working directory; and, of some of it, what `convert` makes of it."""
+"""By framework: a program that saves files in the working directory, and converts some of them."""

@@ -1,4 +1,4 @@
-"""Results and reports of the parity engine, made by hand."""
+"""Results and reports of the parity engine, built without a run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def known(problem: str = "", size: float | None = 0.01, **fields: Any) -> KnownD
 
 
 def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
-    """A case whose norm is exact if its digest is EXACT."""
+    """Return a case. Its norm is exact if its digest is EXACT."""
     return CaseResult(
         name=name,
         call="global_norm",
@@ -90,5 +90,5 @@ def one_case(name: str = "one", /, **frameworks: FrameworkResult) -> CaseResult:
 
 
 def report(*cases: CaseResult, **fields: Any) -> ParityReport:
-    """A report on NumPy and PyTorch."""
+    """Return a report on NumPy and PyTorch."""
     return build.report(["numpy", "torch"], cases, **fields)

@@ -1,4 +1,4 @@
-"""Runs of the parity engine without workers: what they would give is computed here, and made wrong on purpose."""
+"""Runs of the parity engine with fake workers, which return the exact outcome or a deliberately wrong one."""
 
 from __future__ import annotations
 
@@ -40,55 +40,57 @@ CASES = """
 """
 
 Result = CallOutcome | Failure
-Wrong = Callable[[str, str, Case, CallOutcome], Result]
-"""Framework, mode and case, and the right result of it: the result to give in its place."""
+ChangeOutcome = Callable[[str, str, Case, CallOutcome], Result]
+"""Takes the framework, the mode, the case and its exact outcome. Returns the outcome of the fake worker."""
 
 
-def right(case: Case) -> CallOutcome:
-    """What a worker gives that makes no mistake."""
+def exact_outcome(case: Case) -> CallOutcome:
+    """Return the outcome of a worker without mistakes."""
     expected = oracle.expect(case)
     return CallOutcome(expected.norm, expected.gradients, expected.update)
 
 
 @contextmanager
-def workers(wrong: Wrong) -> Iterator[None]:
-    """Workers that give what is right, made wrong."""
+def fake_workers(change: ChangeOutcome) -> Iterator[None]:
+    """Replace workers by fake ones, whose outcomes are the exact ones after `change`."""
 
     def give(
         worker: Sequence[str], runs: Sequence[pool.WorkItem], timeout: float, take: pool.OnResult, *_: Any
     ) -> WorkerResults:
         framework = worker[-1]
-        found = WorkerResults(versions={framework: "1.0"})
+        results = WorkerResults(versions={framework: "1.0"})
         for mode, case in runs:
-            result = wrong(framework, mode, case, right(case))
+            result = change(framework, mode, case, exact_outcome(case))
             if mode == NATIVE and isinstance(result, CallOutcome):
                 result = dataclasses.replace(result, name=f"torch.{case.call_name}")
-            found.results[mode, case.name] = take(pool.WorkItem(mode, case), result)
-        return found
+            results.results[mode, case.name] = take(pool.WorkItem(mode, case), result)
+        return results
 
     with mock.patch.object(pool, "run", give):
         yield
 
 
-def run(directory: Path, wrong: Wrong, cases: str = CASES, frameworks: str = FRAMEWORKS) -> ParityReport:
-    """A run of a suite in this directory, on NumPy and PyTorch."""
-    with workers(wrong):
+def run_suite_with(
+    directory: Path, change: ChangeOutcome, cases: str = CASES, frameworks: str = FRAMEWORKS
+) -> ParityReport:
+    """Run a suite in this directory, on NumPy and PyTorch."""
+    with fake_workers(change):
         return run_suite.run(suites.read(suite(directory, cases, frameworks=frameworks)))
 
 
 NORM_OFF = "worked example: get_total_norm()"
 
 
-def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
-    """A norm that is off, natives that are off, and a worker that ended while it wrote colours."""
-    if mode == NATIVE and right.norm:
-        return dataclasses.replace(right, norm=dense(right.norm.values() * 1.5))
+def wrong_outcome(framework: str, mode: str, case: Case, outcome: CallOutcome) -> Result:
+    """Return a wrong norm, wrong results of framework functions, or a crash with colours in its message."""
+    if mode == NATIVE and outcome.norm:
+        return dataclasses.replace(outcome, norm=dense(outcome.norm.values() * 1.5))
     if mode == HOST and framework == "torch" and case.call_name == "get_total_norm" and len(case.gradients) == 2:
-        return dataclasses.replace(right, norm=dense(5.5))
+        return dataclasses.replace(outcome, norm=dense(5.5))
     if mode == DEVICE and case.call_name == "clip_grad_value_":
         return Failure("crashed", "\x1b[31mred | </failure>\x00")
-    return right
+    return outcome
 
 
-def as_it_should_be(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
-    return right
+def unchanged_outcome(framework: str, mode: str, case: Case, outcome: CallOutcome) -> Result:
+    return outcome

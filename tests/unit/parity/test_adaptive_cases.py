@@ -62,19 +62,19 @@ ADAGC = case(STEPS, TENSOR, rule="adagc", warmup_steps=2, steps=3)
 AGC = case([STEPS[0], dense([0.1, 0.1])], UNIT, rule="agc")
 
 
-def outcome_with(one: Case, totals: list[float] | None = None) -> CallOutcome:
+def outcome_with(clip_case: Case, totals: list[float] | None = None) -> CallOutcome:
     """The outcome of a framework that follows the rule exactly, perhaps from other total norms."""
-    expected = oracle.expect(one) if totals is None else oracle.after_steps(one, totals)
+    expected = oracle.expect(clip_case) if totals is None else oracle.after_steps(clip_case, totals)
     return CallOutcome(expected.norm, list(expected.gradients or ()))
 
 
-def verdict(one: Case, outcome: CallOutcome, path: str = "device") -> str:
-    return compare_with_exact(one, oracle.expect(one), outcome, path).kind
+def judge(clip_case: Case, outcome: CallOutcome, path: str = "device") -> str:
+    return compare_with_exact(clip_case, oracle.expect(clip_case), outcome, path).kind
 
 
 def totals_with(error: float) -> list[float]:
-    first, *others = oracle.expect(ZCLIP).norm.values()[:3].tolist()  # type: ignore[union-attr]
-    return [first * (1 + error), *others]
+    first, *later_totals = oracle.expect(ZCLIP).norm.values()[:3].tolist()  # type: ignore[union-attr]
+    return [first * (1 + error), *later_totals]
 
 
 def with_state(outcome: CallOutcome, factor: float) -> CallOutcome:
@@ -92,30 +92,30 @@ def with_gradient(outcome: CallOutcome, factor: float) -> CallOutcome:
 
 
 def test_exact_results_are_equal() -> None:
-    for one in (ZCLIP, ADAGC, AGC):
-        assert verdict(one, outcome_with(one), "host") == "equal"
+    for clip_case in (ZCLIP, ADAGC, AGC):
+        assert judge(clip_case, outcome_with(clip_case), "host") == "equal"
 
 
 def test_a_result_that_follows_from_norms_within_the_contract_is_close_on_the_device_path_only() -> None:
     within = outcome_with(ZCLIP, totals_with(2.0**-24))
-    assert (verdict(ZCLIP, within), verdict(ZCLIP, within, "host")) == ("close", "different")
-    assert verdict(ZCLIP, outcome_with(ZCLIP, totals_with(2.0**-21))) == "different"
-    assert verdict(ZCLIP, with_state(outcome_with(ZCLIP), 1 + 2**-52)) == "different"
-    assert verdict(ZCLIP, with_gradient(outcome_with(ZCLIP), 1 + 2**-23)) == "different"
+    assert (judge(ZCLIP, within), judge(ZCLIP, within, "host")) == ("close", "different")
+    assert judge(ZCLIP, outcome_with(ZCLIP, totals_with(2.0**-21))) == "different"
+    assert judge(ZCLIP, with_state(outcome_with(ZCLIP), 1 + 2**-52)) == "different"
+    assert judge(ZCLIP, with_gradient(outcome_with(ZCLIP), 1 + 2**-23)) == "different"
 
 
 def test_adagc_may_have_a_few_times_the_error_of_its_norms_on_the_device_path() -> None:
     for change in (with_state, with_gradient):
-        assert verdict(ADAGC, change(outcome_with(ADAGC), 1 + 2**-22)) == "close"
-        assert verdict(ADAGC, change(outcome_with(ADAGC), 1 + 2**-22), "host") == "different"
-        assert verdict(ADAGC, change(outcome_with(ADAGC), 1 + 2**-18)) == "different"
+        assert judge(ADAGC, change(outcome_with(ADAGC), 1 + 2**-22)) == "close"
+        assert judge(ADAGC, change(outcome_with(ADAGC), 1 + 2**-22), "host") == "different"
+        assert judge(ADAGC, change(outcome_with(ADAGC), 1 + 2**-18)) == "different"
 
 
 def test_a_unit_may_follow_from_norms_within_the_contract_on_the_device_path() -> None:
     within = CallOutcome(None, oracle.by_units(AGC, (1, -1)))
     assert oracle.by_units(AGC, (1, -1))[0].bits().tolist() != oracle.by_units(AGC)[0].bits().tolist()  # type: ignore[union-attr]
-    assert (verdict(AGC, within), verdict(AGC, within, "host")) == ("close", "different")
-    assert verdict(AGC, with_gradient(outcome_with(AGC), 1 + 2**-20)) == "different"
+    assert (judge(AGC, within), judge(AGC, within, "host")) == ("close", "different")
+    assert judge(AGC, with_gradient(outcome_with(AGC), 1 + 2**-20)) == "different"
 
 
 # -- the suite

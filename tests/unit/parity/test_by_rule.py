@@ -1,4 +1,4 @@
-"""The rows by rule: which cases share one, and what a row says of unified_clip's own names."""
+"""The table by rule: which cases share a row, and the verdicts on unified_clip's names in a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.parity.cases import dense, suite
-from support.parity.runs import Result, as_it_should_be, run
+from support.parity.runs import Result, run_suite_with, unchanged_outcome
 
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.outcome import CallOutcome
@@ -44,8 +44,8 @@ CASES = """
 """
 
 
-def data_of(directory: Path, wrong: Any = as_it_should_be, cases: str = CASES) -> Any:
-    return run(directory, wrong, cases, FRAMEWORKS).as_json()
+def data_of(directory: Path, change: Any = unchanged_outcome, cases: str = CASES) -> Any:
+    return run_suite_with(directory, change, cases, FRAMEWORKS).as_json()
 
 
 def rows_of(data: Any) -> dict[str, by_rule.Row]:
@@ -78,9 +78,9 @@ def test_results_differ_where_the_families_do(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> None:
-    def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
+    def wrong(framework: str, mode: str, case: Case, outcome: CallOutcome) -> Result:
         is_wrong = mode == HOST and framework == "torch" and case.call_name == "clip_by_global_norm"
-        return dataclasses.replace(right, norm=dense(7.0)) if is_wrong else right
+        return dataclasses.replace(outcome, norm=dense(7.0)) if is_wrong else outcome
 
     assert rows_of(data_of(tmp_path))["total norm, threshold 0.5"].is_exact
     data = data_of(tmp_path, wrong)
@@ -89,9 +89,11 @@ def test_a_wrong_result_on_the_host_path_is_not_called_exact(tmp_path: Path) -> 
 
 
 def test_functions_of_a_row_have_their_numbers(tmp_path: Path) -> None:
-    def wrong(framework: str, mode: str, case: Case, right: CallOutcome) -> Result:
-        off = mode == NATIVE and framework == "tensorflow" and right.norm
-        return dataclasses.replace(right, norm=dense(right.norm.values() * 1.5)) if off and right.norm else right
+    def wrong(framework: str, mode: str, case: Case, outcome: CallOutcome) -> Result:
+        off = mode == NATIVE and framework == "tensorflow" and outcome.norm
+        return (
+            dataclasses.replace(outcome, norm=dense(outcome.norm.values() * 1.5)) if off and outcome.norm else outcome
+        )
 
     (exact,) = rows_of(data_of(tmp_path, wrong))["total norm of order 1, threshold 0.5"].functions("torch")
     (off,) = rows_of(data_of(tmp_path, wrong))["total norm of order 1, threshold 0.5"].functions("tensorflow")

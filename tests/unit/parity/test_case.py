@@ -1,4 +1,4 @@
-"""`unified-clip parity --case NAME`: one case of a suite, as the report prints it under a difference."""
+"""`unified-clip parity --case NAME` runs one case of a suite. The report prints this command under a difference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from support.parity.cases import suite
-from support.parity.runs import CASES, FRAMEWORKS, NORM_OFF, as_it_should_be, run, workers, wrong
+from support.parity.runs import (
+    CASES,
+    FRAMEWORKS,
+    NORM_OFF,
+    fake_workers,
+    run_suite_with,
+    unchanged_outcome,
+    wrong_outcome,
+)
 
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
@@ -21,7 +29,7 @@ from unified_clip.parity.workers import pool
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 
 
-def wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
+def worker_with_wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
     """The command line of a worker whose `get_total_norm` returns a norm that is off by one half."""
     code = "import unified_clip.numpy as uc; right = uc.get_total_norm; uc.get_total_norm = lambda t: right(t) * 1.5; "
     return [python, "-c", code + "from unified_clip.parity.workers import worker; worker.main()", framework]
@@ -29,7 +37,7 @@ def wrong_norm(framework: str, python: str = sys.executable) -> list[str]:
 
 def results(report: Path) -> list[dict[str, Any]]:
     cases = json.loads(report.read_text(encoding="utf-8"))["cases"]
-    return [result for each in cases for modes in each["frameworks"].values() for result in modes.values()]
+    return [result for case in cases for modes in case["frameworks"].values() for result in modes.values()]
 
 
 @pytest.mark.nightly
@@ -37,37 +45,37 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = suite(tmp_path, CASES, frameworks=NUMPY)
-    monkeypatch.setattr(pool, "command", wrong_norm)
+    monkeypatch.setattr(pool, "command", worker_with_wrong_norm)
     assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
     capsys.readouterr()
-    wrong_results = [each for each in results(tmp_path / "out" / "parity.json") if each["verdict"] != "equal"]
+    wrong_results = [result for result in results(tmp_path / "out" / "parity.json") if result["verdict"] != "equal"]
     assert len(wrong_results) == 2
-    for each in wrong_results:
-        program, *arguments = shlex.split(each["reproduce"])
+    for result in wrong_results:
+        program, *arguments = shlex.split(result["reproduce"])
         assert program == "unified-clip"
         assert cli.main(arguments) == 1
         printed = capsys.readouterr().out
-        assert f"  numpy, host path: different: {each['detail']}\n" in printed
+        assert f"  numpy, host path: different: {result['detail']}\n" in printed
         assert "first differs at the norm" in printed
-        assert all(each["details"][side]["hex"] in printed for side in ("exact", "ours"))
+        assert all(result["details"][side]["hex"] in printed for side in ("exact", "ours"))
         assert printed.endswith("FAIL: 1 case on numpy: 1 wrong result of unified_clip, of 1.\n")
     monkeypatch.undo()
     assert cli.main(arguments) == 0
     assert "  numpy, host path: equal\n" in capsys.readouterr().out
 
 
-def test_everything_that_is_not_as_it_should_be_can_be_run_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = run(tmp_path, wrong).as_json()
-    found = [result for each in data["cases"] for modes in each["frameworks"].values() for result in modes.values()]
-    wrong_results = [each for each in found if each["verdict"] != "equal"]
+def test_every_wrong_result_can_be_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_suite_with(tmp_path, wrong_outcome).as_json()
+    all_results = [
+        result for entry in data["cases"] for modes in entry["frameworks"].values() for result in modes.values()
+    ]
+    wrong_results = [entry for entry in all_results if entry["verdict"] != "equal"]
     assert len(wrong_results) == 7
-    for each in wrong_results:
-        with workers(wrong):
-            assert cli.main(shlex.split(each["reproduce"])[1:]) in (1, 3)
+    for entry in wrong_results:
+        with fake_workers(wrong_outcome):
+            assert cli.main(shlex.split(entry["reproduce"])[1:]) in (1, 3)
         printed = capsys.readouterr().out
-        numbers = each["details"] or {}
+        numbers = entry["details"] or {}
         assert all(numbers[side]["hex"] in printed for side in ("exact", "ours", "native") if numbers.get(side))
         assert numbers or "crashed: \\x1b[31mred" in printed
 
@@ -80,7 +88,7 @@ def test_several_cases_are_run_and_no_report_is_written(
     before = sorted(path.name for path in tmp_path.iterdir())
     names = [NORM_OFF, "worked example: clip_grad_value_(clip_value=0.25)"]
     chosen = [argument for name in [*names, NORM_OFF] for argument in ("--case", name)]
-    with workers(as_it_should_be):
+    with fake_workers(unchanged_outcome):
         assert cli.main(["parity", "--suite", str(where), *chosen]) == 0
     printed = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line in names] == names
@@ -140,10 +148,10 @@ def test_a_known_difference_is_judged_and_its_entry_may_show_in_other_cases(
     stale = KNOWN.format(size=0.5).replace("worked example", "another list")
     where = suite(tmp_path, CASES, KNOWN.format(size=size) + stale, frameworks=FRAMEWORKS)
 
-    def half_as_large_again(framework: str, mode: str, case: Any, right: Any) -> Any:
-        return wrong(framework, mode, case, right) if mode == NATIVE else right
+    def half_as_large_again(framework: str, mode: str, case: Any, outcome: Any) -> Any:
+        return wrong_outcome(framework, mode, case, outcome) if mode == NATIVE else outcome
 
-    with workers(half_as_large_again):
+    with fake_workers(half_as_large_again):
         assert cli.main(["parity", "--suite", str(where), "--case", NORM_OFF]) == status
     (native,) = re.findall(r"torch, framework's function: (.*)", capsys.readouterr().out)
     verdict = "known: numbers differ" if status == 0 else "different: numbers differ, by 50 %"

@@ -1,4 +1,4 @@
-"""`unified-clip parity`: what is run, what is reported, and the exit status."""
+"""`unified-clip parity`: the cases that run, the reports, and the exit status."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from unified_clip.parity.workers import pool
 NAME = "worked example: global_norm()"
 
 
-def result(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> ParityReport:
-    """A run of one case on two frameworks with these verdicts on the host path."""
+def report_with_verdicts(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) -> ParityReport:
+    """Return a run of one case on two frameworks with these verdicts on the host path."""
     results = {
         name: FrameworkResult(host=clip_result(kind, sha256=digest, detail="why"))
         for name, kind, digest in zip(("numpy", "torch"), kinds, digests, strict=True)
@@ -44,8 +44,8 @@ def result(*kinds: Any, digests: tuple[str, ...] = ("a", "a"), **fields: Any) ->
     return report(one_case(NAME, **results), **fields)
 
 
-def with_native(problem: str, **fields: Any) -> ParityReport:
-    """The same with a native of PyTorch's that differs."""
+def report_with_function(problem: str, **fields: Any) -> ParityReport:
+    """Return a run whose function of PyTorch differs."""
     differing = native("different" if problem else "known", 0.5, problem=problem, function="torch.norm")
     results = {
         "numpy": FrameworkResult(host=clip_result()),
@@ -57,21 +57,23 @@ def with_native(problem: str, **fields: Any) -> ParityReport:
 STALE = known("no case shows this difference", None, function="torch.norm", reason="it is so", cases=[])
 
 
-def test_the_exit_status_says_what_happened() -> None:
-    assert result("equal", "equal").exit_code == 0
-    assert result("equal", "close").exit_code == 0
-    assert result("equal", "different").exit_code == 1
-    assert result("equal", "equal", digests=("a", "b")).exit_code == 1
-    assert [result("equal", kind).exit_code for kind in ("crashed", "timed out", "missing", "unreadable")] == [3] * 4
-    assert result("crashed", "different").exit_code == 1
+def test_the_exit_status_of_each_verdict() -> None:
+    assert report_with_verdicts("equal", "equal").exit_code == 0
+    assert report_with_verdicts("equal", "close").exit_code == 0
+    assert report_with_verdicts("equal", "different").exit_code == 1
+    assert report_with_verdicts("equal", "equal", digests=("a", "b")).exit_code == 1
+    assert [
+        report_with_verdicts("equal", kind).exit_code for kind in ("crashed", "timed out", "missing", "unreadable")
+    ] == [3] * 4
+    assert report_with_verdicts("crashed", "different").exit_code == 1
 
 
-def test_a_run_without_a_report_leaves_no_earlier_one(
+def test_a_run_without_a_report_removes_the_earlier_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Jenkins would publish the green tests of yesterday."""
     monkeypatch.chdir(tmp_path)
-    write.write(result("equal", "equal"), Path("report"))
+    write.write(report_with_verdicts("equal", "equal"), Path("report"))
     Path("report/notes.txt").touch()
     Path("report/index.html").rename("report/page.html")
     assert cli.main(["parity", "--suite", "nowhere", "--baseline", "report/parity.json"]) == 2
@@ -86,31 +88,31 @@ def test_a_run_without_a_report_leaves_no_earlier_one(
     assert "error UC205: report cannot be written: Is a directory" in capsys.readouterr().err
 
 
-def test_frameworks_that_gave_the_same_bits_are_said_to_only_where_two_were_compared() -> None:
-    said = "On the host path all frameworks gave the same bits."
-    alone = result("equal", "missing", may_be_missing=["torch"])
+def test_equal_bits_are_reported_only_if_two_frameworks_were_compared() -> None:
+    sentence = "On the host path all frameworks gave the same bits."
+    alone = report_with_verdicts("equal", "missing", may_be_missing=["torch"])
     natives = report(one_case(NAME, torch=FrameworkResult(native=native("equal", 0.0, ""))))
-    assert said in markdown.headline(result("equal", "equal"))
+    assert sentence in markdown.headline(report_with_verdicts("equal", "equal"))
     assert alone.exit_code == natives.exit_code == 0
-    assert said not in markdown.headline(alone)
-    assert said not in markdown.headline(natives)
+    assert sentence not in markdown.headline(alone)
+    assert sentence not in markdown.headline(natives)
 
 
-def test_a_framework_that_is_missing_is_not_said_to_agree() -> None:
+def test_a_missing_framework_is_not_reported_to_agree() -> None:
     results = {name: FrameworkResult(host=clip_result()) for name in ("numpy", "torch")}
     results["jax"] = FrameworkResult(host=clip_result("missing", math.inf, None))
     run = build.report(["numpy", "torch", "jax"], [one_case(NAME, **results)], may_be_missing=["jax"])
-    first, *others = markdown.headline(run)
+    first, *other_lines = markdown.headline(run)
     assert first == (
         "PASS: 1 case on numpy, torch: 2 results of unified_clip are exact, without jax, which may be missing."
     )
-    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in others
-    assert "On the host path numpy, torch gave the same bits." in others
+    assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in other_lines
+    assert "On the host path numpy, torch gave the same bits." in other_lines
 
 
-def test_a_native_that_differs_fails_unless_it_is_known() -> None:
-    assert with_native("").exit_code == 0
-    assert with_native("nobody knows").exit_code == 1
+def test_an_unlisted_difference_of_a_frameworks_function_fails_the_run() -> None:
+    assert report_with_function("").exit_code == 0
+    assert report_with_function("nobody knows").exit_code == 1
 
 
 def test_a_run_without_its_only_framework_names_it() -> None:
@@ -119,29 +121,31 @@ def test_a_run_without_its_only_framework_names_it() -> None:
     assert run.verdict == "FAIL: 1 case on jax: nothing was compared: jax is missing."
 
 
-def test_a_list_of_known_differences_that_is_not_true_fails() -> None:
-    assert result("equal", "equal", known=[known(size=0.5)]).exit_code == 0
-    assert result("equal", "equal", known=[STALE]).exit_code == 1
+def test_a_stale_list_of_known_differences_fails_the_run() -> None:
+    assert report_with_verdicts("equal", "equal", known=[known(size=0.5)]).exit_code == 0
+    assert report_with_verdicts("equal", "equal", known=[STALE]).exit_code == 1
 
 
-def test_the_report_says_which_versions_a_known_difference_is_about(tmp_path: Path) -> None:
-    write.write(result("equal", "equal", known=[known(reason="it is so", versions="torch>=2.13")]), tmp_path)
+def test_the_report_has_the_versions_of_a_known_difference(tmp_path: Path) -> None:
+    write.write(
+        report_with_verdicts("equal", "equal", known=[known(reason="it is so", versions="torch>=2.13")]), tmp_path
+    )
     assert "| it is so (torch>=2.13) |" in (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))["known"][0]["versions"] == "torch>=2.13"
 
 
-def test_a_framework_may_be_missing_where_the_suite_says_so() -> None:
-    assert result("equal", "missing", may_be_missing=["torch"]).exit_code == 0
-    report = result("equal", "missing", may_be_missing=["numpy"])
+def test_a_framework_may_be_missing_if_the_suite_allows_it() -> None:
+    assert report_with_verdicts("equal", "missing", may_be_missing=["torch"]).exit_code == 0
+    report = report_with_verdicts("equal", "missing", may_be_missing=["numpy"])
     assert report.exit_code == 3
     (problem,) = report.problems
     interpreter = "set python under [frameworks.torch] of the suite to an interpreter that has it"
     assert problem.detail == f"why. Install torch, or {interpreter}"
-    assert result("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
+    assert report_with_verdicts("equal", "crashed", may_be_missing=["torch"]).exit_code == 3
 
 
-def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
-    run = result("equal", "different", digests=("a", "b"), known=[STALE])
+def test_the_report_names_each_problem(tmp_path: Path) -> None:
+    run = report_with_verdicts("equal", "different", digests=("a", "b"), known=[STALE])
     write.write(run, tmp_path)
     markdown = (tmp_path / "parity.md").read_text(encoding="utf-8")
     assert f"torch, host path, different: {NAME}: why" in markdown
@@ -150,7 +154,7 @@ def test_the_report_names_what_is_wrong(tmp_path: Path) -> None:
     data = json.loads((tmp_path / "parity.json").read_text(encoding="utf-8"))
     assert data["cases"][0]["stages_apart"] == ["norm"]
     assert data["summary"]["host"] == {"numpy": {"equal": 1}, "torch": {"different": 1}}
-    write.write(with_native("nobody knows"), tmp_path)
+    write.write(report_with_function("nobody knows"), tmp_path)
     assert f"torch, torch.norm: {NAME}: nobody knows" in (tmp_path / "parity.md").read_text(encoding="utf-8")
 
 
@@ -163,17 +167,19 @@ def test_junit_has_a_failure_an_error_or_a_skip_for_each(tmp_path: Path) -> None
             for suite in root
         }
 
-    assert found(result("equal", "different"))["torch, host path"] == ["failure: why"]
-    assert found(result("equal", "crashed"))["torch, host path"] == ["error: why"]
-    assert found(result("equal", "missing"))["torch, host path"] == ["error: why"]
-    assert found(result("equal", "missing", may_be_missing=["torch"]))["torch, host path"] == ["skipped: why"]
-    assert found(result("equal", "close", digests=("a", "b"))) == {
+    assert found(report_with_verdicts("equal", "different"))["torch, host path"] == ["failure: why"]
+    assert found(report_with_verdicts("equal", "crashed"))["torch, host path"] == ["error: why"]
+    assert found(report_with_verdicts("equal", "missing"))["torch, host path"] == ["error: why"]
+    assert found(report_with_verdicts("equal", "missing", may_be_missing=["torch"]))["torch, host path"] == [
+        "skipped: why"
+    ]
+    assert found(report_with_verdicts("equal", "close", digests=("a", "b"))) == {
         "numpy, host path": [],
         "torch, host path": [],
         "between frameworks, host path": ["failure: different bits: norm"],
     }
-    assert found(with_native("nobody knows"))["torch, framework's function"] == ["failure: nobody knows"]
-    known = found(result("equal", "equal", known=[STALE]))["known differences"]
+    assert found(report_with_function("nobody knows"))["torch, framework's function"] == ["failure: nobody knows"]
+    known = found(report_with_verdicts("equal", "equal", known=[STALE]))["known differences"]
     assert known == ["failure: no case shows this difference"]
 
 
@@ -184,7 +190,7 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
     assert error.get("message") == "\\x1b[31mred\\x00"
 
 
-def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_of_one_worker_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), []
 
     def work(worker: list[str], *_: Any) -> pool.WorkerResults:
@@ -203,11 +209,11 @@ def test_when_one_worker_is_interrupted_the_others_are_ended(tmp_path: Path, mon
     assert pool.STOP.is_set()  # for threads that the interrupt left alone, until the next run
 
 
-def test_a_run_that_compared_nothing_does_not_pass() -> None:
-    assert result("missing", "missing", may_be_missing=["numpy", "torch"]).exit_code == 3
+def test_a_run_without_comparisons_does_not_pass() -> None:
+    assert report_with_verdicts("missing", "missing", may_be_missing=["numpy", "torch"]).exit_code == 3
 
 
-def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
+def test_a_framework_function_without_a_result_is_a_failure(tmp_path: Path) -> None:
     crashed = native("crashed", None, "", function=None, detail="signal 11")
     run = report(one_case(NAME, torch=FrameworkResult(host=clip_result(), native=crashed)))
     assert run.exit_code == 3
@@ -218,7 +224,7 @@ def test_a_native_without_a_result_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_difference_of_a_native_alone_fails_too(tmp_path: Path) -> None:
+def test_a_difference_of_a_framework_function_alone_fails_the_run(tmp_path: Path) -> None:
     where = suite(tmp_path, NEGATIVE, frameworks="[frameworks.torch]\nmodes = ['native']")
     run = run_suite.run(suites.read(where))
     assert run.exit_code == 1
@@ -246,7 +252,7 @@ def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
 
 
 def test_junit_counts(tmp_path: Path) -> None:
-    write.write(result("different", "crashed"), tmp_path)
+    write.write(report_with_verdicts("different", "crashed"), tmp_path)
     root = ElementTree.parse(tmp_path / "parity.xml").getroot()
     counts = {
         suite.get("name"): [suite.get(key) for key in ("tests", "failures", "errors", "skipped")] for suite in root
@@ -276,9 +282,11 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
     assert "Host path: 2 of 2 bit-exact (100.0%): numpy 1 equal; torch 1 equal." in printed
     assert "Device path: 1 of 1 bit-exact (100.0%): torch 1 equal." in printed
     data = json.loads((tmp_path / "out" / "parity.json").read_text(encoding="utf-8"))
-    (one,) = data["cases"]
-    assert all(one["frameworks"][name]["host"]["sha256"] == one["sha256"] for name in ("numpy", "torch"))
-    assert one["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
+    (case_result,) = data["cases"]
+    assert all(
+        case_result["frameworks"][name]["host"]["sha256"] == case_result["sha256"] for name in ("numpy", "torch")
+    )
+    assert case_result["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
     assert set(data["versions"]) == {"numpy", "torch"}
 
 
@@ -303,7 +311,7 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
         ),
     ],
 )
-def test_a_recorded_run_without_numbers_to_plot_is_refused(
+def test_a_recorded_run_without_numbers_to_plot_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: Callable[[], object], message: str
 ) -> None:
     with warnings.catch_warnings():
@@ -324,11 +332,11 @@ def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.M
     assert cli.main(arguments) == 1
 
 
-def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) -> None:
-    found = suites.read(suite(tmp_path, ONE_CASE))
+def test_the_report_is_the_same_every_time_except_for_durations(tmp_path: Path) -> None:
+    read_suite = suites.read(suite(tmp_path, ONE_CASE))
     written = []
     for name in ("first", "second"):
-        write.write(run_suite.run(found), tmp_path / name)
+        write.write(run_suite.run(read_suite), tmp_path / name)
         files = {file.name: file.read_text(encoding="utf-8") for file in (tmp_path / name).iterdir()}
         files["parity.xml"] = re.sub(' time(stamp)?="[^"]+"', "", files["parity.xml"])
         written.append(files)
@@ -337,27 +345,27 @@ def test_the_report_is_the_same_every_time_but_for_what_it_took(tmp_path: Path) 
 
 
 def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
-    both = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(["[[cases]]", ""])
-    where = suite(tmp_path, both + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
-    found = suites.read(where)
-    assert [len(run_suite.work_items(found, name)) for name in ("numpy", "torch")] == [1, 6]
+    two_cases = ONE_CASE + ONE_CASE.split("[[cases]]")[1].replace("max_norm = 5.0", "max_norm = 4.0").join(
+        ["[[cases]]", ""]
+    )
+    where = suite(tmp_path, two_cases + "frameworks = ['torch']", frameworks="[frameworks.numpy]\n[frameworks.torch]")
+    read_suite = suites.read(where)
+    assert [len(run_suite.work_items(read_suite, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
 def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
     out = tmp_path / "report"
     assert cli.main(["parity", "--suite", where, "--out", str(out), "--without", "device,native"]) == 0
-    said = "Not run, because of --without: device, native."
-    assert said in capsys.readouterr().out
-    assert said in json.loads((out / "parity.json").read_text(encoding="utf-8"))["notes"]
-    assert all(said in (out / name).read_text(encoding="utf-8") for name in ("parity.md", "index.html"))
+    sentence = "Not run, because of --without: device, native."
+    assert sentence in capsys.readouterr().out
+    assert sentence in json.loads((out / "parity.json").read_text(encoding="utf-8"))["notes"]
+    assert all(sentence in (out / name).read_text(encoding="utf-8") for name in ("parity.md", "index.html"))
     assert cli.main(["parity", "--suite", where, "--without", "native", "--accept"]) == 2
     assert "--accept needs the results of every mode. Remove --without." in capsys.readouterr().err
 
 
-def test_the_command_refuses_what_is_not_there_or_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_suites_and_unwritable_reports_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["parity", "--suite", str(tmp_path / "absent")]) == 2
     (tmp_path / "file").touch()
     where = str(suite(tmp_path, ONE_CASE))
@@ -397,7 +405,7 @@ thresholds = [1.0]
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 @pytest.mark.parametrize("name", quick(["SIGINT", "SIGTERM", "SIGHUP"], "SIGTERM"))
-def test_a_command_that_is_ended_leaves_no_files(tmp_path: Path, name: str) -> None:
+def test_a_terminated_command_leaves_no_files(tmp_path: Path, name: str) -> None:
     scratch, out = tmp_path / "scratch", tmp_path / "out"
     scratch.mkdir()
     (tmp_path / "suite.toml").write_text(CONVERTED, encoding="utf-8")
@@ -411,9 +419,7 @@ def test_a_command_that_is_ended_leaves_no_files(tmp_path: Path, name: str) -> N
     assert not [*out.iterdir(), *scratch.iterdir()]
 
 
-def test_the_command_names_the_extra_that_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_a_missing_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rich" else object())
     assert cli.main(["parity"]) == 2
     assert f"not installed: rich. Install the extra `cli`: {command('cli')}" in capsys.readouterr().err
@@ -435,18 +441,18 @@ def test_annotations_of_github_name_the_failure_and_the_line_of_the_users_functi
         differing = native("different", 0.5, problem="100 % off:\n::error::x", function=function)
         return report(*(one_case(name, torch=FrameworkResult(native=differing)) for name in ("one", "two")))
 
-    where, what = "torch, ../clip.py:clip: 2 cases, first one", "100 %25 off:\\n::error::x"
+    where, sentence = "torch, ../clip.py:clip: 2 cases, first one", "100 %25 off:\\n::error::x"
     title = where.replace(":", "%3A").replace(",", "%2C")
-    assert printed(users("../clip.py:clip")) == [f"::error file=clip.py,line=4,title={title}::{where}: {what}"]
+    assert printed(users("../clip.py:clip")) == [f"::error file=clip.py,line=4,title={title}::{where}: {sentence}"]
     for name in ("clip.py:alias", "broken.py:clip", "absent.py:clip"):
         (line,) = printed(users(f"../{name}"))
         assert line.startswith(f"::error file={name.partition(':')[0]},title=")
-    run = result("equal", "different")
+    run = report_with_verdicts("equal", "different")
     (error,) = printed(run)
     assert error.startswith(f"::error title=torch%2C host path%2C different%3A {NAME.replace(':', '%3A')}::torch, host")
     (warning,) = printed(build.against(run, []))
     assert warning == f"::warning {error.removeprefix('::error ').replace('::', '::excused by the baseline: ', 1)}"
-    assert printed(result("equal", "equal")) == []
+    assert printed(report_with_verdicts("equal", "equal")) == []
 
 
 def test_the_command_prints_annotations_for_github(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

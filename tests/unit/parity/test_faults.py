@@ -1,4 +1,4 @@
-"""Every fault that is planted in a worker has a verdict, an exit code, and a sentence that people understand."""
+"""Faults that are planted in a worker: their verdict, exit status and sentence."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ class Parity:
         code: str,
         *options: str,
         call: str = "{ call = 'clip_grad_norm_', max_norm = %s }",
-        at: Sequence[float] = (0.1,),
+        thresholds: Sequence[float] = (0.1,),
     ) -> tuple[int, list[dict[str, Any]], str]:
-        """The exit code, what parity.json says of the call at each of these limits, and what is printed."""
+        """Return the exit status, the results of the call at each threshold, and the output."""
 
         def command(framework: str, python: str) -> list[str]:
             return [sys.executable, "-X", "faulthandler", "-c", f"{START}{code}\nworker.main()", framework]
 
         self.monkeypatch.setattr(pool, "command", command)
-        calls = ", ".join(call % limit for limit in at)
+        calls = ", ".join(call % limit for limit in thresholds)
         where, out = suite(self.tmp_path, f"{CASES}calls = [{calls}]", frameworks=NUMPY), self.tmp_path / "out"
         status = cli.main(["parity", "--suite", str(where), "--out", str(out), *options])
         cases = json.loads((out / "parity.json").read_text(encoding="utf-8"))["cases"]
-        return status, [one["frameworks"]["numpy"]["host"] for one in cases], self.capfd.readouterr().out
+        return status, [each["frameworks"]["numpy"]["host"] for each in cases], self.capfd.readouterr().out
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     return Parity(tmp_path, monkeypatch, capfd)
 
 
-def clip(body: str) -> str:
-    """A `clip_grad_norm_` of this kind."""
+def clip_function(body: str) -> str:
+    """Return code that replaces `clip_grad_norm_` by a function with this body."""
     lines = "\n    ".join(body.strip().splitlines())
     return f"def clip(grads, max_norm):\n    {lines}\nuc.clip_grad_norm_ = clip"
 
@@ -85,15 +85,15 @@ DIFFERENCES = {
         "as with eps 0 instead of 1e-06",
     ),
     "one tensor dropped": (
-        clip("return right([grads[0], grads[2]], max_norm)"),
+        clip_function("return right([grads[0], grads[2]], max_norm)"),
         "the call returned 'gradient 1' unchanged, and the norm leaves out 'gradient 1'",
     ),
     "one tensor left out of the norm": (
-        clip("return uc.clip_grads_with_norm_(grads, max_norm, n := uc.get_total_norm(grads[:2])) or n"),
+        clip_function("return uc.clip_grads_with_norm_(grads, max_norm, n := uc.get_total_norm(grads[:2])) or n"),
         "as when 'gradient 2' is left out of the norm",
     ),
     "float32 accumulation": (
-        clip("""
+        clip_function("""
 n = np.sqrt(sum(np.add.accumulate(g.ravel() * g.ravel())[-1] for g in grads))
 for g in grads:
     g *= np.float32(max_norm / (n + 1e-6))
@@ -101,57 +101,62 @@ return n"""),
         "as when the squares are added up in float32, one after the other",
     ),
     "swapped parameters": (
-        clip("n = right(grads, max_norm)\ngrads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()\nreturn n"),
+        clip_function(
+            "n = right(grads, max_norm)\ngrads[0][:], grads[1][:] = grads[1].copy(), grads[0].copy()\nreturn n"
+        ),
         "'gradient 0' and 'gradient 1' are swapped",
     ),
     "per tensor for global": (
-        clip("n = uc.get_total_norm(grads)\nfor g in grads:\n    right([g], max_norm)\nreturn n"),
+        clip_function("n = uc.get_total_norm(grads)\nfor g in grads:\n    right([g], max_norm)\nreturn n"),
         "as when each gradient is clipped by its own norm instead of the total norm",
     ),
     "NaN in one tensor": (
-        clip("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
+        clip_function("n = right(grads, max_norm)\ngrads[1][3, 4] = np.nan\nreturn n"),
         "NaN in 'gradient 1', where none should be: 1 of the 2000 elements of 'gradient 1', the first at [3, 4]",
     ),
     "clipped twice": (
-        clip("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
+        clip_function("n = right(grads, max_norm)\nright(grads, max_norm)\nreturn n"),
         "as when everything is clipped twice",
     ),
-    "not clipped": (clip("return uc.get_total_norm(grads)"), "nothing is clipped"),
-    "another threshold": (clip("return right(grads, 2 * max_norm)"), "as with a threshold of 0.2 instead of 0.1"),
+    "not clipped": (clip_function("return uc.get_total_norm(grads)"), "nothing is clipped"),
+    "another threshold": (
+        clip_function("return right(grads, 2 * max_norm)"),
+        "as with a threshold of 0.2 instead of 0.1",
+    ),
 }
-"""What is planted, and words of the sentence. The verdict is `different`, and the exit code 1."""
+"""The fault, and words of the sentence. The verdict is `different`, and the exit status is 1."""
 
 
 @pytest.mark.parametrize("fault", sampled(DIFFERENCES, 3))
-def test_a_difference_says_what_it_comes_from(parity: Parity, fault: str) -> None:
+def test_a_difference_has_its_cause(parity: Parity, fault: str) -> None:
     code, words = DIFFERENCES[fault]
-    status, [found], printed = parity(code)
-    assert (status, found["verdict"]) == (1, "different")
-    assert words in found["detail"]
-    assert found["detail"] in printed
+    status, [result], printed = parity(code)
+    assert (status, result["verdict"]) == (1, "different")
+    assert words in result["detail"]
+    assert result["detail"] in printed
     assert "wrong result of unified_clip" in printed
 
 
-def test_global_for_per_tensor_says_so(parity: Parity) -> None:
+def test_global_for_per_tensor_has_its_cause(parity: Parity) -> None:
     code = "class Clip(uc.GradientClipByGlobalNorm):\n    pass\nuc.GradientClipByNorm = Clip"
-    status, [found], _ = parity(code, call="{ call = 'GradientClipByNorm', clip_norm = %s }")
-    assert (status, found["verdict"]) == (1, "different")
-    assert "as when each gradient is clipped by the total norm instead of its own norm" in found["detail"]
+    status, [result], _ = parity(code, call="{ call = 'GradientClipByNorm', clip_norm = %s }")
+    assert (status, result["verdict"]) == (1, "different")
+    assert "as when each gradient is clipped by the total norm instead of its own norm" in result["detail"]
 
 
 FAILURES = {
     "killed": (
-        clip("os.kill(os.getpid(), 9)"),
+        clip_function("os.kill(os.getpid(), 9)"),
         "crashed",
         "signal 9 (SIGKILL): ended from outside, often by the kernel because memory ran out",
     ),
     "crashed": (
-        clip("import ctypes\nctypes.string_at(0)"),
+        clip_function("import ctypes\nctypes.string_at(0)"),
         "crashed",
         "signal 11 (SIGSEGV): an access to memory that the process does not own",
     ),
     "hangs": (
-        clip("time.sleep(60)"),
+        clip_function("time.sleep(60)"),
         "timed out",
         "no new result in 2 seconds; it was in clip (<string>, line 8), called by call_public_name (invoke.py, line ",
     ),
@@ -160,9 +165,9 @@ FAILURES = {
         "unreadable",
         "the worker's result cannot be read: TypeError: ",
     ),
-    "no memory for NumPy": (clip("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
+    "no memory for NumPy": (clip_function("np.empty(1 << 50)"), "out of memory", "Unable to allocate 8.00 PiB"),
     "no memory in C++": (
-        clip("import ctypes\nctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(1 << 62))"),
+        clip_function("import ctypes\nctypes.CDLL('libstdc++.so.6')._Znwm(ctypes.c_size_t(1 << 62))"),
         "out of memory",
         "std::bad_alloc; signal 6 (SIGABRT); the last lines of stderr: Fatal Python error: Aborted",
     ),
@@ -173,38 +178,38 @@ FAILURES = {
         "No numpy",
     ),
 }
-"""What is planted, the verdict, and words of the sentence. The exit code is 3."""
+"""The fault, the verdict, and words of the sentence. The exit status is 3."""
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAILURES)
-def test_a_worker_that_fails_says_how(parity: Parity, fault: str) -> None:
+def test_a_failed_worker_has_its_reason(parity: Parity, fault: str) -> None:
     code, verdict, words = FAILURES[fault]
-    status, [found], printed = parity(code, "--timeout", "2" if fault == "hangs" else "60")
-    assert (status, found["verdict"]) == (3, verdict)
-    assert words in found["detail"]
-    assert found["detail"] in printed
+    status, [result], printed = parity(code, "--timeout", "2" if fault == "hangs" else "60")
+    assert (status, result["verdict"]) == (3, verdict)
+    assert words in result["detail"]
+    assert result["detail"] in printed
     assert re.search(r"FAIL: .* results? missing \(numpy\)", printed)
 
 
-def test_what_a_worker_prints_is_told_and_changes_nothing(parity: Parity) -> None:
+def test_the_output_of_a_worker_is_reported_and_changes_no_result(parity: Parity) -> None:
     garbage = "print('\\n\\x1b[31mgarbage ' + 'x' * 100)\nprint('more\\n' * 100000)"
-    status, [found], printed = parity(garbage)
-    assert (status, found["verdict"]) == (0, "equal")
+    status, [result], printed = parity(garbage)
+    assert (status, result["verdict"]) == (0, "equal")
     assert f"The process of numpy printed '\\x1b[31mgarbage {'x' * 67}...'. This output was ignored." in printed
     assert "more" not in printed
 
 
-def test_one_case_that_fails_leaves_the_others_their_results(parity: Parity) -> None:
-    """And a difference counts for more than a failure: exit code 1, not 3."""
-    code = clip("if max_norm == 0.1:\n    os.abort()\nreturn right(grads, max_norm if max_norm == 9 else 0.3)")
-    status, found, _ = parity(code, at=(0.1, 0.2, 9.0))
-    assert (status, [each["verdict"] for each in found]) == (1, ["crashed", "different", "equal"])
+def test_a_case_that_fails_does_not_change_the_results_of_other_cases(parity: Parity) -> None:
+    """A difference takes precedence over a failure: the exit status is 1, not 3."""
+    code = clip_function("if max_norm == 0.1:\n    os.abort()\nreturn right(grads, max_norm if max_norm == 9 else 0.3)")
+    status, results, _ = parity(code, thresholds=(0.1, 0.2, 9.0))
+    assert (status, [each["verdict"] for each in results]) == (1, ["crashed", "different", "equal"])
 
 
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
-    """Of a command with which nothing is wrong."""
+    """Return the arguments of a command without faults."""
     where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=NUMPY)
     return ["parity", "--suite", str(where), "--out", str(tmp_path / "out")]
 
@@ -212,7 +217,7 @@ def arguments(tmp_path: Path) -> list[str]:
 def test_a_fault_of_the_command_itself_is_no_difference(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_suite, "run", lambda *given: 1 / 0)
+    monkeypatch.setattr(run_suite, "run", lambda *arguments_of_run: 1 / 0)
     assert cli.main(arguments) == 70
     printed = capsys.readouterr().err
     assert "ZeroDivisionError" in printed
@@ -227,7 +232,7 @@ def test_a_report_that_cannot_be_written_is_no_difference(
     assert "out cannot be written: Is a directory. Pass another directory to --out." in capsys.readouterr().err
 
 
-def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> None:
+def test_a_closed_stdout_is_no_difference(arguments: list[str]) -> None:
     """As with `unified-clip parity | head -1`."""
     unread, stdout = os.pipe()
     os.close(unread)
@@ -240,21 +245,21 @@ def test_a_table_that_nobody_reads_is_no_difference(arguments: list[str]) -> Non
         )
 
 
-# -- commands that are wrong
+# -- invalid commands
 
 
 @pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "soon"])
-def test_a_timeout_that_is_none_is_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as refused:
+def test_an_invalid_timeout_is_rejected(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as rejection:
         cli.main(["parity", f"--timeout={seconds}"])
-    assert refused.value.code == 2
+    assert rejection.value.code == 2
     assert (
         f"--timeout: {seconds!r} is not a finite number above 0. Pass a number of seconds, such as 60"
         in capsys.readouterr().err
     )
 
 
-def test_a_suite_with_a_memory_limit_names_what_to_use_instead(
+def test_a_memory_limit_in_a_suite_is_rejected_with_an_alternative(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = suite(tmp_path, f"{CASES}calls = [{{ call = 'global_norm' }}]", frameworks=f"memory = '8 GiB'\n{NUMPY}")

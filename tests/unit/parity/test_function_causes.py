@@ -1,4 +1,4 @@
-"""The cause of a difference agrees with all cases of the function: what another case contradicts is not named."""
+"""The cause of a difference agrees with all cases of a function: no case contradicts a cause that is named."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ FUNCTIONS: dict[str, tuple[Function, str, str]] = {
 """A wrong function, and the cause of all its differences."""
 
 
-def diagnosed(function: Function, lists: dict[str, list[list[float]]] = LISTS) -> dict[str, Diagnosis]:
-    """The causes of a function's differences that are larger than rounding, by the name of the case."""
+def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = LISTS) -> dict[str, Diagnosis]:
+    """Return the causes of a function's differences beyond rounding, by the name of the case."""
     calls, differing = dict[str, Observation](), []
     for name, values in lists.items():
         for threshold in THRESHOLDS if name != "tiny" else (1.3e-4,):
-            one = case([dense(each) for each in values], "clip_by_global_norm", clip_norm=threshold)
-            outcome = returned(one, function, threshold)
-            call = diagnose.observe(one, oracle.expect(one), outcome)
-            deviation = measure.measure(one, oracle.expect(one), outcome)
+            clip_case = case([dense(each) for each in values], "clip_by_global_norm", clip_norm=threshold)
+            outcome = outcome_of(clip_case, function, threshold)
+            call = diagnose.observe(clip_case, oracle.expect(clip_case), outcome)
+            deviation = measure.measure(clip_case, oracle.expect(clip_case), outcome)
             assert call
             assert deviation
             calls[f"{name} at {threshold}"] = call
@@ -107,8 +107,8 @@ def diagnosed(function: Function, lists: dict[str, list[list[float]]] = LISTS) -
     return consistent_causes(calls, differing)
 
 
-def returned(one: Case, function: Function, threshold: float) -> CallOutcome:
-    arrays = [each.values() for each in one.gradients if each is not None]  # type: ignore[union-attr]
+def outcome_of(clip_case: Case, function: Function, threshold: float) -> CallOutcome:
+    arrays = [each.values() for each in clip_case.gradients if each is not None]  # type: ignore[union-attr]
     coef, norm = function(arrays, threshold)
     return CallOutcome(dense(norm), [dense(np.float32(each) * np.float32(coef)) for each in arrays], name="clip.py:f")
 
@@ -116,21 +116,21 @@ def returned(one: Case, function: Function, threshold: float) -> CallOutcome:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_all_differences_of_a_function_have_the_cause_that_agrees_with_all_its_cases(name: str) -> None:
     function, kind, sentence = FUNCTIONS[name]
-    found = diagnosed(function)
-    assert len(found) > 3
-    assert {each.cause for each in found.values()} == {(kind, sentence)}
+    diagnoses = diagnose_function(function)
+    assert len(diagnoses) > 3
+    assert {each.cause for each in diagnoses.values()} == {(kind, sentence)}
 
 
-def test_a_threshold_is_named_that_explains_unchanged_gradients_of_another_case() -> None:
-    found = diagnosed(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c))
-    assert {each.cause.kind for each in found.values() if each.cause} == {"another threshold"}
-    assert found["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
+def test_a_threshold_that_explains_unchanged_gradients_of_another_case_is_named() -> None:
+    diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c))
+    assert {each.cause.kind for each in diagnoses.values() if each.cause} == {"another threshold"}
+    assert diagnoses["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
 
 
 def test_the_last_gradient_is_left_out_of_each_list() -> None:
-    found = diagnosed(lambda g, c: by_norm(math.hypot(*norms(g[:-1])), c))
-    assert {each.cause.kind for each in found.values() if each.cause} == {"left out"}
-    assert all(each.cause for each in found.values())
+    diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g[:-1])), c))
+    assert {each.cause.kind for each in diagnoses.values() if each.cause} == {"left out"}
+    assert all(each.cause for each in diagnoses.values())
 
 
 def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
@@ -138,9 +138,9 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
         norm = math.hypot(*norms(gradients))
         return (1.0 if 2 * threshold < norm < 3 * threshold else min(1.0, threshold / norm)), norm
 
-    found = diagnosed(sometimes)
-    assert [each.cause for each in found.values()] == [None, None]
-    assert found["one element at 1.23"].contradiction == (
+    diagnoses = diagnose_function(sometimes)
+    assert [each.cause for each in diagnoses.values()] == [None, None]
+    assert diagnoses["one element at 1.23"].contradiction == (
         "as when nothing is clipped: the gradients are returned unchanged, but the case 'two at 0.7' contradicts this"
     )
 
@@ -150,30 +150,30 @@ def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() ->
         norm = sum(norms(gradients)) * (1.5 if len(gradients) == 3 and threshold == 0.7 else 1)
         return by_norm(norm, threshold)
 
-    found = diagnosed(clip)
-    assert found.pop("three at 0.7").cause is None
+    diagnoses = diagnose_function(clip)
+    assert diagnoses.pop("three at 0.7").cause is None
     words = "as with the sum of the norms of the tensors instead of the norm"
-    assert {each.cause for each in found.values()} == {("another norm type", words)}
+    assert {each.cause for each in diagnoses.values()} == {("another norm type", words)}
 
     def with_eps(gradients: Arrays, threshold: float) -> tuple[float, float]:
         norm, eps = math.hypot(*norms(gradients)), 0.5 if len(gradients) == 3 else 1e-3
         return min(1.0, threshold / (norm + eps)), norm
 
-    assert diagnosed(with_eps)["two at 0.7"].cause == ("another eps", "as with eps 0.001 instead of 0")
+    assert diagnose_function(with_eps)["two at 0.7"].cause == ("another eps", "as with eps 0.001 instead of 0")
 
 
 def test_a_gradient_that_is_left_out_for_its_shape_is_named() -> None:
     def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
         return by_norm(math.hypot(*norms([each for each in gradients if each.size != 2])), threshold)
 
-    found = diagnosed(clip, {name: LISTS[name] for name in ("one element each", "one tensor", "three")})
-    assert set(found) == {f"three at {threshold}" for threshold in THRESHOLDS}
-    assert {each.cause for each in found.values()} == {("left out", "as when 'gradient 1' is left out of the norm")}
+    diagnoses = diagnose_function(clip, {name: LISTS[name] for name in ("one element each", "one tensor", "three")})
+    assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS}
+    assert {each.cause for each in diagnoses.values()} == {("left out", "as when 'gradient 1' is left out of the norm")}
 
 
-def test_one_case_alone_has_the_cause_that_fits_it() -> None:
-    found = diagnosed(FUNCTIONS["sum of norms"][0], {"one element each": LISTS["one element each"]})
-    assert {each.cause and each.cause.kind for each in found.values()} == {"another norm type"}
+def test_a_single_case_has_the_cause_that_fits_it() -> None:
+    diagnoses = diagnose_function(FUNCTIONS["sum of norms"][0], {"one element each": LISTS["one element each"]})
+    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"another norm type"}
 
 
 CLIP = """

@@ -1,4 +1,4 @@
-"""The parity engine's arithmetic and its oracle are right, and share nothing with what they judge."""
+"""The exact arithmetic of the parity engine and its oracle, which computes the exact result of a case."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_rounding_agrees_with_other_implementations(dtype: str) -> None:
     with np.errstate(over="ignore"):
         # float32 first, since ml_dtypes rounds float64 twice.
         values = np.array([*values.astype(np.float32), 0.0, -0.0, 65520.0, -3e38, math.inf, math.nan])
-        theirs = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype(np.float64)
-    ours = arithmetic.rounded(values, dtype)
-    assert np.array_equal(ours, theirs, equal_nan=True)
-    assert np.array_equal(np.signbit(ours), np.signbit(theirs))
-    assert [arithmetic.nearest_float(float(v), dtype) for v in values[:-1:37]] == ours[:-1:37].tolist()
+        reference = values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).astype(np.float64)
+    result = arithmetic.rounded(values, dtype)
+    assert np.array_equal(result, reference, equal_nan=True)
+    assert np.array_equal(np.signbit(result), np.signbit(reference))
+    assert [arithmetic.nearest_float(float(v), dtype) for v in values[:-1:37]] == result[:-1:37].tolist()
 
 
 def test_power_sums_are_exact() -> None:
@@ -90,13 +90,13 @@ def test_products_are_rounded_once() -> None:
     random = np.random.default_rng(3)
     values = random.standard_normal(3000) * 2.0 ** random.integers(-1070, 1000, 3000)
     for dtype, coef in (("float64", 1 / 3), ("float64", 2.0**-60 / 3), ("float32", 1 / 3)):
-        given = dense(values, dtype)
+        gradient = dense(values, dtype)
         factor = Fraction(arithmetic.nearest_float(coef, dtype))
         with np.errstate(invalid="ignore"):
-            found = oracle.scaled(given, coef).values().tolist()
-        finite = [value for value in given.values().tolist() if math.isfinite(value)]
-        right = [arithmetic.nearest(Fraction(value) * factor, dtype) for value in finite]
-        assert [value for value in found if math.isfinite(value)] == right
+            products = oracle.scaled(gradient, coef).values().tolist()
+        finite = [value for value in gradient.values().tolist() if math.isfinite(value)]
+        expected = [arithmetic.nearest(Fraction(value) * factor, dtype) for value in finite]
+        assert [value for value in products if math.isfinite(value)] == expected
 
 
 def test_column_sums_are_rounded_once() -> None:
@@ -121,9 +121,9 @@ def test_files_keep_every_bit(tmp_path: Path) -> None:
     ]
     with (tmp_path / "tensors").open("wb") as file:
         entries = json.loads(json.dumps([memmap.append(file, gradient) for gradient in gradients]))
-    found = [memmap.at(memmap.read_or_map(tmp_path / "tensors"), entry) for entry in entries]
-    assert [type(g) for g in found] == [type(g) for g in gradients]
-    for before, after in zip(gradients, found, strict=True):
+    loaded = [memmap.at(memmap.read_or_map(tmp_path / "tensors"), entry) for entry in entries]
+    assert [type(g) for g in loaded] == [type(g) for g in gradients]
+    for before, after in zip(gradients, loaded, strict=True):
         assert types.digest([types.densify(before)]) == types.digest([types.densify(after)])
 
 
@@ -136,7 +136,7 @@ def test_a_file_of_garbage_is_unreadable(tmp_path: Path) -> None:
         safetensors.load(tmp_path / "a.safetensors")
 
 
-def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:
+def test_digests_distinguish_bits_shapes_and_dtypes_but_not_nans() -> None:
     zeros = [[dense([0.0], dtype)] for dtype in ("float16", "bfloat16")]
     different = [*zeros, [dense([1.0])], [dense([[1.0]])], [dense([-1.0])], [None], []]
     assert len({types.digest(each) for each in different}) == len(different)
@@ -146,9 +146,9 @@ def test_digests_tell_apart_bits_shapes_and_dtypes_but_not_nans() -> None:
 
 def test_repeated_rows_are_summed() -> None:
     sparse = Sparse(np.array([1, 1, 2, 9]), dense([[3.0], [4.0], [24.0], [1.0]]), (4, 1))
-    found = types.densify(sparse)
-    assert found is not None
-    assert found.values().tolist() == [[0.0], [7.0], [24.0], [0.0]]
+    densified = types.densify(sparse)
+    assert densified is not None
+    assert densified.values().tolist() == [[0.0], [7.0], [24.0], [0.0]]
 
 
 # -- the oracle
@@ -162,7 +162,7 @@ JUDGES = (
 
 
 @pytest.mark.parametrize("module", JUDGES)
-def test_the_oracle_shares_nothing_with_what_it_judges(module: str) -> None:
+def test_the_oracle_imports_nothing_from_the_code_it_judges(module: str) -> None:
     path = Path(unified_clip.__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -173,53 +173,60 @@ def test_the_oracle_shares_nothing_with_what_it_judges(module: str) -> None:
             assert "unified_clip" not in ast.unparse(node)
 
 
-def expected(gradients: list[Any], call: str, **arguments: Any) -> list[Any]:
-    """The norm and the gradients as lists of numbers."""
-    right = oracle.expect(case(gradients, call, **arguments))
-    norm = None if right.norm is None else float(right.norm.values())
-    return [norm, *([] if right.gradients is None else [g and g.values().tolist() for g in right.gradients])]
+def expected_numbers(gradients: list[Any], call: str, **arguments: Any) -> list[Any]:
+    """Return the norm and the gradients as lists of numbers."""
+    result = oracle.expect(case(gradients, call, **arguments))
+    norm = None if result.norm is None else float(result.norm.values())
+    return [norm, *([] if result.gradients is None else [g and g.values().tolist() for g in result.gradients])]
 
 
 def float32s(*values: float) -> list[float]:
     return [float(np.float32(value)) for value in values]
 
 
-def test_the_oracle_knows_the_worked_example() -> None:
+def test_the_oracle_computes_the_worked_example() -> None:
     norm = float(np.float32(5.477226))
-    assert expected(WORKED, "clip_grad_norm_", max_norm=5.0) == [
+    assert expected_numbers(WORKED, "clip_grad_norm_", max_norm=5.0) == [
         norm, float32s(2.7386122, 3.6514828), float32s(0.9128707, 1.8257414)
     ]  # fmt: skip
-    assert expected(WORKED, "global_norm") == [norm]
-    assert expected(WORKED, "get_total_norm", norm_type=1) == [10.0]
-    assert expected(WORKED, "get_total_norm", norm_type=math.inf) == [4.0]
-    assert expected([*WORKED, None], "GradientClipByValue", max=3.5, min=1.5) == [None, [3.0, 3.5], [1.5, 2.0], None]
-    assert expected(WORKED, "clip_by_norm", clip_norm=2.5) == [None, [1.5, 2.0], [1.0, 2.0]]
+    assert expected_numbers(WORKED, "global_norm") == [norm]
+    assert expected_numbers(WORKED, "get_total_norm", norm_type=1) == [10.0]
+    assert expected_numbers(WORKED, "get_total_norm", norm_type=math.inf) == [4.0]
+    assert expected_numbers([*WORKED, None], "GradientClipByValue", max=3.5, min=1.5) == [
+        None,
+        [3.0, 3.5],
+        [1.5, 2.0],
+        None,
+    ]
+    assert expected_numbers(WORKED, "clip_by_norm", clip_norm=2.5) == [None, [1.5, 2.0], [1.0, 2.0]]
 
 
-def test_the_oracle_knows_bounds() -> None:
-    given = [dense([-3.0, 0.5, 3.0])]
-    assert expected(given, "clip_grad_value_", clip_value=1.0)[1] == [-1.0, 0.5, 1.0]
-    assert expected(given, "GradientClipByValue", max=2.0)[1] == [-2.0, 0.5, 2.0]
-    assert expected(given, "clip_by_value", clip_value_min=0.75, clip_value_max=1.1)[1] == float32s(0.75, 0.75, 1.1)
+def test_the_oracle_clips_by_bounds() -> None:
+    gradients = [dense([-3.0, 0.5, 3.0])]
+    assert expected_numbers(gradients, "clip_grad_value_", clip_value=1.0)[1] == [-1.0, 0.5, 1.0]
+    assert expected_numbers(gradients, "GradientClipByValue", max=2.0)[1] == [-2.0, 0.5, 2.0]
+    assert expected_numbers(gradients, "clip_by_value", clip_value_min=0.75, clip_value_max=1.1)[1] == float32s(
+        0.75, 0.75, 1.1
+    )
 
 
-def test_the_oracle_knows_eps_and_the_limit_itself() -> None:
-    given = [dense([3.0, 4.0])]
-    assert expected(given, "clip_by_global_norm", clip_norm=5.0) == [5.0, [3.0, 4.0]]
-    assert expected(given, "clip_grad_norm_", max_norm=5.0)[1] == float32s(2.9999995, 3.9999993)
-    assert expected(given, "clip_grad_norm_", max_norm=5.00001)[1] == [3.0, 4.0]
-    assert expected(given, "clip_by_global_norm", clip_norm=1.0, use_norm=2.0) == [2.0, [1.5, 2.0]]
-    assert expected(given, "clip_by_norm", clip_norm=0.0)[1] == [0.0, 0.0]
+def test_the_oracle_applies_eps_and_keeps_a_norm_at_the_threshold() -> None:
+    gradients = [dense([3.0, 4.0])]
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=5.0) == [5.0, [3.0, 4.0]]
+    assert expected_numbers(gradients, "clip_grad_norm_", max_norm=5.0)[1] == float32s(2.9999995, 3.9999993)
+    assert expected_numbers(gradients, "clip_grad_norm_", max_norm=5.00001)[1] == [3.0, 4.0]
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=1.0, use_norm=2.0) == [2.0, [1.5, 2.0]]
+    assert expected_numbers(gradients, "clip_by_norm", clip_norm=0.0)[1] == [0.0, 0.0]
 
 
-def test_the_oracle_knows_dtypes() -> None:
+def test_the_oracle_keeps_dtypes() -> None:
     mixed = [dense([3.0], "float16"), dense([4.0], "float64")]
-    right = oracle.expect(case(mixed, "clip_by_global_norm", clip_norm=0.1))
-    assert right.norm is not None
-    assert right.gradients is not None
-    assert right.norm.dtype == "float64"
-    assert [g and g.dtype for g in right.gradients] == ["float16", "float64"]
-    assert [float(g.values()[0]) for g in right.gradients if g] == [float(np.float16(0.06)), 4.0 * (0.1 / 5.0)]
+    result = oracle.expect(case(mixed, "clip_by_global_norm", clip_norm=0.1))
+    assert result.norm is not None
+    assert result.gradients is not None
+    assert result.norm.dtype == "float64"
+    assert [g and g.dtype for g in result.gradients] == ["float16", "float64"]
+    assert [float(g.values()[0]) for g in result.gradients if g] == [float(np.float16(0.06)), 4.0 * (0.1 / 5.0)]
     assert exact_norm([dense([60000.0, 60000.0], "float16")], 2, "float32") == float(np.float32(60000 * 2**0.5))
 
 
@@ -230,60 +237,67 @@ def test_the_oracle_knows_dtypes() -> None:
 def test_the_oracle_rounds_16_bit_products_to_float32_first(
     dtype: str, gradient: float, coef: float, product: float
 ) -> None:
-    given = [dense([gradient], dtype)]
-    assert expected(given, "clip_by_global_norm", clip_norm=coef, use_norm=1.0)[1] == [product]
+    gradients = [dense([gradient], dtype)]
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=coef, use_norm=1.0)[1] == [product]
     assert arithmetic.nearest(Fraction(gradient) * Fraction(coef), dtype) != product
 
 
-def test_the_oracle_knows_what_is_not_finite() -> None:
-    given = [dense([math.inf, -2.0])]
-    norm, gradient = expected(given, "clip_grad_norm_", max_norm=1.0)
+def test_the_oracle_propagates_inf_and_nan() -> None:
+    gradients = [dense([math.inf, -2.0])]
+    norm, gradient = expected_numbers(gradients, "clip_grad_norm_", max_norm=1.0)
     assert (norm, math.isnan(gradient[0]), gradient[1]) == (math.inf, True, 0.0)
     assert math.copysign(1, gradient[1]) == -1
-    assert all(map(math.isnan, expected(given, "clip_by_global_norm", clip_norm=1.0)[1]))
-    assert expected(given, "clip_by_global_norm", clip_norm=math.inf) == [math.inf, [math.inf, -2.0]]
-    assert math.isnan(expected([dense([math.nan, math.inf])], "get_total_norm", norm_type=math.inf)[0])
-    low, high = expected([dense([math.nan, -0.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=1.0)[1]
+    assert all(map(math.isnan, expected_numbers(gradients, "clip_by_global_norm", clip_norm=1.0)[1]))
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=math.inf) == [math.inf, [math.inf, -2.0]]
+    assert math.isnan(expected_numbers([dense([math.nan, math.inf])], "get_total_norm", norm_type=math.inf)[0])
+    low, high = expected_numbers([dense([math.nan, -0.0])], "clip_by_value", clip_value_min=0.0, clip_value_max=1.0)[1]
     assert math.isnan(low)
     assert math.copysign(1, high) == -1
 
 
-def test_the_oracle_knows_axes_and_sparse_rows() -> None:
+def test_the_oracle_computes_norms_per_slice_and_of_sparse_rows() -> None:
     rows = [dense([[3.0, 4.0], [0.3, 0.4], [6.0, 8.0]], "float64")]
     clipped = [[3.0 * 0.2, 4.0 * 0.2], [0.3, 0.4], [6.0 * 0.1, 8.0 * 0.1]]
-    assert expected(rows, "clip_by_norm", clip_norm=1.0, axes=[-1])[1] == clipped
+    assert expected_numbers(rows, "clip_by_norm", clip_norm=1.0, axes=[-1])[1] == clipped
     sparse = [Sparse(np.array([1, 1, 2]), dense([[3.0], [4.0], [24.0]]), (3, 1))]
-    assert expected(sparse, "clip_by_global_norm", clip_norm=12.5) == [25.0, [[0.0], [3.5], [12.0]]]
+    assert expected_numbers(sparse, "clip_by_global_norm", clip_norm=12.5) == [25.0, [[0.0], [3.5], [12.0]]]
 
 
-def test_the_oracle_knows_other_orders() -> None:
-    given = [dense([3.0, 4.0, 5.0], "float64")]
-    assert expected(given, "get_total_norm", norm_type=3) == [6.0]
-    assert expected(given[:1], "get_total_norm", norm_type=0.5)[0] == pytest.approx(
+def test_the_oracle_computes_other_norm_types() -> None:
+    gradients = [dense([3.0, 4.0, 5.0], "float64")]
+    assert expected_numbers(gradients, "get_total_norm", norm_type=3) == [6.0]
+    assert expected_numbers(gradients[:1], "get_total_norm", norm_type=0.5)[0] == pytest.approx(
         (3**0.5 + 2 + 5**0.5) ** 2, rel=1e-15
     )
-    assert expected([dense([0.0])], "get_total_norm", norm_type=3) == [0.0]
-    assert math.isnan(expected([dense([math.inf, math.nan])], "get_total_norm", norm_type=3)[0])
+    assert expected_numbers([dense([0.0])], "get_total_norm", norm_type=3) == [0.0]
+    assert math.isnan(expected_numbers([dense([math.inf, math.nan])], "get_total_norm", norm_type=3)[0])
 
 
-def test_the_oracle_knows_what_is_left_out() -> None:
-    given = [dense([3.0, 4.0]), dense([12.0])]
+def test_the_oracle_leaves_out_parameters_and_groups() -> None:
+    gradients = [dense([3.0, 4.0]), dense([12.0])]
     left_out = {"need_clip": (True, 0)}
-    assert expected(given, "clip_by_global_norm", clip_norm=2.5, call_form=left_out) == [5.0, [1.5, 2.0], [12.0]]
+    assert expected_numbers(gradients, "clip_by_global_norm", clip_norm=2.5, call_form=left_out) == [
+        5.0,
+        [1.5, 2.0],
+        [12.0],
+    ]
     alone = {"gradients_for_parameters": True}
-    assert expected(given, "clip_grad_norm_", max_norm=1.0, call_form=alone) == [0.0, [3.0, 4.0], [12.0]]
+    assert expected_numbers(gradients, "clip_grad_norm_", max_norm=1.0, call_form=alone) == [0.0, [3.0, 4.0], [12.0]]
     groups = {"groups": ("a", "b")}
-    assert expected(given, "append_gradient_clip_ops", clip_norm=2.5, call_form=groups)[1:] == [[1.5, 2.0], [2.5]]
+    assert expected_numbers(gradients, "append_gradient_clip_ops", clip_norm=2.5, call_form=groups)[1:] == [
+        [1.5, 2.0],
+        [2.5],
+    ]
 
 
-def test_the_oracle_knows_a_limit_of_zero() -> None:
-    assert expected([dense([3.0])], "clip_by_global_norm", clip_norm=0.0, use_norm=0.0) == [0.0, [0.0]]
+def test_the_oracle_clips_at_a_threshold_of_zero() -> None:
+    assert expected_numbers([dense([3.0])], "clip_by_global_norm", clip_norm=0.0, use_norm=0.0) == [0.0, [0.0]]
 
 
-def test_the_oracle_knows_a_step() -> None:
-    right = oracle.expect(case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5, update=True))
-    assert right.update is not None
-    assert [weight and weight.values().tolist() for weight in right.update] == [[0.25, 0.0], None]
+def test_the_oracle_computes_an_update() -> None:
+    result = oracle.expect(case([dense([3.0, 4.0]), None], "clip_by_global_norm", clip_norm=2.5, update=True))
+    assert result.update is not None
+    assert [weight and weight.values().tolist() for weight in result.update] == [[0.25, 0.0], None]
     (tiny,) = oracle.expect(case([dense([2.0**-25 * 1.5])], "clip_by_norm", clip_norm=1.0, update=True)).update or []
     assert tiny is not None
     assert tiny.values().tolist() == [1.0]

@@ -1,4 +1,4 @@
-"""No way for a worker to fail is overlooked, and faults planted in ours are found, each under its own verdict."""
+"""Workers that crash, hang or return unreadable results, and faults in unified_clip: each has its verdict."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
 SECOND = case([*WORKED, None], "clip_by_global_norm", clip_norm=5.0)
 
 
-def worker(code: str) -> list[str]:
-    """The NumPy worker, after some code of the test's."""
+def worker_command(code: str) -> list[str]:
+    """Return the command of a NumPy worker that first runs this code."""
     lines = "import os, sys, time\nimport numpy as np\nimport unified_clip.numpy as uc\n"
     lines += "from unified_clip.parity.workers import worker\nright = uc.clip_grad_norm_\n"
     return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
 
 
-def run(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
-    """What comes back from such a worker for FIRST and SECOND."""
-    found = pool.run(worker(code), [pool.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
-    return [found.results[mode, FIRST.name], found.results[mode, SECOND.name]]
+def run_worker(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
+    """Return the results of such a worker for FIRST and SECOND."""
+    results = pool.run(worker_command(code), [pool.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
+    return [results.results[mode, FIRST.name], results.results[mode, SECOND.name]]
 
 
-def verdicts(code: str) -> list[Verdict]:
-    """The verdicts on such a worker."""
+def run_and_judge(code: str) -> list[Verdict]:
+    """Return the verdicts on the results of such a worker."""
     return [
-        compare_with_exact(each, oracle.expect(each), outcome, HOST)
-        for each, outcome in zip([FIRST, SECOND], run(code), strict=True)
+        compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
+        for clip_case, outcome in zip([FIRST, SECOND], run_worker(code), strict=True)
     ]
 
 
 def test_a_worker_without_a_fault_is_equal() -> None:
-    assert [verdict.kind for verdict in verdicts("")] == ["equal", "equal"]
+    assert [verdict.kind for verdict in run_and_judge("")] == ["equal", "equal"]
 
 
 FAULTS = {
@@ -89,12 +89,12 @@ SHOWS_AT = {
     "no norm": [],
     "step too long": ["update"],
 }
-"""The stages at which a fault shows; none where already the form is wrong."""
+"""The stages at which a fault shows. A result of another form has no stages."""
 
 
 @pytest.mark.parametrize("fault", sampled(FAULTS, 3))
 def test_a_planted_fault_is_found_at_its_stage(fault: str) -> None:
-    first, second = verdicts(FAULTS[fault])
+    first, second = run_and_judge(FAULTS[fault])
     assert (first.kind, second.kind) == ("different", "equal")
     assert [stage for stage, distance in first.stages.items() if distance] == SHOWS_AT[fault]
     assert all(stage in first.detail for stage in SHOWS_AT[fault])
@@ -118,7 +118,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
-    first, second = run(CLIP.format(code))
+    first, second = run_worker(CLIP.format(code))
     assert isinstance(first, Failure)
     assert first.kind == kind
     assert detail in first.detail
@@ -126,57 +126,59 @@ def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detai
     assert compare_with_exact(FIRST, oracle.expect(FIRST), first, HOST).kind == kind
 
 
-def named(*cases: Case) -> list[Case]:
-    """These cases, with their numbers as names."""
+def number_cases(*cases: Case) -> list[Case]:
+    """Return the cases with their numbers as names."""
     return [dataclasses.replace(each, name=str(number)) for number, each in enumerate(cases)]
 
 
-def kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str = HOST) -> list[str]:
-    """The kind of failure of each case, or "" for a result."""
-    found = pool.run(worker(code), [pool.WorkItem(mode, each) for each in cases], timeout).results
-    failures = [found[mode, each.name] for each in cases]
+def failure_kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str = HOST) -> list[str]:
+    """Return the kind of failure of each case, or "" for a result."""
+    results = pool.run(worker_command(code), [pool.WorkItem(mode, each) for each in cases], timeout).results
+    failures = [results[mode, each.name] for each in cases]
     return [each.kind if isinstance(each, Failure) else "" for each in failures]
 
 
 NORM, GLOBAL_NORM = case(WORKED, "clip_grad_norm_", max_norm=1.0), case(WORKED, "global_norm")
 
 
-def test_a_function_that_crashes_is_given_up_and_no_other_function_is() -> None:
-    cases = named(*[NORM] * (pool.FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
-    assert kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * pool.FAILURES + ["not run", "", ""]
+def test_a_function_that_crashes_often_is_not_called_again() -> None:
+    cases = number_cases(*[NORM] * (pool.FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
+    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * pool.FAILURES + ["not run", "", ""]
 
 
 @pytest.mark.nightly
-def test_a_function_that_hangs_is_given_up_after_two_timeouts_and_no_other_function_is() -> None:
-    cases = named(NORM, GLOBAL_NORM, NORM, NORM, GLOBAL_NORM)
+def test_a_function_that_hangs_twice_is_not_called_again() -> None:
+    cases = number_cases(NORM, GLOBAL_NORM, NORM, NORM, GLOBAL_NORM)
     hangs = CLIP.format("time.sleep(60)")
-    assert kinds(hangs, cases, 4.0) == ["timed out", "", "timed out", "not run", ""]
+    assert failure_kinds(hangs, cases, 4.0) == ["timed out", "", "timed out", "not run", ""]
 
 
 def test_functions_that_crash_one_after_the_other_end_the_run() -> None:
     calls = ["clip_grad_norm_", "clip_by_norm", "clip_by_global_norm", "global_norm", "clip_grad_value_"]
     limits = ["max_norm", "clip_norm", "clip_norm", "", "clip_value"]
-    cases = named(*[case(WORKED, call, **({key: 1.0} if key else {})) for call, key in zip(calls, limits, strict=True)])
-    assert kinds("worker.run_cases = lambda *arguments: os._exit(3)", cases) == ["crashed"] * 4 + ["not run"]
+    cases = number_cases(
+        *[case(WORKED, call, **({key: 1.0} if key else {})) for call, key in zip(calls, limits, strict=True)]
+    )
+    assert failure_kinds("worker.run_cases = lambda *arguments: os._exit(3)", cases) == ["crashed"] * 4 + ["not run"]
 
 
 def test_a_crash_in_a_graph_is_a_verdict_on_the_case_that_ran() -> None:
     """Cases that raise an error run first, whatever their place."""
     code = GRAPHS.format("") + "def clip(grads, max_norm):\n    os._exit(3)\nuc.clip_grad_norm_ = clip"
     negative = case(WORKED, "clip_grad_norm_", max_norm=-1.0, raises="ValueError")
-    assert kinds(code, named(GLOBAL_NORM, negative, GLOBAL_NORM), mode=GRAPH) == ["", "crashed", ""]
+    assert failure_kinds(code, number_cases(GLOBAL_NORM, negative, GLOBAL_NORM), mode=GRAPH) == ["", "crashed", ""]
 
 
 @pytest.mark.nightly
 def test_a_worker_that_hangs_is_stopped() -> None:
-    first, second = run(CLIP.format("time.sleep(60)"), timeout=4.0)
+    first, second = run_worker(CLIP.format("time.sleep(60)"), timeout=4.0)
     assert isinstance(first, Failure)
     assert first.kind == "timed out"
     assert isinstance(second, CallOutcome)
 
 
-def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
-    first, second = run("import atexit\natexit.register(os.abort)")
+def test_a_worker_that_crashes_at_its_end_is_a_verdict() -> None:
+    first, second = run_worker("import atexit\natexit.register(os.abort)")
     assert isinstance(first, CallOutcome)
     assert isinstance(second, Failure)
     assert second.detail.startswith(f"{LAST}signal {signal.SIGABRT.value}")
@@ -188,14 +190,16 @@ def test_a_worker_that_dies_at_its_end_is_a_verdict_too() -> None:
     [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", pool.FAILURES)],
     ids=["before the first case", "at every case"],
 )
-def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: int, tmp_path: Path) -> None:
-    many = named(*[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.FAILURES + 2)])
+def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
+    fault: str, starts: int, tmp_path: Path
+) -> None:
+    cases = number_cases(*[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.FAILURES + 2)])
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-    found = pool.run(worker(f"{count}\n{fault}"), [pool.WorkItem(HOST, each) for each in many], 60.0).results
+    results = pool.run(worker_command(f"{count}\n{fault}"), [pool.WorkItem(HOST, each) for each in cases], 60.0).results
     crashed = Failure("crashed", "exit status 3; stderr is empty")
     reason = f"because earlier cases of this function failed, the last one as follows: crashed, {crashed.detail}"
     last = crashed if starts == 1 else Failure("not run", reason)
-    assert [found[HOST, each.name] for each in many] == [crashed] * pool.FAILURES + [last] * 2
+    assert [results[HOST, each.name] for each in cases] == [crashed] * pool.FAILURES + [last] * 2
     assert (tmp_path / "starts").read_text() == "x" * starts
 
 
@@ -224,7 +228,7 @@ def test_a_worker_that_always_dies_is_not_started_for_ever(fault: str, starts: i
     ],
 )
 def test_garbage_is_unreadable(code: str, detail: str) -> None:
-    first = run(code)[0]
+    first = run_worker(code)[0]
     assert isinstance(first, Failure)
     assert first.kind == "unreadable"
     assert detail in first.detail
@@ -243,8 +247,8 @@ worker.MOST_GRAPHS = 2
 """
 
 
-def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
-    first, second = run(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
+def test_a_graph_of_several_cases_that_fails_is_a_verdict() -> None:
+    first, second = run_worker(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
     assert first == Failure(
         "out of memory", "fails in a graph with other cases (1), but not alone: MemoryError: so large"
     )
@@ -252,15 +256,15 @@ def test_a_graph_of_several_cases_that_cannot_be_made_is_a_verdict() -> None:
 
 
 def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
-    first, second = run(
+    first, second = run_worker(
         GRAPHS.format("if not any(each is None for each in tensors) or len(calls) == 1: raise ValueError('no')"), GRAPH
     )
     assert first == Failure("unreadable", "ValueError: no")
     assert isinstance(second, CallOutcome)
 
 
-def test_what_a_worker_prints_is_no_result() -> None:
-    assert isinstance(run("print('{\"norm\": garbage')")[0], CallOutcome)
+def test_the_output_of_a_worker_is_no_result() -> None:
+    assert isinstance(run_worker("print('{\"norm\": garbage')")[0], CallOutcome)
 
 
 def test_a_framework_that_is_not_installed_is_missing() -> None:
@@ -269,11 +273,11 @@ import importlib
 def absent(name):
     raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 importlib.import_module = absent"""
-    assert run(code) == [Failure("missing", "No module named 'numpy'")] * 2
+    assert run_worker(code) == [Failure("missing", "No module named 'numpy'")] * 2
 
 
-def test_a_worker_refuses_to_test_a_path_that_is_not_taken() -> None:
-    first = run("", mode=DEVICE)[0]  # NumPy has the host path only
+def test_a_worker_rejects_a_mode_whose_path_is_not_taken() -> None:
+    first = run_worker("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
     assert "mode 'device' (device path): the backend used another path" in first.detail
 
@@ -297,24 +301,24 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
-    outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
     verdict = compare_with_exact(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
 
-def test_an_error_that_is_not_due_is_a_difference() -> None:
-    first, second = verdicts(CLIP.format("raise ValueError('no such\\n\\nthing')"))
+def test_an_unexpected_error_is_a_difference() -> None:
+    first, second = run_and_judge(CLIP.format("raise ValueError('no such\\n\\nthing')"))
     assert (first.kind, first.detail, second.kind) == ("different", "raised ValueError: no such", "equal")
 
 
 @pytest.mark.parametrize("warns", [True, False])
-def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -> None:
-    one = case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns)
+def test_a_warning_has_to_be_issued_exactly_if_it_is_expected(warns: bool) -> None:
+    clip_case = case([dense([3.0])], "clip_grad_norm_", max_norm=1.0, warns=warns)
     for warned in (True, False):
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-        verdict = compare_with_exact(one, oracle.expect(one), outcome, HOST)
+        outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, clip_case)], 60.0).results[HOST, clip_case.name]
+        verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         wrong = "issued a ClipWarning, but should not" if warned else "issued no ClipWarning, but should"
         assert verdict.detail == ("" if warned == warns else wrong)
@@ -324,34 +328,34 @@ def test_a_warning_has_to_be_given_where_it_is_due_and_only_there(warns: bool) -
     ("returned", "detail"),
     [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradients instead of 2")],
 )
-def test_another_container_or_fewer_gradients_than_are_due_are_a_difference(returned: str, detail: str) -> None:
-    one = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
+def test_another_container_or_fewer_gradients_are_a_difference(returned: str, detail: str) -> None:
+    clip_case = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
     code = f"""
 right = uc.clip_by_global_norm
 def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = pool.run(worker(code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-    assert compare_with_exact(one, oracle.expect(one), outcome, HOST).detail == detail
+    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, clip_case)], 60.0).results[HOST, clip_case.name]
+    assert compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST).detail == detail
 
 
 GLOBAL = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)
-BELOW = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
+BELOW_THRESHOLD = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=9.0)
 CLASS = case([dense([3.0]), dense([4.0])], "GradientClipByGlobalNorm", clip_norm=9.0)
 SCALED = """Scaled.is_identity = lambda self, path: False
 Scaled.results = lambda self, path: [{} for v in path._tensors]"""
 
 
 @pytest.mark.parametrize(
-    ("one", "code", "detail"),
+    ("clip_case", "code", "detail"),
     [
         (
             GLOBAL,
             "HostPath.scale = lambda self, coef: (scale(self, coef), self._list.scale_(coef, 1))[0]",
             "changed its input gradients",
         ),
-        (BELOW, "HostPath.unchanged = lambda self: self._tensors", "shares memory with an input"),
+        (BELOW_THRESHOLD, "HostPath.unchanged = lambda self: self._tensors", "shares memory with an input"),
         (
             CLASS,
             SCALED.format("v[:]"),
@@ -365,12 +369,14 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
     ],
     ids=["written", "shared", "a view", "a copy"],
 )
-def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: str) -> None:
+def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, detail: str) -> None:
     """And share no memory with it; classes return the given object, or a new one."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.changes import Scaled\n"
-    outcome = pool.run(worker(lines + code), [pool.WorkItem(HOST, one)], 60.0).results[HOST, one.name]
-    verdict = compare_with_exact(one, oracle.expect(one), outcome, HOST)
+    outcome = pool.run(worker_command(lines + code), [pool.WorkItem(HOST, clip_case)], 60.0).results[
+        HOST, clip_case.name
+    ]
+    verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
     assert verdict.kind == "different"
     assert detail in verdict.detail
 
@@ -378,20 +384,20 @@ def test_functional_names_leave_their_input_alone(one: Case, code: str, detail: 
 # -- how a worker is started
 
 
-def test_an_interpreter_of_its_own_finds_this_package_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_another_interpreter_imports_only_this_package_from_its_folder(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
-    found = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 60.0)
-    assert isinstance(found.results[HOST, SECOND.name], CallOutcome)
+    results = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 60.0)
+    assert isinstance(results.results[HOST, SECOND.name], CallOutcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
 
 
-def test_an_interpreter_that_is_not_there_is_missing(tmp_path: Path) -> None:
-    found = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.WorkItem(HOST, SECOND)], 60.0)
-    failure = found.results[HOST, SECOND.name]
+def test_a_missing_interpreter_has_the_verdict_missing(tmp_path: Path) -> None:
+    results = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.WorkItem(HOST, SECOND)], 60.0)
+    failure = results.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "missing"
     assert "cannot be started: No such file or directory" in failure.detail
@@ -402,12 +408,12 @@ def is_running(process: int) -> bool:
     return state.exists() and state.read_text(encoding="utf-8").split(") ")[1][0] != "Z"
 
 
-def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_worker_started_end_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
     python.chmod(0o755)
-    found = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 1.0)
-    failure = found.results[HOST, SECOND.name]
+    results = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 1.0)
+    failure = results.results[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
     child = int((tmp_path / "child").read_text(encoding="utf-8"))
@@ -415,16 +421,16 @@ def test_what_a_worker_has_started_is_ended_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process has no parent there that it could lose")
-def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> None:
+def test_a_worker_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
     hangs = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n{CLIP.format('time.sleep(60)')}"
     starts = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
     job, out = tmp_path / "job", tmp_path / "out"
     job.mkdir()
     out.mkdir()
     pool.write_job(job, {0: pool.WorkItem(HOST, FIRST)})
-    arguments = [*worker(hangs), str(job), str(out)]
-    safe = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
-    with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=safe) as process:
+    arguments = [*worker_command(hangs), str(job), str(out)]
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
+    with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=environment) as process:
         until = time.monotonic() + 60
         while not (out / "worker.json").exists() and time.monotonic() < until:
             time.sleep(0.05)
@@ -436,8 +442,8 @@ def test_a_worker_ends_when_whoever_started_it_was_killed(tmp_path: Path) -> Non
     assert not is_running(child)
 
 
-def test_results_that_something_has_cleared_away_are_a_verdict() -> None:
-    first, _ = run(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
+def test_deleted_results_are_a_verdict() -> None:
+    first, _ = run_worker(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
     assert isinstance(first, Failure)
     assert first.kind == "crashed"
     assert "FileNotFoundError" in first.detail
@@ -447,27 +453,27 @@ def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(pool, "STOP", threading.Event())
     pool.STOP.set()
     with pytest.raises(KeyboardInterrupt):
-        run("time.sleep(60)")
+        run_worker("time.sleep(60)")
 
 
-def test_progress_is_told_of_every_result() -> None:
-    told: list[int] = []
+def test_progress_is_reported_for_every_result() -> None:
+    counts: list[int] = []
     runs = [pool.WorkItem(HOST, each) for each in (FIRST, SECOND)]
-    found = pool.run(worker("time.sleep(0.3)"), runs, 60.0, progress=told.append)
-    assert sum(told) == 2
-    assert all(each.seconds > 0 for each in found.results.values())
+    results = pool.run(worker_command("time.sleep(0.3)"), runs, 60.0, progress=counts.append)
+    assert sum(counts) == 2
+    assert all(each.seconds > 0 for each in results.results.values())
 
 
 def test_one_worker_runs_every_mode() -> None:
     """NumPy's refuses the device path, which ends that mode and not the one before it."""
-    found = pool.run(worker(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
-    assert isinstance(found[HOST, SECOND.name], CallOutcome)
-    assert isinstance(found[DEVICE, SECOND.name], Failure)
+    results = pool.run(worker_command(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    assert isinstance(results[HOST, SECOND.name], CallOutcome)
+    assert isinstance(results[DEVICE, SECOND.name], Failure)
 
 
 def test_errors_have_no_addresses() -> None:
     code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
-    outcome = pool.run(worker(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
     assert outcome.message == "TypeError: no gradient: <object object>"
 
 
@@ -488,9 +494,9 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
     framework: str, mode: str, arguments: dict[str, Any], gradient: Any, exact: bool
 ) -> None:
     for in_graphs in (False, True):
-        backend: Any = SimpleNamespace(name=framework, kernels_in_graphs=lambda found=in_graphs: found)
-        found = by_kernels_in_graph(backend, mode, {"arguments": arguments}, [None, gradient])
-        assert found == (exact and in_graphs)
+        backend: Any = SimpleNamespace(name=framework, kernels_in_graphs=lambda by_kernels=in_graphs: by_kernels)
+        by_kernels = by_kernels_in_graph(backend, mode, {"arguments": arguments}, [None, gradient])
+        assert by_kernels == (exact and in_graphs)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.parity.cases import suite
-from support.parity.runs import as_it_should_be, run
+from support.parity.runs import run_suite_with, unchanged_outcome
 from support.port.sites import everything, report_of
 
 from unified_clip import cli
@@ -32,7 +32,7 @@ NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 @pytest.fixture(scope="module")
 def parity(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A parity report."""
-    return run(tmp_path_factory.mktemp("parity"), as_it_should_be)
+    return run_suite_with(tmp_path_factory.mktemp("parity"), unchanged_outcome)
 
 
 def rows(html: str) -> list[str]:

@@ -1,0 +1,100 @@
+"""`unified-clip parity --accept`: the sizes, causes and reasons of the entries that it writes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from support.parity.reports import native, one_case, report
+
+from unified_clip.parity.known import entries, match, update
+from unified_clip.parity.known.entries import NativeDeviation
+from unified_clip.parity.results import FrameworkResult
+from unified_clip.parity.suite.schema import SuiteError
+
+
+def test_accepted_errors_have_the_error_as_their_reason(tmp_path: Path) -> None:
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native(norm=None, kind="raises", detail=detail)))
+        for name, detail in {"a": "KeyError: 3", "b": "KeyError: 3", "c": "TypeError: 4", "d": "TypeError: 5"}.items()
+    ]
+    update.write(tmp_path / "known.toml", report(*cases))
+    kind = "it raises an error, but should return a result"
+    assert [(entry.cases, entry.reason) for entry in entries.read(tmp_path / "known.toml")] == [
+        (["a", "b"], f"{kind}: KeyError: 3"),
+        (["c", "d"], f"{kind}: TypeError: 4 (in the first of 2 cases)"),
+    ]
+
+
+def test_accepting_a_large_difference_does_not_cover_a_small_one(tmp_path: Path) -> None:
+    sizes = {"large": 1.0, "inf": math.inf, "small": 0.002, "alike": 0.0015}
+    cases = [one_case(name, torch=FrameworkResult(native=native(norm=size))) for name, size in sizes.items()]
+    update.write(tmp_path / "known.toml", report(*cases))
+    listed = {tuple(entry.cases): (entry.size, entry.not_finite) for entry in entries.read(tmp_path / "known.toml")}
+    assert listed == {("large",): (1.0, ""), ("inf",): (0.0, "norm"), ("alike", "small"): (0.002, "")}
+
+
+def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tmp_path: Path) -> None:
+    causes = {
+        "a": ("another eps", "as with eps 0 instead of 1e-06"),
+        "b": ("another eps", "as with eps 0 instead of 1e-06"),
+        "c": ("another threshold", "as with a threshold of 2 instead of 1"),
+        "d": ("another threshold", "as with a threshold of 3 instead of 1"),
+        "e": ("", ""),
+    }
+    cases = [
+        one_case(name, torch=FrameworkResult(native=native(norm=0.02, cause_kind=kind, cause=sentence)))
+        for name, (kind, sentence) in causes.items()
+    ]
+    update.write(tmp_path / "known.toml", report(*cases))
+    assert {tuple(entry.cases): entry.reason for entry in entries.read(tmp_path / "known.toml")} == {
+        ("a", "b"): "as with eps 0 instead of 1e-06",
+        ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
+        ("e",): "numbers differ",
+    }
+
+
+UNBOUNDED = """
+[[known]]
+framework = "torch"
+title = "no number"
+function = "clip"
+kind = "value"
+size = inf
+cases = ["n*"]
+reason = "inf / inf"
+"""
+
+
+def test_an_entry_with_an_infinite_size_is_rejected_and_replaced_by_accept(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text(f"{UNBOUNDED}\n{UNBOUNDED.replace('torch', 'jax')}", encoding="utf-8")
+    with pytest.raises(
+        SuiteError, match=r"size = inf would accept any number, in 2 of 2 entries.*Run the command with --accept once"
+    ):
+        entries.read(file)
+    measured = {("torch", "no norm"): (0.0, "norm"), ("torch", "nothing"): (0.5, "norm"), ("torch", "now"): (4.0, "")}
+    known = [entry for entry in entries.read(file, accepting=True) if entry.framework == "torch"]
+    deviations = {
+        place: NativeDeviation("clip", "value", size, not_finite=where) for place, (size, where) in measured.items()
+    }
+    judgements, results = match.match_deviations(known, deviations, {"torch": {}})
+    cases = [
+        one_case(
+            name,
+            torch=FrameworkResult(
+                native=native(finite_size=size, not_finite=where, problem=judgements["torch", name][1])
+            ),
+        )
+        for (_, name), (size, where) in measured.items()
+    ]
+    update.write(file, report(*cases, known=results))
+    listed = [
+        (entry.framework, entry.size, entry.not_finite, entry.title, entry.reason) for entry in entries.read(file)
+    ]
+    assert listed == [
+        ("torch", 0.5, "norm", "no number", "inf / inf"),
+        ("torch", 4.0, "", "no number", "inf / inf"),
+        ("jax", 0.0, "norm and gradients", "no number", "inf / inf"),
+    ]

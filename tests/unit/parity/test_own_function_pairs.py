@@ -1,0 +1,124 @@
+"""The user's functions of two frameworks are compared with each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import numpy as np
+from support.parity.cases import WORKED, case, dense
+from support.parity.reports import native, one_case, report
+
+from unified_clip.parity.judge import own_pairs
+from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.report import junit, markdown, terminal_case
+from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair
+from unified_clip.parity.suite.schema import Framework
+from unified_clip.tensors.types import Dense
+
+
+def outcome_of(norm: float, *gradients: list[float], raised: Any = ()) -> CallOutcome:
+    return CallOutcome(dense(norm), [dense(values) for values in gradients], raised=raised, name="clip.py:f")
+
+
+def test_functions_of_two_frameworks_are_compared_with_each_other() -> None:
+    clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    first = outcome_of(5.0, [0.3, 0.4], [0.1, 0.2])
+    second_outcomes = {
+        ("equal", "equal"): first,
+        ("close", "close, by 1.5e-06"): outcome_of(5.0, [0.3, 0.4000006], [0.1, 0.2]),
+        ("different", "different, by 20 %"): outcome_of(5.0, [0.3, 0.5], [0.1, 0.2]),
+        ("known", "known, by 17 %"): outcome_of(6.0, [0.3, 0.4], [0.1, 0.2]),
+        ("known", "known, only one of them has inf or NaN in the norm"): outcome_of(math.inf, [0.3, 0.4], [0.1, 0.2]),
+        ("known", "known, they return gradients of other shapes"): outcome_of(5.0, [0.3, 0.4, 0.1, 0.2]),
+        ("different", "different, only one of them raises an error"): outcome_of(5.0, raised=["KeyError"]),
+        ("known", "known, the list of gradients is long: compared with the exact result only"): None,
+    }
+    for (verdict, words), second in second_outcomes.items():
+        natives = {name: native(function="clip.py:f", verdict=kind) for name, kind in (("a", "equal"), ("b", verdict))}  # type: ignore[arg-type]
+        natives["c"] = native("equal", function="optax.clip")
+        outcomes = {"a": first, "b": second, "c": first}
+        (pair,) = own_pairs.compare(clip_case, natives, outcomes, dict.fromkeys("abc", Framework()))
+        assert own_pairs.in_words(pair) == words
+        assert (pair.left, pair.right, pair.verdict) == ("a", "b", verdict)
+
+
+def test_functions_that_return_the_same_numbers_in_other_shapes_differ() -> None:
+    clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    row, column = (
+        CallOutcome(dense(5.0), [Dense("float32", np.ones(shape, np.float32))], name="clip.py:f")
+        for shape in ((1, 4), (2, 2))
+    )
+    natives = {name: native(function="clip.py:f", verdict="known") for name in "ab"}
+    (pair,) = own_pairs.compare(clip_case, natives, {"a": row, "b": column}, dict.fromkeys("ab", Framework()))
+    assert own_pairs.in_words(pair) == "known, they return gradients of other shapes"
+
+
+def cases_with_own_results(*calls: tuple[str, str], pairs: Sequence[tuple[str, str]] = ()) -> list[CaseResult]:
+    """A case for each (framework, public name), with a result of a function of the user."""
+    cases = []
+    for framework, call in calls:
+        result = FrameworkResult(native=native("equal", function="clip.py:f"))
+        changes: dict[str, Any] = {"call": call, "own_pairs": []}
+        if pairs:
+            changes["own_pairs"] = [OwnPair(left=a, right=b, verdict="equal", size=0.0, detail="") for a, b in pairs]
+        cases.append(one_case(f"{framework} {call}", **{framework: result}).model_copy(update=changes))
+    return cases
+
+
+def test_functions_without_a_common_name_are_named_with_what_to_write() -> None:
+    jax = Framework(functions={"clip_by_global_norm": "j.py:f"})
+    torch = Framework(functions={"clip_grad_norm_": "t.py:f"})
+    both = {"torch": torch, "jax": jax}
+    (note,) = own_pairs.uncompared(
+        cases_with_own_results(("torch", "clip_grad_norm_"), ("jax", "clip_by_global_norm")), both
+    )
+    assert note == (
+        "Your functions that were not compared with each other: t.py:f (torch, clip_grad_norm_), j.py:f (jax, "
+        "clip_by_global_norm). Functions of two frameworks are compared if both are listed under one name. For "
+        "example, "
+        "write a function that calls t.py:f and has the signature of clip_by_global_norm, and add under "
+        '[frameworks.torch.functions]: clip_by_global_norm = "FILE.py:FUNCTION". See '
+        "docs/own-functions.md#your-functions-with-each-other."
+    )
+    same = {"torch": Framework(functions={"clip_by_global_norm": "t.py:f"}), "jax": jax}
+    calls = [(name, "clip_by_global_norm") for name in same]
+    (note,) = own_pairs.uncompared(cases_with_own_results(*calls), same)
+    assert note.endswith("(jax, clip_by_global_norm). No case has results of two of them.")
+    assert own_pairs.uncompared(cases_with_own_results(*calls, pairs=[("torch", "jax")]), same) == []
+    assert own_pairs.uncompared(cases_with_own_results(("torch", "clip_grad_norm_")), both) == []
+    adapted = {"torch": Framework(functions={**torch.functions, "clip_by_global_norm": "t.py:adapter"}), "jax": jax}
+    cases = cases_with_own_results(("torch", "clip_grad_norm_")) + cases_with_own_results(
+        *calls, pairs=[("torch", "jax")]
+    )
+    assert own_pairs.uncompared(cases, adapted) == []
+    per_tensor = {"torch": torch, "jax": Framework(functions={"clip_by_norm": "j.py:each"})}
+    cases = cases_with_own_results(("torch", "clip_grad_norm_"), ("jax", "clip_by_norm"))
+    (note,) = own_pairs.uncompared(cases, per_tensor)
+    assert "For example" not in note  # an adapter could not turn one rule into the other
+    assert note.endswith("are listed under one name. See docs/own-functions.md#your-functions-with-each-other.")
+    third = {**same, "numpy": Framework(functions={"clip_by_value": "n.py:f"})}
+    cases = cases_with_own_results(*calls, pairs=[("torch", "jax")]) + cases_with_own_results(
+        ("numpy", "clip_by_value")
+    )
+    (note,) = own_pairs.uncompared(cases, third)
+    assert "other: n.py:f (numpy, clip_by_value). Functions of" in note
+    assert own_pairs.uncompared(cases_with_own_results(("jax", "clip_by_global_norm")), {"jax": jax}) == []
+
+
+def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
+    pairs = [
+        OwnPair(left="jax", right="numpy", verdict=verdict, size=0.5, detail="")
+        for verdict in ("different", "known", "equal")
+    ]
+    cases = [one_case(pair.verdict).model_copy(update={"own_pairs": [pair]}) for pair in pairs]
+    run = report(*cases)
+    line = "Your functions with each other, jax and numpy: 1 different, 1 equal, 1 known."
+    assert line in markdown.headline(run)
+    assert "## Your functions with each other" in markdown.as_markdown(run)
+    assert "| known | jax and numpy | known | 5.0e-01 | - |" in markdown.as_markdown(run)
+    (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
+    assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
+    assert "jax and numpy, your functions with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))

@@ -1,0 +1,154 @@
+"""Results of the user's functions: their form, errors, and what has to be declared."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from support.parity.cases import WORKED, case
+
+import unified_clip.numpy
+from unified_clip.parity.adapters.numpy import Framework as Adapter
+from unified_clip.parity.judge import oracle
+from unified_clip.parity.known import measure
+from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.workers import user_function, worker
+from unified_clip.parity.workers.user_function import UserFunction
+
+
+def call_function(folder: Path, body: str, clip_case: Case | None = None, returns: str = "") -> dict[str, Any]:
+    """The result of a function with this body, in this process, as the worker writes it."""
+    file = Path(tempfile.mkdtemp(dir=folder)) / "clip.py"  # Python keeps the compiled code of a path for a second
+    file.write_text(f"import numpy as np\ndef clip(grads, limit):\n    {body}\n", encoding="utf-8")
+    user_function._load.cache_clear()  # of the file of an earlier call
+    clip_case = clip_case or case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    call = {
+        "call": clip_case.call_name,
+        "arguments": clip_case.arguments,
+        "call_form": clip_case.call_form.model_dump(),
+    }
+    call |= {"update": False, "raises": "", "user_function": None}
+    call["user_function"] = UserFunction("clip.py:clip", file, "clip", f"numpy.{clip_case.call_name}", returns)
+    ((result, _),) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(call, clip_case.gradients)])
+    return result
+
+
+WRONG_RESULTS = {
+    "return grads": "clip.py:clip returned a list of 2",
+    "raise SystemExit(3)": "clip.py:clip ended with SystemExit: 3. Return a result, or raise an error",
+    "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
+    "pass": "returned None. Return",
+    "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
+    "return [Box() for g in grads], 1.0\nclass Box: pass": "returned clip.Box as a clipped gradient. Return",
+    "return grads, 1.0\nassert not clip": "the file cannot be imported: line 4: AssertionError. Correct the file",
+    "return grads, None": "returned a tuple of 2 whose norm is None. .*Or, if it returns gradients only, write "
+    "clip_by_global_norm = .gradients. under .frameworks.numpy.returns.",
+    "return grads, grads[0]": "returned numpy.ndarray with 2 elements as the norm. Return a norm with one element",
+    "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
+    "return grads, 1.0\ndel clip": "the file has no function 'clip'. Correct the name",
+    "return grads, 1.0\nclip = 3": "clip.py:clip is of type int, not a function. Write the name of a function",
+}
+"""The body of a function, and the error."""
+
+
+def test_a_result_of_a_wrong_type_is_unreadable(tmp_path: Path) -> None:
+    for body, message in WRONG_RESULTS.items():
+        result = call_function(tmp_path, body)
+        assert set(result) == {"unreadable"}, body
+        assert re.search(message, result["unreadable"])
+
+
+WRONG_RESULTS_IN_PLACE = {
+    "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which changes no "
+    "gradient of the caller. For each item, write gradient",
+    "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
+    "clipped values into the gradients. Or, if it returns gradients",
+}
+"""The body of a function that clips in place, and the error."""
+
+
+def test_a_result_that_an_in_place_call_loses_is_an_error(tmp_path: Path) -> None:
+    clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    for body, message in WRONG_RESULTS_IN_PLACE.items():
+        assert re.search(message, call_function(tmp_path, body, clip_case)["unreadable"]), body
+    assert call_function(tmp_path, "grads[0][...] = 0\n    return 1.0", clip_case)["name"] == "clip.py:clip"
+
+
+def test_a_norm_that_is_not_returned_has_to_be_declared(tmp_path: Path) -> None:
+    """A function that no longer returns its norm must not pass."""
+    clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    error = call_function(tmp_path, "grads[0][...] = 0", clip_case)["unreadable"]
+    advice = 'Or, if it returns no norm, write clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]'
+    assert error == f"clip.py:clip returned None. Return the norm. {advice}"
+    assert call_function(tmp_path, "grads[0][...] = 0", clip_case, "nothing")["name"] == "clip.py:clip"
+    error = call_function(tmp_path, "grads[0][...] = 0\n    return 1.0", clip_case, "nothing")["unreadable"]
+    assert "Remove clip_grad_norm_ from [frameworks.numpy.returns], so that the norm is compared" in error
+    by_value = case([*WORKED], "clip_grad_value_", clip_value=0.5)
+    assert call_function(tmp_path, "grads[0][...] = 0", by_value)["name"] == "clip.py:clip"
+
+
+def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:
+    for clip_case in (
+        case([*WORKED], "clip_grad_norm_", max_norm=0.5),
+        case([*WORKED], "clip_by_global_norm", clip_norm=0.5),
+    ):
+        for body in ("return [g * 1 for g in grads]", "return [g * 1 for g in grads], None"):
+            result = call_function(tmp_path, body, clip_case, "gradients")
+            assert (result.get("name"), result.get("fault")) == ("clip.py:clip", ""), result
+        assert (
+            "returned float as a clipped gradient"
+            in call_function(tmp_path, "return 1.0", clip_case, "gradients")["unreadable"]
+        )
+
+
+def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> None:
+    """Whatever the function returns, each setting that an error advises accepts the function."""
+    returned = "return [g * 1 for g in grads]"
+    with_norm, without_norm = f"{returned}, 1.0", returned
+    global_ = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    norm, value = case([*WORKED], "clip_grad_norm_", max_norm=0.5), case([*WORKED], "clip_grad_value_", clip_value=0.5)
+    error = call_function(tmp_path, with_norm, global_, "gradients")["unreadable"]
+    assert "returned a norm, too. Remove clip_by_global_norm from [frameworks.numpy.returns]" in error
+    assert call_function(tmp_path, with_norm, global_)["name"] == "clip.py:clip"
+    for clip_case in (norm, value):
+        for returns in ("", "gradients"):
+            error = call_function(tmp_path, with_norm, clip_case, returns)["unreadable"]
+            advice = f'with {clip_case.call_name} = "gradients" under [frameworks.numpy.returns]'
+            problem = f"returned (clipped gradients, norm), which {clip_case.call_name} cannot return"
+            assert f"{problem}. Write a function that calls yours" in error
+            assert advice in error
+            assert ("Or name yours for clip_by_global_norm" in error) == (clip_case is norm)
+            assert ("To compare the norm, too, write the adapter of docs/own" in error) == (clip_case is norm)
+    for clip_case in (global_, norm, value):
+        error = call_function(tmp_path, without_norm, clip_case)["unreadable"]
+        assert f'if it returns gradients only, write {clip_case.call_name} = "gradients" under' in error
+        assert call_function(tmp_path, without_norm, clip_case, "gradients")["name"] == "clip.py:clip"
+
+
+def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
+    assert call_function(tmp_path, "raise KeyError(3)")["message"] == "KeyError: 3"
+    result = call_function(tmp_path, "return list(grads), 1.0")
+    assert (result["name"], result["fault"]) == ("clip.py:clip", "")
+    clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    outcome = CallOutcome(
+        name="clip.py:clip", fault=call_function(tmp_path, "return [g * 1.0 for g in grads], 1.0")["fault"]
+    )
+    assert outcome.fault == ""
+    outcome.fault = call_function(tmp_path, "return [np.float64(g) for g in grads], 1.0")["fault"]
+    deviation = measure.measure(clip_case, oracle.expect(clip_case), outcome)
+    assert deviation
+    assert (deviation.kind, deviation.detail) == ("form", "gradient 0 is float64 instead of float32")
+
+
+def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(tmp_path: Path) -> None:
+    clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5, use_norm=2.0)
+    assert (
+        "unexpected keyword argument 'use_norm'" in call_function(tmp_path, "return grads, 1.0", clip_case)["message"]
+    )
+    assert call_function(tmp_path, "return grads, limit", dataclasses.replace(clip_case, arguments={"clip_norm": 0.5}))[
+        "name"
+    ]
