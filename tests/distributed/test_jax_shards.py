@@ -1,4 +1,4 @@
-"""JAX: gradients cut over devices, and over processes, have the norm, and are clipped to the bits, of whole ones."""
+"""JAX: gradients that are sharded over devices are clipped to the same bits as on one device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.tiers import nightly, quick
 
 import unified_clip
 import unified_clip.jax as uc
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 from unified_clip.errors import NonFiniteNormError
 from unified_clip.integrations import optax_transforms
 
@@ -32,11 +32,11 @@ Way = Callable[[Callable[..., Any], Mesh, Any], Callable[..., Any]]
 @pytest.fixture(autouse=True)
 def _eager_is_exact(kit: Kit) -> None:
     if not kit.exact:
-        pytest.skip("eager calls on the host path are what is compared with")
+        pytest.skip("the exact results are those of eager calls on the host path")
 
 
 def mesh_of(devices: int) -> Mesh:
-    """Two rows where there are four devices."""
+    """Four devices form two rows."""
     shape = (max(devices // 2, 1), min(devices, 2))
     return Mesh(np.array(jax.devices()[:devices]).reshape(shape), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
@@ -57,12 +57,12 @@ def specs_of(layout: str, number: int) -> list[P]:
     return [specs[index % len(specs)] for index in range(number)]
 
 
-def put(given: list[np.ndarray], specs: list[P], mesh: Mesh) -> list[Any]:
-    return [jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in zip(given, specs, strict=True)]
+def put(arrays: list[np.ndarray], specs: list[P], mesh: Mesh) -> list[Any]:
+    return [jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in zip(arrays, specs, strict=True)]
 
 
 def in_shard_map(function: Callable[..., Any], mesh: Mesh, specs: Any) -> Callable[..., Any]:
-    """For functions that return gradients, and what is the same on all devices."""
+    """Map a function that returns gradients, and a value that all devices share."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(specs,), out_specs=(specs, P())))
 
 
@@ -84,21 +84,21 @@ def test_the_norm_and_the_gradients_are_those_of_one_device(devices: int, layout
         clipped, norm = uc.clip_by_global_norm(grads, 1.5)
         return clipped, (norm, uc.get_total_norm(grads, 1))
 
-    mesh, given = mesh_of(devices), arrays()
-    specs = specs_of(layout, len(given))
-    wanted, norm = whole.clip_by_global_norm(given, 1.5)
-    placed = put(given, specs, mesh)
+    mesh, gradients = mesh_of(devices), arrays()
+    specs = specs_of(layout, len(gradients))
+    expected, norm = np_uc.clip_by_global_norm(gradients, 1.5)
+    placed = put(gradients, specs, mesh)
     clipped, norms = WAYS[way](clip, mesh, specs)(placed)
-    assert [float(each) for each in norms] == [reference.norm(given), reference.norm(given, 1.0)]
+    assert [float(value) for value in norms] == [reference.norm(gradients), reference.norm(gradients, 1.0)]
     assert norms[0] == norm
-    assert_equal(clipped, wanted)
+    assert_equal(clipped, expected)
     for result, gradient in zip(clipped, placed, strict=True):
         assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim) or not gradient.size
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
-def test_the_last_bit_does_not_depend_on_who_adds_what(devices: int, way: str) -> None:
+def test_the_norm_does_not_depend_on_the_order_of_additions(devices: int, way: str) -> None:
     mesh, specs = mesh_of(devices), [P(("x", "y"))]
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
     placed = put([COUNTER_EXAMPLE], specs, mesh)
@@ -108,7 +108,7 @@ def test_the_last_bit_does_not_depend_on_who_adds_what(devices: int, way: str) -
 
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
 @pytest.mark.parametrize("scale", [2.0**-120, 2.0**100])
-def test_nor_where_numbers_are_very_small_or_large(scale: float, way: str) -> None:
+def test_nor_for_very_small_or_large_gradients(scale: float, way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y"))]
     placed = put([COUNTER_EXAMPLE * np.float32(scale)], specs, mesh)
     _, norm = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.0), mesh, specs)(placed)
@@ -116,7 +116,7 @@ def test_nor_where_numbers_are_very_small_or_large(scale: float, way: str) -> No
 
 
 @pytest.mark.parametrize("way", ["jit", "shard_map"])
-def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> None:
+def test_a_norm_halfway_between_two_float32_rounds_to_even(way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y"))]
     down = np.array([2.0**24, 1.0, 0.0, 0.0], np.float32)  # 2**24 + 1
     up = np.array([2.0**24, 2.0, 1.0, 0.0], np.float32)
@@ -129,46 +129,50 @@ def test_a_norm_in_the_middle_of_two_numbers_goes_to_the_even_one(way: str) -> N
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["bfloat16", *nightly("float16", "complex64")])
-def test_other_formats(dtype: str, way: str) -> None:
-    mesh, given = mesh_of(4), arrays(dtype)
-    specs = specs_of("mixed", len(given))
-    clipped, norm = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.5), mesh, specs)(put(given, specs, mesh))
-    assert float(norm) == reference.norm(given)
-    wanted = uc.clip_by_global_norm(list(map(jnp.asarray, given)), 1.5)[0]
-    assert_equal(clipped, list(map(np.asarray, wanted)))
+def test_bfloat16_float16_and_complex64_gradients(dtype: str, way: str) -> None:
+    mesh, gradients = mesh_of(4), arrays(dtype)
+    specs = specs_of("mixed", len(gradients))
+    clipped, norm = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.5), mesh, specs)(
+        put(gradients, specs, mesh)
+    )
+    assert float(norm) == reference.norm(gradients)
+    expected = uc.clip_by_global_norm(list(map(jnp.asarray, gradients)), 1.5)[0]
+    assert_equal(clipped, list(map(np.asarray, expected)))
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("p", [3.0, math.inf])
-def test_other_orders(p: float, way: str) -> None:
-    mesh, given = mesh_of(4), arrays()
-    specs = specs_of("mixed", len(given))
-    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, p)), mesh, specs)(put(given, specs, mesh))
-    np.testing.assert_allclose(norm, whole.get_total_norm(given, p), rtol=0 if p == math.inf else 1e-7)
+def test_norm_types_3_and_inf(p: float, way: str) -> None:
+    mesh, gradients = mesh_of(4), arrays()
+    specs = specs_of("mixed", len(gradients))
+    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, p)), mesh, specs)(put(gradients, specs, mesh))
+    np.testing.assert_allclose(norm, np_uc.get_total_norm(gradients, p), rtol=0 if p == math.inf else 1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_magnitudes_of_complex_numbers(way: str) -> None:
-    mesh, given = mesh_of(4), [np.array([3 + 4j, 5 + 12j, 8 - 15j, -7j], np.complex64)]
-    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, 1)), mesh, [P("x")])(put(given, [P("x")], mesh))
+def test_complex_elements_count_by_their_magnitude(way: str) -> None:
+    mesh, gradients = mesh_of(4), [np.array([3 + 4j, 5 + 12j, 8 - 15j, -7j], np.complex64)]
+    _, norm = WAYS[way](lambda grads: (grads, uc.get_total_norm(grads, 1)), mesh, [P("x")])(
+        put(gradients, [P("x")], mesh)
+    )
     np.testing.assert_allclose(norm, 42.0, rtol=1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_float64(way: str) -> None:
+def test_float64_gradients(way: str) -> None:
     mesh, specs = mesh_of(4), [P("x", "y"), P("x")]
-    given = arrays("float64")[:2]
+    gradients = arrays("float64")[:2]
     with jax.enable_x64(True):
-        placed = put(given, specs, mesh)
+        placed = put(gradients, specs, mesh)
         _, norm = WAYS[way](lambda grads: (grads, uc.global_norm(grads)), mesh, specs)(placed)
     assert norm.dtype == "float64"
-    np.testing.assert_allclose(norm, reference.norm(given), rtol=0 if way == "eagerly" else 1e-15)
+    np.testing.assert_allclose(norm, reference.norm(gradients), rtol=0 if way == "eagerly" else 1e-15)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("p", [2, *nightly(1, math.inf)])
-def test_what_is_not_finite_on_one_device_is_known_to_all(p: float, value: float, way: str) -> None:
+def test_nan_and_inf_on_one_device_reach_the_norm_on_all_devices(p: float, value: float, way: str) -> None:
     mesh, specs = mesh_of(4), [P(("x", "y")), P()]
     first = np.ones(8, np.float32)
     first[-1] = value
@@ -177,45 +181,45 @@ def test_what_is_not_finite_on_one_device_is_known_to_all(p: float, value: float
     np.testing.assert_array_equal(norm, np.float32(value))
 
 
-def test_names_of_what_is_not_finite() -> None:
+def test_error_if_nonfinite_names_the_array_with_nan() -> None:
     array = np.ones((4, 4), np.float32)
     array[3, 3] = np.nan
     with pytest.raises(NonFiniteNormError, match="1 has 1 NaN"):
         uc.clip_grad_norm_(put([arrays()[0], array], [P(), P("x")], mesh_of(4)), 1.0, error_if_nonfinite=True)
 
 
-def test_where_a_program_has_one_device_nothing_is_added_to_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_one_device_graphs_have_no_code_for_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     def traced() -> str:
         return str(jax.make_jaxpr(lambda g: uc.global_norm([g]))(jnp.ones(3)))
 
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # else the kernels need nothing else in either case
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # with kernels, both graphs are the same
     assert "while" in traced()
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert "while" not in traced()
 
 
-# -- eager calls on parts
+# -- eager calls
 
 
-def test_eager_results_of_each_kind_stay_sharded() -> None:
+def test_eager_results_keep_the_sharding_of_the_gradient() -> None:
     mesh = mesh_of(4)
     (array,) = put(arrays()[:1], [P("x", "y")], mesh)
     plain = arrays()[0]
     results = {
-        "value": (uc.clip_by_value(array, -0.5, 0.25), whole.clip_by_value(plain, -0.5, 0.25)),
+        "value": (uc.clip_by_value(array, -0.5, 0.25), np_uc.clip_by_value(plain, -0.5, 0.25)),
         "bounds that are arrays": (
-            uc.clip_by_value(array, jnp.full(4, -0.5), 0.25), whole.clip_by_value(plain, np.full(4, -0.5), 0.25)
+            uc.clip_by_value(array, jnp.full(4, -0.5), 0.25), np_uc.clip_by_value(plain, np.full(4, -0.5), 0.25)
         ),
-        "slices": (uc.clip_by_norm(array, 0.5, axes=1), whole.clip_by_norm(plain, 0.5, axes=1)),
-        "one norm": (uc.clip_by_norm(array, 0.5), whole.clip_by_norm(plain, 0.5)),
+        "slices": (uc.clip_by_norm(array, 0.5, axes=1), np_uc.clip_by_norm(plain, 0.5, axes=1)),
+        "one norm": (uc.clip_by_norm(array, 0.5), np_uc.clip_by_norm(plain, 0.5)),
         "unchanged": (uc.clip_by_norm(array, 1e9), plain),
     }  # fmt: skip
-    for result, wanted in results.values():
-        assert_equal([result], [wanted])
+    for result, expected in results.values():
+        assert_equal([result], [expected])
         assert result.sharding == array.sharding
 
 
-def test_norms_of_arrays_on_two_meshes_go_with_any() -> None:
+def test_the_norm_of_arrays_on_two_meshes_is_not_committed() -> None:
     first, second = mesh_of(2), mesh_of(4)
     norm = uc.global_norm([*put([np.array([3.0, 0.0], np.float32)], [P("y")], first),
                            *put([np.array([4.0, 0.0], np.float32)], [P("y")], second)])  # fmt: skip
@@ -223,13 +227,13 @@ def test_norms_of_arrays_on_two_meshes_go_with_any() -> None:
     assert not norm.committed
 
 
-def test_arrays_of_one_device_beside_others_stay_free_to_leave_it() -> None:
-    (cut,) = put([np.array([3.0, 0.0], np.float32)], [P("x")], mesh_of(4))
+def test_uncommitted_arrays_beside_sharded_ones_stay_uncommitted() -> None:
+    (sharded,) = put([np.array([3.0, 0.0], np.float32)], [P("x")], mesh_of(4))
     for free in (jnp.full((), 4.0), jnp.full(1, 4.0), np.full(1, 4.0, np.float32)):
-        for given in ([free, cut], [cut, free]):
-            clipped, norm = uc.clip_by_global_norm(given, 1.0)
+        for gradients in ([free, sharded], [sharded, free]):
+            clipped, norm = uc.clip_by_global_norm(gradients, 1.0)
             assert norm == 5.0
-            assert [result.committed for result in clipped] == [array is cut for array in given]
+            assert [result.committed for result in clipped] == [array is sharded for array in gradients]
 
 
 @pytest.mark.nightly
@@ -237,22 +241,22 @@ def test_sparse_rows_on_several_devices() -> None:
     mesh = mesh_of(4)
     data, indices = put([np.full((4, 2), 2.0, np.float32), np.array([[0], [1], [1], [3]], np.int32)], [P(), P()], mesh)
     clipped = uc.clip_by_norm(BCOO((data, indices), shape=(5, 2)), 1.0)
-    wanted = np.zeros((5, 2), np.float32)
-    wanted[[0, 1, 3]] = [[2], [4], [2]]
-    assert_equal([clipped.todense()], [whole.clip_by_norm(wanted, 1.0)])
+    dense = np.zeros((5, 2), np.float32)
+    dense[[0, 1, 3]] = [[2], [4], [2]]
+    assert_equal([clipped.todense()], [np_uc.clip_by_norm(dense, 1.0)])
 
 
-# -- how often devices talk
+# -- the number of all-reduces
 
 
-def all_reduces(compiled: Any) -> tuple[int, int]:
-    """In the program itself, and in its loops, which run where a norm is in doubt."""
+def count_all_reduces(compiled: Any) -> tuple[int, int]:
+    """Return the number in the program itself, and in its loops, which run only if a norm may round either way."""
     text = compiled.as_text()
     entry = text[text.index("\nENTRY") :]
     return (*(len(re.findall(r" all-\w+(?:-start)?\(", part)) for part in (entry, text[: text.index("\nENTRY")])),)
 
 
-ONE_EXCHANGE: dict[str, Callable[[list[Any]], Any]] = {
+CLIPS: dict[str, Callable[[list[Any]], Any]] = {
     "clip_by_global_norm": lambda grads: uc.clip_by_global_norm(grads, 1.0)[0],
     "global_norm": lambda grads: [g * uc.global_norm(grads) for g in grads],
     "GradientClipByGlobalNorm": lambda grads: uc.GradientClipByGlobalNorm(1.0)([(None, g) for g in grads]),
@@ -261,31 +265,31 @@ ONE_EXCHANGE: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick(ONE_EXCHANGE, "clip_by_global_norm", "GradientClipByNorm"))
-def test_one_exchange_for_each_clip_in_shard_map(name: str) -> None:
-    mesh, given = mesh_of(4), arrays()
-    specs = specs_of("mixed", len(given))
+@pytest.mark.parametrize("name", quick(CLIPS, "clip_by_global_norm", "GradientClipByNorm"))
+def test_a_clip_in_shard_map_has_one_all_reduce(name: str) -> None:
+    mesh, gradients = mesh_of(4), arrays()
+    specs = specs_of("mixed", len(gradients))
     mapped = jax.shard_map(
-        lambda grads: jax.tree.leaves(ONE_EXCHANGE[name](grads)), mesh=mesh, in_specs=(specs,), out_specs=specs
+        lambda grads: jax.tree.leaves(CLIPS[name](grads)), mesh=mesh, in_specs=(specs,), out_specs=specs
     )
     function = jax.jit(mapped)
-    assert all_reduces(function.lower(put(given, specs, mesh)).compile()) == (1, 1)
+    assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == (1, 1)
 
 
-def test_no_exchange_for_gradients_that_every_device_has_whole() -> None:
-    mesh, given = mesh_of(4), arrays()
-    specs = specs_of("replicated", len(given))
+def test_replicated_gradients_need_no_all_reduce() -> None:
+    mesh, gradients = mesh_of(4), arrays()
+    specs = specs_of("replicated", len(gradients))
     for way in ("jit", "shard_map"):
         function = WAYS[way](lambda grads: uc.clip_by_global_norm(grads, 1.0), mesh, specs)
-        assert all_reduces(function.lower(put(given, specs, mesh)).compile()) == (0, 0)
+        assert count_all_reduces(function.lower(put(gradients, specs, mesh)).compile()) == (0, 0)
 
 
 @pytest.mark.nightly
-def test_under_jit_xla_adds_up_along_the_axes_that_an_array_is_cut_on() -> None:
+def test_under_jit_xla_reduces_along_the_sharded_axes() -> None:
     mesh = mesh_of(4)
     for spec, number in ((P("x"), 1), (P(None, "x"), 1), (P("x", "y"), 2), (P(("x", "y")), 1)):
         function = jax.jit(lambda grads: uc.clip_by_global_norm(grads, 1.0))
-        assert all_reduces(function.lower(put(arrays()[:1], [spec], mesh)).compile()) == (number, number)
+        assert count_all_reduces(function.lower(put(arrays()[:1], [spec], mesh)).compile()) == (number, number)
 
 
 # -- inside shard_map
@@ -295,9 +299,9 @@ SPECS = [P("x"), P(None, "y"), P("x", "y"), P(), P(("y", "x")), P("y")]
 
 
 def clip_in_place(grads: list[Any]) -> Any:
-    held = list(grads)
-    norm = uc.clip_grad_norm_(held, 2.0)
-    return held, norm
+    clipped = list(grads)
+    norm = uc.clip_grad_norm_(clipped, 2.0)
+    return clipped, norm
 
 
 def updated(transformation: Any) -> Callable[[list[Any]], Any]:
@@ -308,51 +312,51 @@ def paired(clip: Any) -> Callable[[list[Any]], Any]:
     return lambda grads: ([g for _, g in clip([(None, g) for g in grads])], uc.global_norm(grads))
 
 
-NAMES: dict[str, tuple[Callable[[list[Any]], Any], Callable[[list[np.ndarray]], list[np.ndarray]]]] = {
-    "clip_grad_norm_": (clip_in_place, lambda grads: whole.clip_grad_norm_(grads, 2.0)),
+CALLS_IN_SHARD_MAP: dict[str, tuple[Callable[[list[Any]], Any], Callable[[list[np.ndarray]], list[np.ndarray]]]] = {
+    "clip_grad_norm_": (clip_in_place, lambda grads: np_uc.clip_grad_norm_(grads, 2.0)),
     "clip_by_norm": (
         lambda grads: ([uc.clip_by_norm(g, 1.0) for g in grads], uc.global_norm(grads)),
-        lambda grads: grads.__setitem__(slice(None), [whole.clip_by_norm(g, 1.0) for g in grads]),
+        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
     ),
     "GradientClipByNorm": (
         paired(uc.GradientClipByNorm(1.0)),
-        lambda grads: grads.__setitem__(slice(None), [whole.clip_by_norm(g, 1.0) for g in grads]),
+        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
     ),
     "GradientClipByGlobalNorm": (
         paired(uc.GradientClipByGlobalNorm(2.0)),
-        lambda grads: grads.__setitem__(slice(None), whole.clip_by_global_norm(grads, 2.0)[0]),
+        lambda grads: grads.__setitem__(slice(None), np_uc.clip_by_global_norm(grads, 2.0)[0]),
     ),
     "transforms.clip_grad_norm": (
-        updated(uc.transforms.clip_grad_norm(2.0)), lambda grads: whole.clip_grad_norm_(grads, 2.0)
+        updated(uc.transforms.clip_grad_norm(2.0)), lambda grads: np_uc.clip_grad_norm_(grads, 2.0)
     ),
     "transforms.clip_by_norm": (
         updated(uc.transforms.clip_by_norm(1.0)),
-        lambda grads: grads.__setitem__(slice(None), [whole.clip_by_norm(g, 1.0) for g in grads]),
+        lambda grads: grads.__setitem__(slice(None), [np_uc.clip_by_norm(g, 1.0) for g in grads]),
     ),
     "in optax.chain": (
         updated(optax.chain(uc.transforms.gradient_clip_by_global_norm(2.0), optax.scale(1.0))),
-        lambda grads: grads.__setitem__(slice(None), whole.clip_by_global_norm(grads, 2.0)[0]),
+        lambda grads: grads.__setitem__(slice(None), np_uc.clip_by_global_norm(grads, 2.0)[0]),
     ),
 }  # fmt: skip
-"""What clips inside `shard_map`, and the same of whole gradients, in place."""
+"""A clip inside `shard_map`, and the same clip of unsharded gradients in place."""
 
 
-@pytest.mark.parametrize("name", quick(NAMES, "clip_grad_norm_", "GradientClipByNorm"))
-def test_every_name_clips_by_norms_over_all_devices(name: str) -> None:
-    function, on_whole = NAMES[name]
-    mesh, given = mesh_of(4), arrays()
-    clipped, norm = in_shard_map(function, mesh, SPECS)(put(given, SPECS, mesh))
-    wanted = [array.copy() for array in given]
-    on_whole(wanted)
-    assert_equal(clipped, wanted)
-    assert float(norm) == reference.norm(given)
+@pytest.mark.parametrize("name", quick(CALLS_IN_SHARD_MAP, "clip_grad_norm_", "GradientClipByNorm"))
+def test_every_function_in_shard_map_clips_by_norms_over_all_devices(name: str) -> None:
+    function, on_one_device = CALLS_IN_SHARD_MAP[name]
+    mesh, gradients = mesh_of(4), arrays()
+    clipped, norm = in_shard_map(function, mesh, SPECS)(put(gradients, SPECS, mesh))
+    expected = [array.copy() for array in gradients]
+    on_one_device(expected)
+    assert_equal(clipped, expected)
+    assert float(norm) == reference.norm(gradients)
 
 
 @pytest.mark.nightly
-def test_where_xla_cuts_along_other_axes() -> None:
-    mesh, given = mesh_of(4), arrays()
+def test_axes_that_only_xla_shards_are_counted() -> None:
+    mesh, gradients = mesh_of(4), arrays()
     specs = [P("x"), P(None, "x"), P("x"), P(), P("x"), P()]
-    placed = put(given, [P("x", "y"), P("y", "x"), P("x"), P("y"), P("x"), P(None, "y")], mesh)
+    placed = put(gradients, [P("x", "y"), P("y", "x"), P("x"), P("y"), P("x"), P(None, "y")], mesh)
     mapped = jax.shard_map(
         lambda grads: uc.clip_by_global_norm(grads, 1.5),
         mesh=mesh,
@@ -361,12 +365,12 @@ def test_where_xla_cuts_along_other_axes() -> None:
         axis_names={"x"},
     )
     clipped, norm = jax.jit(mapped)(placed)
-    wanted, whole_norm = whole.clip_by_global_norm(given, 1.5)
-    assert norm == whole_norm
-    assert_equal(clipped, wanted)
+    expected, expected_norm = np_uc.clip_by_global_norm(gradients, 1.5)
+    assert norm == expected_norm
+    assert_equal(clipped, expected)
 
 
-def test_in_a_loop_and_recomputed() -> None:
+def test_clips_in_scan_with_checkpoint() -> None:
     mesh = mesh_of(4)
 
     def steps(grads: list[Any]) -> Any:
@@ -382,14 +386,14 @@ def test_in_a_loop_and_recomputed() -> None:
     assert norms.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_slices_are_those_of_the_part_that_a_device_has() -> None:
+def test_norms_over_axes_are_those_of_the_local_shard() -> None:
     mesh = mesh_of(4)
     function = in_shard_map(lambda grads: ([uc.clip_by_norm(grads[0], 0.5, axes=1)], 0), mesh, [P("x")])
     (clipped,), _ = function(put(arrays()[:1], [P("x")], mesh))
-    assert_equal([clipped], [whole.clip_by_norm(arrays()[0], 0.5, axes=1)])
+    assert_equal([clipped], [np_uc.clip_by_norm(arrays()[0], 0.5, axes=1)])
 
 
-def test_a_member_of_a_batch_has_a_norm_over_all_devices() -> None:
+def test_vmap_in_shard_map_returns_norms_over_all_devices() -> None:
     mesh = mesh_of(4)
     function = in_shard_map(
         lambda grads: (grads, jax.vmap(lambda g: uc.global_norm([g]))(grads[0])), mesh, [P(None, "x")]
@@ -401,37 +405,37 @@ def test_a_member_of_a_batch_has_a_norm_over_all_devices() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("order", [1, 2, 3, math.inf])
-def test_derivatives_go_over_all_devices(order: float) -> None:
+def test_derivatives_of_norms_cover_all_devices(order: float) -> None:
     mesh = mesh_of(4)
-    given = [array for array in arrays() if array.size]
-    specs = SPECS[: len(given)]
+    gradients = [array for array in arrays() if array.size]
+    specs = SPECS[: len(gradients)]
     mapped = jax.shard_map(lambda grads: uc.get_total_norm(grads, order), mesh=mesh, in_specs=(specs,), out_specs=P())
-    derivative = jax.jit(jax.grad(mapped))(put(given, specs, mesh))
-    wanted = jax.jit(jax.grad(lambda grads: uc.get_total_norm(grads, order)))(list(map(jnp.asarray, given)))
-    for one, other in zip(derivative, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-6)
+    derivative = jax.jit(jax.grad(mapped))(put(gradients, specs, mesh))
+    expected = jax.jit(jax.grad(lambda grads: uc.get_total_norm(grads, order)))(list(map(jnp.asarray, gradients)))
+    for result_gradient, expected_gradient in zip(derivative, expected, strict=True):
+        np.testing.assert_allclose(result_gradient, expected_gradient, rtol=1e-6)
 
 
 @pytest.mark.nightly
-def test_the_second_derivative_of_a_clip_goes_over_all_devices() -> None:
-    mesh, at, along = mesh_of(4), arrays()[0], arrays()[3].repeat(2, axis=0)
+def test_the_second_derivative_of_a_clip_covers_all_devices() -> None:
+    mesh, gradient, direction = mesh_of(4), arrays()[0], arrays()[3].repeat(2, axis=0)
 
     def second(clip: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
         first = jax.grad(lambda x: (clip(x) ** 2 / 3 + clip(x)).sum())
         return jax.jit(jax.grad(lambda x, v: (first(x) * v).sum()))
 
     mapped = jax.shard_map(lambda x: uc.clip_by_norm(x, 1.0), mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y"))
-    placed = put([at, along], [P("x", "y")] * 2, mesh)
+    placed = put([gradient, direction], [P("x", "y")] * 2, mesh)
     np.testing.assert_allclose(
-        second(mapped)(*placed), second(lambda x: uc.clip_by_norm(x, 1.0))(at, along), rtol=1e-4, atol=1e-6
+        second(mapped)(*placed), second(lambda x: uc.clip_by_norm(x, 1.0))(gradient, direction), rtol=1e-4, atol=1e-6
     )
 
 
-# -- what a caller states there
+# -- process_group and ownership in traced code
 
 
 def own_norms(function: Callable[[Any], Any], **options: Any) -> np.ndarray:
-    """What the function gives on each of four devices in a row, for one number of 1, 2, 3 and 4 each."""
+    """Return the function's result on each of four devices, which have the gradients 1, 2, 3 and 4."""
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(
         lambda g: function([g]) * jnp.ones_like(g), mesh=mesh, in_specs=P("x"), out_specs=P("x"), **options
@@ -440,19 +444,19 @@ def own_norms(function: Callable[[Any], Any], **options: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("check_vma", [False, True])
-def test_process_group_none_is_each_device_by_itself(check_vma: bool) -> None:
+def test_with_process_group_none_each_device_has_its_own_norm(check_vma: bool) -> None:
     norms = own_norms(lambda grads: uc.get_total_norm(grads, process_group=None), check_vma=check_vma)
     assert norms.tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize("group", ["x", ("x",)])
 @pytest.mark.parametrize("check_vma", [False, True])
-def test_process_group_names_the_axes_along_which_gradients_are_cut(check_vma: bool, group: Any) -> None:
+def test_process_group_names_the_axes_of_the_norm(check_vma: bool, group: Any) -> None:
     norms = own_norms(lambda grads: uc.clip_grad_norm_(grads, 1.0, process_group=group), check_vma=check_vma)
     assert norms.tolist() == [np.float32(np.sqrt(30.0))] * 4
 
 
-def test_one_of_two_axes() -> None:
+def test_process_group_may_name_one_of_two_axes() -> None:
     mesh = mesh_of(4)
     mapped = jax.shard_map(
         lambda g: uc.get_total_norm([g], process_group="x").reshape(1),
@@ -465,18 +469,18 @@ def test_one_of_two_axes() -> None:
 
 
 @pytest.mark.nightly
-def test_pmap_where_it_is_stated_what_devices_have() -> None:
+def test_process_group_in_pmap() -> None:
     def clip(g: Any, group: Any) -> Any:
         return uc.GradientClipByGlobalNorm(1.0, process_group=group)([(None, g)])[0][1]
 
-    given = jnp.array([[3.0], [4.0], [0.0], [0.0]])
-    each = jax.pmap(lambda g: clip(g, None), axis_name="x")(given)
-    assert each.ravel().tolist() == [1.0, 1.0, 0.0, 0.0]
-    together = jax.pmap(lambda g: clip(g, "x"), axis_name="x")(given)
-    np.testing.assert_array_equal(together.ravel(), np.array([0.6, 0.8, 0.0, 0.0], np.float32))
+    gradients = jnp.array([[3.0], [4.0], [0.0], [0.0]])
+    per_device = jax.pmap(lambda g: clip(g, None), axis_name="x")(gradients)
+    assert per_device.ravel().tolist() == [1.0, 1.0, 0.0, 0.0]
+    over_devices = jax.pmap(lambda g: clip(g, "x"), axis_name="x")(gradients)
+    np.testing.assert_array_equal(over_devices.ravel(), np.array([0.6, 0.8, 0.0, 0.0], np.float32))
 
 
-STATED: dict[str, Callable[[Any, Any], Any]] = {
+WITH_PROCESS_GROUP: dict[str, Callable[[Any, Any], Any]] = {
     "clip_by_global_norm": lambda g, group: uc.clip_by_global_norm([g], 1.0, process_group=group)[0][0],
     "global_norm": lambda g, group: g / uc.global_norm([g], process_group=group),
     "clip_by_norm": lambda g, group: uc.clip_by_norm(g, 1.0, process_group=group),
@@ -492,7 +496,7 @@ STATED: dict[str, Callable[[Any, Any], Any]] = {
         unified_clip.ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow").as_optax(process_group=group), g
     ),
 }
-"""Gradients clipped to a norm of 1, by names that take `process_group`."""
+"""Functions with a parameter `process_group`, which clip a gradient to a norm of 1."""
 
 
 def updated_by(transformation: Any, gradient: Any) -> Any:
@@ -500,43 +504,46 @@ def updated_by(transformation: Any, gradient: Any) -> Any:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", STATED)
-def test_every_name_takes_what_is_stated_in_pmap(name: str) -> None:
-    given = jnp.tile(jnp.array([3.0, 4.0]), (4, 1))
-    each = jax.pmap(lambda g: STATED[name](g, None), axis_name="x")(given)
-    np.testing.assert_allclose(each, given / 5, rtol=1e-6)
-    together = jax.pmap(lambda g: STATED[name](g, "x"), axis_name="x")(given)
-    np.testing.assert_allclose(together, given / 10, rtol=1e-6)
+@pytest.mark.parametrize("name", WITH_PROCESS_GROUP)
+def test_every_function_accepts_process_group_in_pmap(name: str) -> None:
+    gradients = jnp.tile(jnp.array([3.0, 4.0]), (4, 1))
+    per_device = jax.pmap(lambda g: WITH_PROCESS_GROUP[name](g, None), axis_name="x")(gradients)
+    np.testing.assert_allclose(per_device, gradients / 5, rtol=1e-6)
+    over_devices = jax.pmap(lambda g: WITH_PROCESS_GROUP[name](g, "x"), axis_name="x")(gradients)
+    np.testing.assert_allclose(over_devices, gradients / 10, rtol=1e-6)
 
 
-@pytest.mark.parametrize("stated", [{}, {"process_group": "x"}])
-def test_a_configuration_knows_what_any_device_has_clipped_by_value(stated: dict[str, Any]) -> None:
-    clip = unified_clip.ClipConfig(rule="value", threshold=3.0).as_optax(**stated)
+@pytest.mark.parametrize("options", [{}, {"process_group": "x"}])
+def test_a_configuration_reports_values_clipped_on_any_device(options: dict[str, Any]) -> None:
+    clip = unified_clip.ClipConfig(rule="value", threshold=3.0).as_optax(**options)
 
     def step(grads: list[Any]) -> Any:
-        new, state = clip.update(grads, clip.init(grads))
-        return new, state
+        clipped_grads, state = clip.update(grads, clip.init(grads))
+        return clipped_grads, state
 
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=([P("x")],), out_specs=([P("x")], P()), check_vma="process_group" not in stated
+        step, mesh=mesh, in_specs=([P("x")],), out_specs=([P("x")], P()), check_vma="process_group" not in options
     )
     for last, clipped in ((4.0, True), (3.0, False)):
         _, state = jax.jit(mapped)([jnp.array([1.0, 2.0, 3.0, last])])
         assert optax_transforms.last(state).clipped is clipped
 
 
-def test_a_configuration_clips_by_value_what_is_on_devices_that_have_nothing_in_common() -> None:
+def test_a_configuration_clips_values_on_disjoint_devices() -> None:
     clip = unified_clip.ClipConfig(rule="value", threshold=3.0).as_optax()
-    given = [jax.device_put(jnp.array([4.0]), jax.devices()[1]), *put([np.ones(4, np.float32)], [P("x")], mesh_of(4))]
-    state = clip.update(given, clip.init(given))[1]
+    gradients = [
+        jax.device_put(jnp.array([4.0]), jax.devices()[1]),
+        *put([np.ones(4, np.float32)], [P("x")], mesh_of(4)),
+    ]
+    state = clip.update(gradients, clip.init(gradients))[1]
     assert optax_transforms.last(state).clipped
 
 
 MISSING = "over which axes gradients are sharded, inside pmap or shard_map with check_vma=False"
 
 
-def test_where_types_do_not_tell_it_has_to_be_stated() -> None:
+def test_without_varying_axes_in_types_process_group_is_required() -> None:
     with pytest.raises(ValueError, match=MISSING):
         own_norms(uc.global_norm, check_vma=False)
     with pytest.raises(ValueError, match=MISSING):
@@ -544,7 +551,7 @@ def test_where_types_do_not_tell_it_has_to_be_stated() -> None:
     own_norms(lambda grads: uc.clip_by_value(grads[0], 0.0, 1.0), check_vma=False)  # needs no norm
 
 
-def test_terms_of_a_sum_are_refused() -> None:
+def test_unreduced_arrays_are_rejected() -> None:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     if not hasattr(jax.lax, "pcast"):
         pytest.skip("this JAX has no terms of sums")
@@ -562,7 +569,7 @@ def test_terms_of_a_sum_are_refused() -> None:
         ("a", g[0]), ("b", g[0])
     ])]
 )  # fmt: skip
-def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]], Any], way: str) -> None:
+def test_unreduced_arrays_on_explicit_axes_are_rejected(clip: Callable[[list[Any]], Any], way: str) -> None:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
         rows = jax.device_put(jnp.ones((2, 4)), NamedSharding(mesh, P(None, "x")))
@@ -591,7 +598,9 @@ def test_terms_of_a_sum_on_explicit_axes_are_refused(clip: Callable[[list[Any]],
          "process_group, ownership, check_numel and check_replicas are for distributed gradients"),
     ],
 )  # fmt: skip
-def test_statements_that_do_not_fit(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
+def test_invalid_process_groups_and_ownership_are_rejected(
+    call: Callable[[Any], Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call([jnp.ones(2)])
 
@@ -615,18 +624,18 @@ MODEL = {
     "v": ((8, 2, 4), P(None, "y")), "out": ((2, 4, 8), P("y")), "up": ((8, 32), P(None, "y")),
     "bias": ((32,), P("y")), "down": ((32, 8), P("y")),
 }  # fmt: skip
-"""Shapes, and how each parameter is cut over the devices of a row."""
+"""Shapes, and the sharding of each parameter over the devices of a row."""
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["data and tensor parallel", "fully sharded"])
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
-def test_a_transformer(devices: int, layout: str) -> None:
+def test_gradients_of_a_transformer_are_clipped(devices: int, layout: str) -> None:
     mesh, random = mesh_of(devices), np.random.default_rng(0)
-    cut = {name: P("x", "y") if layout == "fully sharded" and len(shape) == 2 else spec
+    specs = {name: P("x", "y") if layout == "fully sharded" and len(shape) == 2 else spec
            for name, (shape, spec) in MODEL.items()}  # fmt: skip
     params = {
-        name: jax.device_put((random.standard_normal(shape) / 3).astype(np.float32), NamedSharding(mesh, cut[name]))
+        name: jax.device_put((random.standard_normal(shape) / 3).astype(np.float32), NamedSharding(mesh, specs[name]))
         for name, (shape, _) in MODEL.items()
     }
     tokens = jax.device_put(random.integers(0, 16, (4, 6)), NamedSharding(mesh, P("x")))
@@ -641,16 +650,16 @@ def test_a_transformer(devices: int, layout: str) -> None:
     gathered = {name: np.asarray(grad) for name, grad in grads.items()}
     assert float(norm) == reference.norm(gathered.values())
     assert norm > 0.5
-    wanted = whole.clip_by_global_norm(gathered, 0.5)[0]
-    assert_equal([clipped[name] for name in MODEL], [wanted[name] for name in MODEL])
-    eager, same = uc.clip_by_global_norm(grads, 0.5)
-    assert float(same) == float(norm)
-    assert_equal([eager[name] for name in MODEL], [wanted[name] for name in MODEL])
+    expected = np_uc.clip_by_global_norm(gathered, 0.5)[0]
+    assert_equal([clipped[name] for name in MODEL], [expected[name] for name in MODEL])
+    eager, eager_norm = uc.clip_by_global_norm(grads, 0.5)
+    assert float(eager_norm) == float(norm)
+    assert_equal([eager[name] for name in MODEL], [expected[name] for name in MODEL])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("devices", [4, *nightly(1, 2)])
-def test_layers_in_shard_map(devices: int) -> None:
+def test_gradients_of_layers_in_shard_map_are_clipped(devices: int) -> None:
     mesh, random = mesh_of(devices), np.random.default_rng(1)
     specs = {"up": P(None, "y"), "bias": P("y"), "down": P("y"), "last": P()}
     shapes = {"up": (8, 32), "bias": (32,), "down": (32, 8), "last": (8,)}
@@ -674,5 +683,5 @@ def test_layers_in_shard_map(devices: int) -> None:
     grads, clipped, norm = jax.jit(mapped)(params, batch)
     gathered = {name: np.asarray(grad) for name, grad in grads.items()}
     assert float(norm) == reference.norm(gathered.values())
-    wanted = whole.clip_by_global_norm(gathered, 0.5)[0]
-    assert_equal([clipped[name] for name in specs], [wanted[name] for name in specs])
+    expected = np_uc.clip_by_global_norm(gathered, 0.5)[0]
+    assert_equal([clipped[name] for name in specs], [expected[name] for name in specs])

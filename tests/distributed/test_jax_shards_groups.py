@@ -1,4 +1,4 @@
-"""JAX: `process_group` makes some of the processes compute a norm, and never leaves out shards of other processes."""
+"""JAX: with `process_group`, some of the processes compute a norm. Groups that lack shards are rejected."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from support.processes.jax_sharded import start
 from support.processes.worlds import World
 from support.tiers import nightly
 
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 from unified_clip._backends.jax import process_group
 
 
 @pytest.fixture(autouse=True)
 def _eager_is_exact(kit: Kit) -> None:
     if not kit.exact:
-        pytest.skip("eager calls on the host path are what is compared with")
+        pytest.skip("the exact results are those of eager calls on the host path")
 
 
 @pytest.fixture(scope="module")
-def four() -> Iterator[World]:
+def four_ranks() -> Iterator[World]:
     world = World(start, 4)
     yield world
     world.close()
@@ -43,42 +43,44 @@ HALVES = [(0, 1), (0, 1), (2, 3), (2, 3)]
 
 @pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])
 @pytest.mark.parametrize("group", ["indices", "a tuple of indices", "a mesh", "an axis", "two axes"])
-@pytest.mark.parametrize("on", ["all", "half"])
-def test_two_of_four_processes_have_the_norm_of_one(four: World, on: str, group: str, p: float) -> None:
-    """Of a model with copies on each two processes, or of a model on two. The others do not take part."""
-    for rank, clip in enumerate(four.run(jax_groups.clipped, on, group, p)):
-        expected = jax_groups.model(on, rank)
+@pytest.mark.parametrize("ranks", ["all", "half"])
+def test_two_of_four_processes_have_the_norm_of_one(four_ranks: World, ranks: str, group: str, p: float) -> None:
+    """The model has a copy on each half of the processes, or each half has its own model."""
+    for rank, clip in enumerate(four_ranks.run(jax_groups.clip_model, ranks, group, p)):
+        expected = jax_groups.model(ranks, rank)
         n = reference.norm(expected, p)
-        assert clip.norm == float(whole.clip_grad_norm_(expected, 1.5, p)) == n
+        assert clip.norm == float(np_uc.clip_grad_norm_(expected, 1.5, p)) == n
         for array, shards in zip(expected, clip.shards, strict=True):
             check_shards(array, shards)
         assert set(clip.ranks) == {HALVES[rank]}
 
 
 @pytest.mark.parametrize("group", ["none given", "three axes"])
-def test_all_processes_may_be_named_by_axes(four: World, group: str) -> None:
-    for clip in four.run(jax_groups.clipped, "all", group, 2.0):
+def test_axes_may_name_all_processes(four_ranks: World, group: str) -> None:
+    for clip in four_ranks.run(jax_groups.clip_model, "all", group, 2.0):
         assert (clip.norm, clip.ranks) == (reference.norm(jax_groups.model("all", 0)), [(0, 1, 2, 3)])
 
 
 @pytest.mark.parametrize("spec", [("shard",), ("device", "shard"), (), ("device",)])
-def test_an_array_is_clipped_by_its_own_norm_over_two_of_four_processes(four: World, spec: Any) -> None:
+def test_an_array_is_clipped_by_its_own_norm_over_two_of_four_processes(four_ranks: World, spec: Any) -> None:
     (array, *_) = jax_groups.model("all", 0)
-    for shards in four.run(jax_groups.clipped_each, array, spec, "an axis"):
-        check_shards(whole.clip_by_norm(array, 1.5), shards)
+    for shards in four_ranks.run(jax_groups.clip_by_own_norm, array, spec, "an axis"):
+        check_shards(np_uc.clip_by_norm(array, 1.5), shards)
 
 
 @pytest.mark.parametrize(
     ("declared", "committed", "norm"),
     [({"ownership": "distinct"}, True, math.sqrt(50)), ({"ownership": "replicated"}, True, 5.0), ({}, False, 5.0)],
 )
-def test_arrays_of_each_process_in_a_group(four: World, declared: dict[str, Any], committed: bool, norm: float) -> None:
-    found = four.run(jax_groups.norm_of_own, "indices", committed, False, declared)
-    assert found == [float(np.float32(norm))] * 4
+def test_own_arrays_of_processes_count_by_their_ownership(
+    four_ranks: World, declared: dict[str, Any], committed: bool, norm: float
+) -> None:
+    norms = four_ranks.run(jax_groups.norm_of_own, "indices", committed, False, declared)
+    assert norms == [float(np.float32(norm))] * 4
 
 
-def test_a_group_of_one_process_needs_no_other(four: World) -> None:
-    assert four.run(jax_groups.clipped_by_the_first) == [5.0, None, None, None]
+def test_a_group_of_one_process_needs_no_other_process(four_ranks: World) -> None:
+    assert four_ranks.run(jax_groups.clipped_by_the_first) == [5.0, None, None, None]
 
 
 LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the ranks \[\d(, \d)?\]. Pass a group of all"
@@ -101,45 +103,45 @@ LACKS = r"on devices of the ranks \[0, 1, 2, 3\], but process_group has the rank
         ("devices", r"TypeError: process_group is \[.*\]. Pass the name of a mesh axis, .*several processes, you can"),
     ],
 )
-def test_groups_that_do_not_fit_are_an_error_on_every_process(four: World, group: str, message: str) -> None:
-    for failure in four.attempt(jax_groups.clipped, "all", group, 2.0):
+def test_groups_that_do_not_fit_are_an_error_on_every_process(four_ranks: World, group: str, message: str) -> None:
+    for failure in four_ranks.attempt(jax_groups.clip_model, "all", group, 2.0):
         assert re.search(message, str(failure)), str(failure)
 
 
-def test_a_process_that_is_not_in_the_group_is_named(four: World) -> None:
-    here = four.attempt(jax_groups.norm_of_own, "the first two processes", False, False, {})
+def test_a_process_that_is_not_in_the_group_is_named(four_ranks: World) -> None:
+    here = four_ranks.attempt(jax_groups.norm_of_own, "the first two processes", False, False, {})
     assert here[:2] == [5.0, 5.0]
     for rank, failure in enumerate(here[2:], 2):
         assert f"rank {rank} is not in process_group, which has the ranks [0, 1]. Pass a group with" in str(failure)
 
 
-def test_an_array_of_other_processes_is_no_part_of_the_group(four: World) -> None:
-    for failure in four.attempt(jax_groups.norm_of_the_other_half):
+def test_a_group_without_the_processes_of_an_array_is_rejected(four_ranks: World) -> None:
+    for failure in four_ranks.attempt(jax_groups.norm_of_the_other_half):
         assert "Pass a group of all ranks that have the model" in str(failure)
 
 
-def test_processes_along_an_axis_may_form_no_groups(four: World) -> None:
-    *on_mesh, other = four.attempt(jax_groups.along_a_mesh_without_groups)
+def test_an_axis_whose_processes_form_no_groups_is_rejected(four_ranks: World) -> None:
+    *on_mesh, outside = four_ranks.attempt(jax_groups.along_a_mesh_without_groups)
     for failure in on_mesh:
         assert "the processes along these axes do not form groups" in str(failure)
-    assert "process 3 has no device on the mesh of the gradients" in str(other)
+    assert "process 3 has no device on the mesh of the gradients" in str(outside)
 
 
-def test_copies_in_a_group_are_compared(four: World) -> None:
-    found = four.attempt(jax_groups.norm_of_own, "indices", False, True, {})
-    for failure in found:
+def test_copies_in_a_group_are_compared(four_ranks: World) -> None:
+    failures = four_ranks.attempt(jax_groups.norm_of_own, "indices", False, True, {})
+    for failure in failures:
         assert "the gradients at position 0 differ between ranks" in str(failure)
-    assert four.run(jax_groups.replicas, "indices", None) == [5.0] * 4
-    drifted = four.attempt(jax_groups.replicas, "indices", 3)
+    assert four_ranks.run(jax_groups.replicas, "indices", None) == [5.0] * 4
+    drifted = four_ranks.attempt(jax_groups.replicas, "indices", 3)
     assert drifted[:2] == [5.0, 5.0], "the other group has other copies"
     for failure in drifted[2:]:
         assert re.search(r"position 0 on rank 3 .* differ from their copies on rank 2", str(failure))
-    for failure in four.attempt(jax_groups.replicas, "an axis", None):
+    for failure in four_ranks.attempt(jax_groups.replicas, "an axis", None):
         assert "process_group lacks some of the ranks with copies of the gradient at position 0" in str(failure)
 
 
-def test_an_error_reaches_the_processes_of_the_group(four: World) -> None:
-    for rank, (error, norm) in enumerate(four.run(jax_groups.rejected_in_a_half)):
+def test_an_error_reaches_the_processes_of_the_group(four_ranks: World) -> None:
+    for rank, (error, norm) in enumerate(four_ranks.run(jax_groups.rejected_in_a_half)):
         assert norm == 5.0
         own = "max_norm is nan"
         assert error.startswith([own, f"rank 0 rejected this call: ValueError: {own}", "", ""][rank])
@@ -147,13 +149,13 @@ def test_an_error_reaches_the_processes_of_the_group(four: World) -> None:
 
 
 @pytest.mark.parametrize("group", ["indices", "a mesh"])
-def test_traced_code_takes_names_of_axes_only(four: World, group: str) -> None:
-    for failure in four.attempt(jax_groups.traced, group):
+def test_traced_code_accepts_only_names_of_axes(four_ranks: World, group: str) -> None:
+    for failure in four_ranks.attempt(jax_groups.traced, group):
         assert "which is not supported in traced code. Pass names of axes of shard_map" in str(failure)
 
 
 def test_a_new_job_has_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after `jax.distributed` is shut down and initialized again."""
+    """A job ends when `jax.distributed` is shut down. It may then be initialized again."""
     group = process_group.group_of((0,))
     assert process_group.group_of((0,)) is group
     monkeypatch.setattr(process_group, "_job", lambda: (object(), 0))

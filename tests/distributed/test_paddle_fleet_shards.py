@@ -1,4 +1,4 @@
-"""Paddle's fleet: parameters that tensor-parallel, pipeline and sharding processes hold are clipped by one norm."""
+"""Paddle's fleet: parameters of tensor-parallel, pipeline and sharding processes are clipped by one total norm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support import reference
 from support.processes import paddle_sharded
-from support.processes.paddle_sharded import Held
+from support.processes.paddle_sharded import ShardedGradients
 from support.processes.worlds import World
 
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 
 DEGREES = {
     "two parts": {"mp_degree": 2},
@@ -28,56 +28,56 @@ DEGREES = {
 
 @pytest.fixture(scope="module")
 def worlds() -> Iterator[Callable[[str], World]]:
-    made: dict[str, World] = {}
+    started: dict[str, World] = {}
 
     def of(name: str) -> World:
-        if name not in made:
+        if name not in started:
             degrees = DEGREES[name]
-            made[name] = World(functools.partial(paddle_sharded.start_fleet, **degrees), math.prod(degrees.values()))
-        return made[name]
+            started[name] = World(functools.partial(paddle_sharded.start_fleet, **degrees), math.prod(degrees.values()))
+        return started[name]
 
     yield of
-    for world in made.values():
+    for world in started.values():
         world.close()
 
 
-def gathered(parts: list[Held]) -> list[np.ndarray]:
-    """The whole gradients, from those of the two processes that hold a model in parts."""
+def join_shards(processes: list[ShardedGradients]) -> list[np.ndarray]:
+    """Join the gradients of the two processes over which a model is sharded."""
     return [
         first[0] if first[1] is None else np.concatenate([first[0], second[0]], first[1])
-        for first, second in zip(*parts, strict=True)
+        for first, second in zip(*processes, strict=True)
     ]
 
 
-def with_axes(arrays: list[np.ndarray], held: Held) -> Held:
-    return [(array, axis) for array, (_, axis) in zip(arrays, held, strict=True)]
+def with_axes(arrays: list[np.ndarray], sharded: ShardedGradients) -> ShardedGradients:
+    return [(array, axis) for array, (_, axis) in zip(arrays, sharded, strict=True)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("limit", [1.5, 1e6])
+@pytest.mark.parametrize("threshold", [1.5, 1e6])
 def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
-    worlds: Callable[[str], World], limit: float, dtype: str
+    worlds: Callable[[str], World], threshold: float, dtype: str
 ) -> None:
-    found = worlds("two parts").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", limit, dtype)
-    before = gathered([each[0] for each in found[:2]])
-    expected = whole.GradientClipByGlobalNorm(limit)([("", array) for array in before])
-    for first in range(0, len(found), 2):
-        after = gathered([with_axes(each[1], each[0]) for each in found[first : first + 2]])
-        for got, (_, wanted) in zip(after, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
-    assert [calls for _, _, calls in found] == [["all_reduce"]] * 2
+    results = worlds("two parts").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", threshold, dtype)
+    before = join_shards([step[0] for step in results[:2]])
+    expected = np_uc.GradientClipByGlobalNorm(threshold)([("", array) for array in before])
+    for first in range(0, len(results), 2):
+        after = join_shards([with_axes(step[1], step[0]) for step in results[first : first + 2]])
+        for result, (_, expected_gradient) in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
+    assert [calls for _, _, calls in results] == [["all_reduce"]] * 2
 
 
 @pytest.mark.parametrize("group", ["auto", "model"])
-def test_attributes_tell_who_counts_what(worlds: Callable[[str], World], group: str) -> None:
-    found = worlds("two parts").run(paddle_sharded.fleet_clipped, group, 1.5, True)
-    before = gathered([each[1] for each in found[:2]])
+def test_attributes_of_parameters_decide_which_process_counts_them(worlds: Callable[[str], World], group: str) -> None:
+    results = worlds("two parts").run(paddle_sharded.fleet_clip, group, 1.5, True)
+    before = join_shards([clip[1] for clip in results[:2]])
     expected = [array.copy() for array in before]
-    whole.clip_grad_norm_(expected, 1.5)
-    after = gathered([with_axes(each[2], each[1]) for each in found[:2]])
-    for got, wanted in zip(after, expected, strict=True):
-        np.testing.assert_array_equal(got, wanted, strict=True)
-    assert {(norm, *calls) for norm, _, _, calls in found} == {(reference.norm(before), "all_reduce")}
+    np_uc.clip_grad_norm_(expected, 1.5)
+    after = join_shards([with_axes(clip[2], clip[1]) for clip in results[:2]])
+    for result, expected_gradient in zip(after, expected, strict=True):
+        np.testing.assert_array_equal(result, expected_gradient, strict=True)
+    assert {(norm, *calls) for norm, _, _, calls in results} == {(reference.norm(before), "all_reduce")}
 
 
 @pytest.mark.nightly
@@ -90,117 +90,123 @@ def test_attributes_tell_who_counts_what(worlds: Callable[[str], World], group: 
         ("two parts of two stages", "model", [[0], [0], [1], [1]]),
     ],
 )
-def test_a_group_of_fleet_is_some_of_four_processes(
+def test_a_group_of_fleet_may_have_some_of_four_processes(
     worlds: Callable[[str], World], name: str, group: str, models: list[list[int]]
 ) -> None:
-    """`models`: for each process, which pairs of processes have the gradients of its norm."""
-    found = worlds(name).run(paddle_sharded.fleet_clipped, group, 1.5, None)
-    before = [gathered([each[1] for each in found[2 * pair : 2 * pair + 2]]) for pair in range(2)]
-    for rank, (norm, held, after, calls) in enumerate(found):
+    """models: For each process, the pairs of processes whose gradients its norm covers."""
+    results = worlds(name).run(paddle_sharded.fleet_clip, group, 1.5, None)
+    before = [join_shards([clip[1] for clip in results[2 * pair : 2 * pair + 2]]) for pair in range(2)]
+    for rank, (norm, sharded, after, calls) in enumerate(results):
         arrays = [array for pair in models[rank] for array in before[pair]]
         assert norm == reference.norm(arrays)
         assert calls == ["all_reduce"]
-        expected = [array.copy() for array, _ in held]
-        whole.clip_grads_with_norm_(expected, 1.5, norm)
-        for got, wanted in zip(after, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        expected = [array.copy() for array, _ in sharded]
+        np_uc.clip_grads_with_norm_(expected, 1.5, norm)
+        for result, expected_gradient in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @pytest.mark.nightly
-def test_the_group_of_copies_lacks_shards(worlds: Callable[[str], World]) -> None:
-    for rank, found in enumerate(worlds("two parts, copied").attempt(paddle_sharded.fleet_clipped, "data", 1.5, None)):
+def test_the_data_parallel_group_is_rejected_because_it_lacks_shards(worlds: Callable[[str], World]) -> None:
+    for rank, failure in enumerate(worlds("two parts, copied").attempt(paddle_sharded.fleet_clip, "data", 1.5, None)):
         first = rank // 2 * 2
-        assert f"the ranks [{first}, {first + 1}] have shards of the gradient at position 0" in str(found)
+        assert f"the ranks [{first}, {first + 1}] have shards of the gradient at position 0" in str(failure)
 
 
 @pytest.mark.nightly
 def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
-    found = worlds("two parts, sharded").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", 1.5)
-    assert [calls for _, _, calls in found] == [["all_reduce"]] * 4
-    arrays = [array for pair in (0, 2) for array in gathered([each[0] for each in found[pair : pair + 2]])]
+    results = worlds("two parts, sharded").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", 1.5)
+    assert [calls for _, _, calls in results] == [["all_reduce"]] * 4
+    arrays = [array for pair in (0, 2) for array in join_shards([step[0] for step in results[pair : pair + 2]])]
     norm = reference.norm(arrays)
-    for held, after, _ in found:
-        expected = [array for array, _ in held]
+    for sharded, after, _ in results:
+        expected = [array for array, _ in sharded]
         coef = reference.coefficient(norm, 1.5, 0.0)
-        for got, before in zip(after, expected, strict=True):
-            np.testing.assert_array_equal(got, reference.scaled(before, coef))
+        for result, gradient in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(result, reference.scaled(gradient, coef))
 
 
-def test_parts_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
-    found = worlds("two parts").run(paddle_sharded.fleet_stepped, "GradientClipByNorm", 0.5)
-    expected = whole.GradientClipByNorm(0.5)([("", array) for array in gathered([each[0] for each in found])])
-    after = gathered([with_axes(each[1], each[0]) for each in found])
-    for got, (_, wanted) in zip(after, expected, strict=True):
-        np.testing.assert_array_equal(got, wanted, strict=True)
+def test_shards_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
+    results = worlds("two parts").run(paddle_sharded.fleet_step, "GradientClipByNorm", 0.5)
+    expected = np_uc.GradientClipByNorm(0.5)([("", array) for array in join_shards([step[0] for step in results])])
+    after = join_shards([with_axes(step[1], step[0]) for step in results])
+    for result, (_, expected_gradient) in zip(after, expected, strict=True):
+        np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
-def test_a_configuration_clips_by_the_same_norm(worlds: Callable[[str], World]) -> None:
-    for found, expected in worlds("two parts").run(paddle_sharded.fleet_by_config, 1.0):
-        assert found == expected > 1
+def test_a_configuration_reports_the_norm_of_the_function(worlds: Callable[[str], World]) -> None:
+    for norm, expected in worlds("two parts").run(paddle_sharded.fleet_norms_by_config, 1.0):
+        assert norm == expected > 1
 
 
-def test_the_process_itself_can_be_asked_for(worlds: Callable[[str], World]) -> None:
-    for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clipped, None, 1.5, None):
+def test_with_process_group_none_each_process_has_its_own_norm(worlds: Callable[[str], World]) -> None:
+    for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clip, None, 1.5, None):
         assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
 
 
 def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[str], World]) -> None:
-    for found in worlds("two parts").attempt(paddle_sharded.fleet_clipped, "data", 1.5, None):
-        assert "the ranks [0, 1] have shards of the gradient at position 0" in str(found)
-        assert "Pass a group of all ranks that have the model, such as hcg.get_check_parallel_group()" in str(found)
+    for failure in worlds("two parts").attempt(paddle_sharded.fleet_clip, "data", 1.5, None):
+        assert "the ranks [0, 1] have shards of the gradient at position 0" in str(failure)
+        assert "Pass a group of all ranks that have the model, such as hcg.get_check_parallel_group()" in str(failure)
 
 
 @pytest.mark.parametrize("name", ["get_total_norm", "global_norm", "clip_by_global_norm"])
-def test_gradients_alone_do_not_show_what_other_processes_have(worlds: Callable[[str], World], name: str) -> None:
-    for found in worlds("two parts").attempt(paddle_sharded.fleet_functional, name, "auto"):
-        assert "fleet shards the model over the ranks [0, 1], and gradients without their parameters" in str(found)
-    for norm, gradients in worlds("two parts").run(paddle_sharded.fleet_functional, name, None):
+def test_gradients_without_parameters_are_rejected_unless_process_group_is_none(
+    worlds: Callable[[str], World], name: str
+) -> None:
+    for failure in worlds("two parts").attempt(paddle_sharded.fleet_norm, name, "auto"):
+        assert "fleet shards the model over the ranks [0, 1], and gradients without their parameters" in str(failure)
+    for norm, gradients in worlds("two parts").run(paddle_sharded.fleet_norm, name, None):
         assert norm == reference.norm(gradients)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_stages_of_a_pipeline_share_one_norm(worlds: Callable[[str], World], frozen: bool) -> None:
-    """What both have is counted by the first."""
-    first, second = ([np.full(4, each, np.float32) for each in pair] for pair in ((3, 7), (4, 7)))
+    """The first stage counts the embedding that both stages have."""
+    first, second = ([np.full(4, value, np.float32) for value in pair] for pair in ((3, 7), (4, 7)))
     counted = second[:1] if frozen else [*first, second[0]]
     n = reference.norm(counted)
-    given = [[] if frozen else first, second]
-    for (found, calls), own in zip(worlds("two stages").run(paddle_sharded.stages, frozen), given, strict=True):
+    gradients = [[] if frozen else first, second]
+    for (clipped, calls), own_gradients in zip(
+        worlds("two stages").run(paddle_sharded.clip_stages, frozen), gradients, strict=True
+    ):
         assert calls == ["all_reduce"]
-        expected, _ = whole.clip_by_global_norm(own, 1.0, n)
-        np.testing.assert_array_equal(found, expected)
+        expected, _ = np_uc.clip_by_global_norm(own_gradients, 1.0, n)
+        np.testing.assert_array_equal(clipped, expected)
 
 
 def test_sharded_optimizers_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
-    found = worlds("sharding").run(paddle_sharded.fleet_stepped, "GradientClipByGlobalNorm", 1.5)
-    assert [calls for _, _, calls in found] == [["all_reduce"]] * 2
-    before = [array for held, _, _ in found for array, _ in held]
-    expected = whole.GradientClipByGlobalNorm(1.5)([("", array) for array in before])
-    for got, (_, wanted) in zip([array for _, after, _ in found for array in after], expected, strict=True):
-        np.testing.assert_array_equal(got, wanted, strict=True)
+    results = worlds("sharding").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", 1.5)
+    assert [calls for _, _, calls in results] == [["all_reduce"]] * 2
+    before = [array for sharded, _, _ in results for array, _ in sharded]
+    expected = np_uc.GradientClipByGlobalNorm(1.5)([("", array) for array in before])
+    for result, (_, expected_gradient) in zip(
+        [array for _, after, _ in results for array in after], expected, strict=True
+    ):
+        np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @pytest.mark.parametrize("name", ["clip_grad_value_", "GradientClipByNorm"])
-def test_sharded_gradients_are_not_clipped_one_by_one_before_they_are_added_up(
+def test_clipping_single_sharded_gradients_before_they_are_reduced_is_rejected(
     worlds: Callable[[str], World], name: str
 ) -> None:
-    for found in worlds("sharding").attempt(paddle_sharded.fleet_in_place, name):
-        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(found)
+    for failure in worlds("sharding").attempt(paddle_sharded.fleet_clip_in_place, name):
+        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
 
 
 def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
-    found = worlds("two parts").run(paddle_sharded.fleet_recorded, str(tmp_path))
-    before = gathered([each[0] for each in found])
-    for _, norm, norms in found:
+    results = worlds("two parts").run(paddle_sharded.fleet_record, str(tmp_path))
+    before = join_shards([result[0] for result in results])
+    for _, norm, norms in results:
         assert norm == reference.norm(before)
         assert list(norms.values()) == [reference.norm([array]) for array in before]
 
 
-def test_sharded_gradients_are_refused_before_they_are_added_up(worlds: Callable[[str], World]) -> None:
-    for found in worlds("sharding").attempt(paddle_sharded.fleet_clipped, "auto", 1.5, None):
-        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(found)
+def test_clipping_sharded_gradients_before_they_are_reduced_is_rejected(worlds: Callable[[str], World]) -> None:
+    for failure in worlds("sharding").attempt(paddle_sharded.fleet_clip, "auto", 1.5, None):
+        assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
 
 
-def test_paddle_ignores_float64_there(worlds: Callable[[str], World]) -> None:
-    for kept in worlds("two parts").run(paddle_sharded.fleet_by_paddle, 1.0, "float64"):
-        assert all(0.9999 < each < 1 for each in kept)
+def test_paddles_own_clip_ignores_float64_gradients_in_the_norm(worlds: Callable[[str], World]) -> None:
+    for factors in worlds("two parts").run(paddle_sharded.fleet_factors_of_paddle, 1.0, "float64"):
+        assert all(0.9999 < factor < 1 for factor in factors)

@@ -1,4 +1,4 @@
-"""Paddle: gradients on several ranks have the norm, and are clipped to the bits, of whole ones."""
+"""Paddle: gradients on several ranks are clipped to the same bits as on one rank."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from support import reference
 from support.processes import paddle_sharded
 from support.processes.paddle_sharded import PLACEMENTS
-from support.processes.worlds import World, of_any_size
+from support.processes.worlds import World, worlds_of_any_size
 from support.tiers import nightly
 
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 import unified_clip.paddle as uc
 
 SIZES = [1, 2, *nightly(4)]
@@ -25,19 +25,19 @@ SIZES = [1, 2, *nightly(4)]
 
 @pytest.fixture(scope="module")
 def worlds() -> Iterator[Callable[[int], World]]:
-    with of_any_size(paddle_sharded.start) as of:
+    with worlds_of_any_size(paddle_sharded.start) as of:
         yield of
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
-    """Sizes that no number of processes divides, one of them with a single row."""
+    """Return arrays with sizes that no number of processes divides. One has a single row."""
     random = np.random.default_rng(3)
     shapes = [(7, 5), (53,), (1, 3), (129, 17), (2, 3, 4)]
     return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
 
 
 COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
-"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+"""Its norm is just above the midpoint of two float32, so a float64 sum depends on the order of additions."""
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -47,113 +47,111 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
     worlds: Callable[[int], World], size: int, layout: str, p: float
 ) -> None:
     expected = [array.copy() for array in arrays()]
-    n = whole.clip_grad_norm_(expected, 1.5, p)
+    n = np_uc.clip_grad_norm_(expected, 1.5, p)
     assert float(n) == reference.norm(arrays(), p)
-    for norm, kind, gradients, _ in worlds(size).run(paddle_sharded.clipped, arrays(), layout, p, 1.5):
+    for norm, kind, gradients, _ in worlds(size).run(paddle_sharded.clip_layout, arrays(), layout, p, 1.5):
         assert (norm, kind) == (float(n), "Tensor paddle.float32 True")
-        for got, wanted in zip(gradients, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        for result, expected_gradient in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Callable[[int], World], size: int) -> None:
+def test_the_norm_does_not_depend_on_the_order_of_additions(worlds: Callable[[int], World], size: int) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
-    for norm, _, _, calls in worlds(size).run(paddle_sharded.clipped, [COUNTER_EXAMPLE], "rows", 2.0, 1.0):
+    for norm, _, _, calls in worlds(size).run(paddle_sharded.clip_layout, [COUNTER_EXAMPLE], "rows", 2.0, 1.0):
         assert norm == 2.0**24 + 2
-        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
+        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # after the first, the norm may round either way
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("layout", ["rows", "copies of rows", "two dimensions", "mixed"])
-def test_one_clip_takes_one_message(worlds: Callable[[int], World], layout: str, dtype: str) -> None:
+def test_a_clip_has_one_all_reduce(worlds: Callable[[int], World], layout: str, dtype: str) -> None:
     expected = reference.norm(arrays(dtype))
-    for norm, _, _, calls in worlds(4).run(paddle_sharded.clipped, arrays(dtype), layout, 2.0, 1.5):
+    for norm, _, _, calls in worlds(4).run(paddle_sharded.clip_layout, arrays(dtype), layout, 2.0, 1.5):
         assert norm == expected
         assert calls == ["all_reduce"]
 
 
-def test_terms_of_a_sum_are_added_first(worlds: Callable[[int], World]) -> None:
-    for _, _, _, calls in worlds(2).run(paddle_sharded.clipped, arrays(), "terms of a sum", 2.0, 1.5):
+def test_partial_sums_are_reduced_first(worlds: Callable[[int], World]) -> None:
+    for _, _, _, calls in worlds(2).run(paddle_sharded.clip_layout, arrays(), "terms of a sum", 2.0, 1.5):
         assert calls == ["reshard"] * len(arrays()) + ["all_reduce"]
 
 
 @pytest.mark.parametrize("kind", ["row", "rows", "beside"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_model_is_clipped_after_its_backward_pass(worlds: Callable[[int], World], size: int, kind: str) -> None:
-    for norm, before, after, calls in worlds(size).run(paddle_sharded.perceptron_clipped, kind, 1.5):
+    for norm, before, after, calls in worlds(size).run(paddle_sharded.clip_perceptron, kind, 1.5):
         assert norm == reference.norm(before)
         expected = [array.copy() for array in before]
-        assert whole.clip_grad_norm_(expected, 1.5) > 1.5
-        for got, wanted in zip(after, expected, strict=bool(after)):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        assert np_uc.clip_grad_norm_(expected, 1.5) > 1.5
+        for result, expected_gradient in zip(after, expected, strict=bool(after)):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
         assert calls == ["reshard"] * calls.count("reshard") + ["all_reduce"] * (size > 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "limits"),
+    ("name", "thresholds"),
     [("GradientClipByGlobalNorm", (1.5,)), ("GradientClipByNorm", (1.5,)), ("GradientClipByValue", (0.5,))],
 )
 def test_optimizers_clip_distributed_parameters(
-    worlds: Callable[[int], World], name: str, limits: tuple[float, ...]
+    worlds: Callable[[int], World], name: str, thresholds: tuple[float, ...]
 ) -> None:
-    for before, after, calls in worlds(2).run(paddle_sharded.perceptron_stepped, name, *limits):
-        expected = getattr(whole, name)(*limits)([("", array) for array in before])
-        for got, (_, wanted) in zip(after, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+    for before, after, calls in worlds(2).run(paddle_sharded.step_perceptron, name, *thresholds):
+        expected = getattr(np_uc, name)(*thresholds)([("", array) for array in before])
+        for result, (_, expected_gradient) in zip(after, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
         assert len(calls) == {"GradientClipByGlobalNorm": 1, "GradientClipByNorm": 2, "GradientClipByValue": 0}[name]
 
 
-def test_functional_names_return_distributed_tensors(worlds: Callable[[int], World]) -> None:
+def test_functional_interfaces_return_distributed_tensors(worlds: Callable[[int], World]) -> None:
     array = np.array([[3.0, 4.0], [0.0, 0.0], [6.0, 8.0]], np.float32)
-    for found in worlds(2).run(paddle_sharded.asked, "clip_by_norm", [array], "rows", 1.0):
-        assert found == f"{whole.clip_by_norm(array, 1.0).tolist()} [Shard(dim=0)]"
-    for found in worlds(2).run(paddle_sharded.asked, "clip_by_value", [array], "columns", -1.0, 1.0):
-        assert found == f"{array.clip(-1, 1).tolist()} [Shard(dim=1)]"
-    expected, n = whole.clip_by_global_norm([array], 1.0)
-    for found in worlds(2).run(paddle_sharded.asked, "clip_by_global_norm", [array], "rows", 1.0):
-        assert found == [[f"{expected[0].tolist()} [Shard(dim=0)]"], f"{n.tolist()} None"]
+    for description in worlds(2).run(paddle_sharded.call_functional, "clip_by_norm", [array], "rows", 1.0):
+        assert description == f"{np_uc.clip_by_norm(array, 1.0).tolist()} [Shard(dim=0)]"
+    for description in worlds(2).run(paddle_sharded.call_functional, "clip_by_value", [array], "columns", -1.0, 1.0):
+        assert description == f"{array.clip(-1, 1).tolist()} [Shard(dim=1)]"
+    expected, n = np_uc.clip_by_global_norm([array], 1.0)
+    for description in worlds(2).run(paddle_sharded.call_functional, "clip_by_global_norm", [array], "rows", 1.0):
+        assert description == [[f"{expected[0].tolist()} [Shard(dim=0)]"], f"{n.tolist()} None"]
     for function in ("global_norm", "get_total_norm"):
-        assert worlds(2).run(paddle_sharded.asked, function, [array], "rows") == [f"{n.tolist()} None"] * 2
+        assert worlds(2).run(paddle_sharded.call_functional, function, [array], "rows") == [f"{n.tolist()} None"] * 2
 
 
 @pytest.mark.parametrize("layout", PLACEMENTS)
-def test_copies_of_parts_count_once_in_the_norm_of_a_single_gradient(
-    worlds: Callable[[int], World], layout: str
-) -> None:
+def test_replicated_shards_count_once_in_the_norm_of_one_gradient(worlds: Callable[[int], World], layout: str) -> None:
     array = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0], [2.0, 5.0]], np.float32)
-    for found in worlds(4).run(paddle_sharded.asked, "clip_by_norm", [array], layout, 1.0):
-        assert found.startswith(str(whole.clip_by_norm(array, 1.0).tolist()))
+    for description in worlds(4).run(paddle_sharded.call_functional, "clip_by_norm", [array], layout, 1.0):
+        assert description.startswith(str(np_uc.clip_by_norm(array, 1.0).tolist()))
 
 
-def test_elements_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
-    for found in worlds(4).run(paddle_sharded.in_place, "clip_grad_value_", arrays(), "mixed", 0.5):
-        for got, given in zip(found, arrays(), strict=True):
-            np.testing.assert_array_equal(got, given.clip(-0.5, 0.5))
+def test_distributed_gradients_are_clipped_by_value(worlds: Callable[[int], World]) -> None:
+    for results in worlds(4).run(paddle_sharded.clip_in_place, "clip_grad_value_", arrays(), "mixed", 0.5):
+        for result, gradient in zip(results, arrays(), strict=True):
+            np.testing.assert_array_equal(result, gradient.clip(-0.5, 0.5))
 
 
-def test_terms_of_a_sum_are_not_clipped_by_value(worlds: Callable[[int], World]) -> None:
-    found = worlds(2).attempt(paddle_sharded.in_place, "clip_grad_value_", arrays(), "terms of a sum", 0.5)
-    found += worlds(2).attempt(paddle_sharded.configured_by_value, arrays(), "terms of a sum")
-    assert len(found) == 4
-    for error in found:
-        assert "every rank has a partial sum of each element" in str(error)
+def test_clipping_partial_sums_by_value_is_rejected(worlds: Callable[[int], World]) -> None:
+    failures = worlds(2).attempt(paddle_sharded.clip_in_place, "clip_grad_value_", arrays(), "terms of a sum", 0.5)
+    failures += worlds(2).attempt(paddle_sharded.clip_by_value_config, arrays(), "terms of a sum")
+    assert len(failures) == 4
+    for failure in failures:
+        assert "every rank has a partial sum of each element" in str(failure)
 
 
-def test_terms_of_anything_but_a_sum_are_refused(worlds: Callable[[int], World]) -> None:
-    for found in worlds(2).attempt(paddle_sharded.of_a_mean):
-        assert "the placements [Partial(reduce_type=AVG)], but Partial placements are only supported" in str(found)
+def test_partial_placements_other_than_sums_are_rejected(worlds: Callable[[int], World]) -> None:
+    for failure in worlds(2).attempt(paddle_sharded.norm_of_a_mean):
+        assert "the placements [Partial(reduce_type=AVG)], but Partial placements are only supported" in str(failure)
 
 
-def test_a_derivative_is_refused_on_two_meshes_where_paddle_would_end_the_process(
+def test_a_derivative_over_two_meshes_is_rejected_because_paddle_would_crash(
     worlds: Callable[[int], World],
 ) -> None:
-    for found in worlds(2).attempt(paddle_sharded.with_derivative, "mixed"):
-        assert "ValueError: Paddle records a derivative, and some of the tensors are on another" in str(found)
-    assert worlds(2).run(paddle_sharded.with_derivative, "rows")
+    for failure in worlds(2).attempt(paddle_sharded.differentiate_clip, "mixed"):
+        assert "ValueError: Paddle records a derivative, and some of the tensors are on another" in str(failure)
+    assert worlds(2).run(paddle_sharded.differentiate_clip, "rows")
 
 
 @pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # of append_backward
-def test_static_programs_are_refused() -> None:
+def test_distributed_gradients_in_static_programs_are_rejected() -> None:
     paddle.enable_static()
     try:
         with paddle.static.program_guard(paddle.static.Program()):
@@ -165,114 +163,114 @@ def test_static_programs_are_refused() -> None:
         paddle.disable_static()
 
 
-# -- faults
+# -- errors
 
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_process_without_gradients_takes_part(worlds: Callable[[int], World], beside: bool) -> None:
     array = np.array([[3.0], [4.0], [0.0], [0.0]], np.float32)
     n = reference.norm([np.array([3.0, 4.0] + [3.0, 4.0] * beside, np.float32)])
-    assert worlds(2).run(paddle_sharded.without_gradients, [1], [array], beside) == [n, n]
+    assert worlds(2).run(paddle_sharded.norm_without_gradients, [1], [array], beside) == [n, n]
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("rank", [0, 3])
-def test_what_is_not_finite_on_one_process_is_known_to_all(
+def test_nan_and_inf_on_one_process_reach_the_norm_on_all_processes(
     worlds: Callable[[int], World], rank: int, value: float, p: float
 ) -> None:
     array = np.ones((8, 2), np.float32)
-    for norm, _ in worlds(4).run(paddle_sharded.spoiled, rank, value, [array], p, False):
+    for norm, _ in worlds(4).run(paddle_sharded.clip_with_value_on_rank, rank, value, [array], p, False):
         assert str(norm) == str(value)
 
 
-def test_an_error_names_the_tensor_where_it_is_and_the_process_elsewhere(worlds: Callable[[int], World]) -> None:
-    here, there = worlds(2).attempt(paddle_sharded.spoiled, 0, math.nan, [np.ones((8, 2), np.float32)], 2.0, True)
+def test_error_if_nonfinite_names_the_tensor_on_its_rank_and_the_rank_elsewhere(worlds: Callable[[int], World]) -> None:
+    here, there = worlds(2).attempt(
+        paddle_sharded.clip_with_value_on_rank, 0, math.nan, [np.ones((8, 2), np.float32)], 2.0, True
+    )
     assert re.search("NonFiniteNormError.*position 0", str(here))
     assert re.search("NonFiniteNormError.*rank 0", str(there))
 
 
-def test_processes_that_disagree_are_told_about_what(worlds: Callable[[int], World]) -> None:
-    for found in worlds(2).attempt(paddle_sharded.limited_by_rank, [1.0, 2.0], arrays()):
-        assert re.search("the ranks disagree about .*threshold: 1.0 on rank 0; 2.0 on rank 1", str(found))
-    for found in worlds(2).attempt(paddle_sharded.of_fewer, 1, arrays()):
-        assert "the ranks disagree about the number of parameters: 5 on rank 0; 4 on rank 1" in str(found)
+def test_disagreeing_ranks_raise_an_error_that_names_the_difference(worlds: Callable[[int], World]) -> None:
+    for failure in worlds(2).attempt(paddle_sharded.clip_by_threshold_of_rank, [1.0, 2.0], arrays()):
+        assert re.search("the ranks disagree about .*threshold: 1.0 on rank 0; 2.0 on rank 1", str(failure))
+    for failure in worlds(2).attempt(paddle_sharded.clip_fewer_on_rank, 1, arrays()):
+        assert "the ranks disagree about the number of parameters: 5 on rank 0; 4 on rank 1" in str(failure)
 
 
-def test_meshes_of_some_processes_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
-    given = [np.full((4, 2), 1.0, np.float32), np.full((4, 2), 2.0, np.float32)]
-    for found in worlds(4).attempt(paddle_sharded.on_first_half, given):
-        assert "the gradients are on process meshes of 2 of the 4 ranks" in str(found)
-    for found in worlds(4).attempt(paddle_sharded.on_first_half, given, "all"):
-        assert "Pass ownership='replicated' if every rank has a copy" in str(found)
-    n = reference.norm(given)
-    assert worlds(4).run(paddle_sharded.on_first_half, given, "all", "distinct") == [n] * 4
+def test_gradients_on_meshes_of_some_processes_need_ownership(worlds: Callable[[int], World]) -> None:
+    gradients = [np.full((4, 2), 1.0, np.float32), np.full((4, 2), 2.0, np.float32)]
+    for failure in worlds(4).attempt(paddle_sharded.norm_on_halves, gradients):
+        assert "the gradients are on process meshes of 2 of the 4 ranks" in str(failure)
+    for failure in worlds(4).attempt(paddle_sharded.norm_on_halves, gradients, "all"):
+        assert "Pass ownership='replicated' if every rank has a copy" in str(failure)
+    n = reference.norm(gradients)
+    assert worlds(4).run(paddle_sharded.norm_on_halves, gradients, "all", "distinct") == [n] * 4
 
 
 @pytest.mark.nightly
-def test_gradients_on_meshes_of_some_processes_are_clipped_on_those() -> None:
-    """By the norms of the processes of their meshes, and by one norm."""
-    given = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
-    world = World(paddle_sharded.start, 4)  # where no process has used a mesh that others have not
-    each = [whole.clip_by_norm(array, 1.0) for array in given]
+def test_gradients_on_meshes_of_some_processes_are_clipped_there() -> None:
+    """Each gradient is clipped by the norm over its mesh, or both by the total norm."""
+    gradients = [np.array([[3.0], [4.0]], np.float32), np.array([[6.0], [8.0]], np.float32)]
+    world = World(paddle_sharded.start, 4)  # a new one, in which all processes have used the same meshes
+    by_own_norms = [np_uc.clip_by_norm(array, 1.0) for array in gradients]
     try:
-        for together, (low, high) in ((False, each), (True, whole.clip_by_global_norm(given, 1.0)[0])):
-            wanted = [[low[:1], None], [low[1:], None], [None, high[:1]], [None, high[1:]]]
-            found = world.run(paddle_sharded.clipped_on_halves, given, 1.0, together)
-            np.testing.assert_equal(found, wanted)
+        for by_one_norm, (low, high) in ((False, by_own_norms), (True, np_uc.clip_by_global_norm(gradients, 1.0)[0])):
+            expected = [[low[:1], None], [low[1:], None], [None, high[:1]], [None, high[1:]]]
+            results = world.run(paddle_sharded.clip_on_halves, gradients, 1.0, by_one_norm)
+            np.testing.assert_equal(results, expected)
     finally:
         world.close()
 
 
-def test_what_is_no_group_is_refused(worlds: Callable[[int], World]) -> None:
-    for found in worlds(2).attempt(paddle_sharded.plain_stated, [np.ones(2, np.float32)], "everyone", "distinct"):
-        assert "TypeError: process_group is 'everyone'. Pass a group of paddle.distributed" in str(found)
+def test_process_groups_of_other_types_are_rejected(worlds: Callable[[int], World]) -> None:
+    for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, [np.ones(2, np.float32)], "everyone", "distinct"):
+        assert "TypeError: process_group is 'everyone'. Pass a group of paddle.distributed" in str(failure)
 
 
-def test_a_process_that_is_not_in_the_group_is_told_so(worlds: Callable[[int], World]) -> None:
-    inside, outside = worlds(2).attempt(paddle_sharded.in_group_of_the_first)
+def test_a_process_outside_of_the_group_raises_an_error(worlds: Callable[[int], World]) -> None:
+    inside, outside = worlds(2).attempt(paddle_sharded.norm_in_group_of_the_first)
     assert inside == 3.0
     assert "rank 1 is not in process_group, which has the ranks [0]" in str(outside)
 
 
-def test_plain_tensors_do_not_tell_what_the_others_hold(worlds: Callable[[int], World]) -> None:
-    given = [np.array([3.0, 4.0], np.float32)]
-    for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all"):
-        assert "is a plain tensor. Pass ownership='replicated'" in str(found)
-    for ownership, n, number in (("replicated", 5.0, 2), ("distinct", reference.norm(given * 2), 4)):
-        found = worlds(2).run(paddle_sharded.plain_stated, given, "all", ownership, number)
-        assert found == [(n, ["all_reduce"])] * 2
+def test_plain_tensors_in_a_group_need_ownership(worlds: Callable[[int], World]) -> None:
+    gradients = [np.array([3.0, 4.0], np.float32)]
+    for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, gradients, "all"):
+        assert "is a plain tensor. Pass ownership='replicated'" in str(failure)
+    for ownership, n, number in (("replicated", 5.0, 2), ("distinct", reference.norm(gradients * 2), 4)):
+        results = worlds(2).run(paddle_sharded.norm_of_plain, gradients, "all", ownership, number)
+        assert results == [(n, ["all_reduce"])] * 2
 
 
-def test_pairs_tell_by_their_parameters(worlds: Callable[[int], World]) -> None:
-    """A process without a gradient takes part, as where it passes parameters."""
-    given = [np.array([[3.0], [7.0]], np.float32), np.array([4.0], np.float32)]
-    (_, high), (first, low) = (whole.clip_by_norm(np.float32([3.0, 4.0]), 1.0).tolist() for _ in range(2))
-    assert worlds(2).run(paddle_sharded.in_pairs, given) == [[[first], [high]], [None, [low]]]
+def test_in_param_grads_the_parameters_give_the_placements(worlds: Callable[[int], World]) -> None:
+    """A process without a gradient takes part, as if it passed parameters."""
+    gradients = [np.array([[3.0], [7.0]], np.float32), np.array([4.0], np.float32)]
+    (_, high), (first, low) = (np_uc.clip_by_norm(np.float32([3.0, 4.0]), 1.0).tolist() for _ in range(2))
+    assert worlds(2).run(paddle_sharded.clip_param_grads, gradients) == [[[first], [high]], [None, [low]]]
 
 
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_plain_tensors_are_copies_only_where_all_ranks_have_the_same_bits(
-    worlds: Callable[[int], World], size: int
-) -> None:
-    given = [np.array([[3.0], [4.0], [0.0], [0.0]], np.float32)]
-    for found in worlds(size).attempt(paddle_sharded.beside_unequal, given, None):
-        assert re.search("gradients at position 1 .*differ between ranks. .* Pass ownership='replicated'", str(found))
-    n = reference.norm([*given, np.arange(size, dtype=np.float32)])
-    assert worlds(size).run(paddle_sharded.beside_unequal, given, "distinct") == [n] * size
+def test_plain_tensors_with_other_bits_on_a_rank_are_no_copies(worlds: Callable[[int], World], size: int) -> None:
+    gradients = [np.array([[3.0], [4.0], [0.0], [0.0]], np.float32)]
+    for failure in worlds(size).attempt(paddle_sharded.norm_beside_unequal_copies, gradients, None):
+        assert re.search("gradients at position 1 .*differ between ranks. .* Pass ownership='replicated'", str(failure))
+    n = reference.norm([*gradients, np.arange(size, dtype=np.float32)])
+    assert worlds(size).run(paddle_sharded.norm_beside_unequal_copies, gradients, "distinct") == [n] * size
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf])
-def test_where_one_rank_rejects_all_raise(worlds: Callable[[int], World], p: float) -> None:
-    given = [np.array([[3.0], [4.0]], np.float32)]
-    for rank, (error, norm) in enumerate(worlds(2).run(paddle_sharded.rejecting, given, p)):
+def test_all_ranks_raise_if_one_rejects_the_call(worlds: Callable[[int], World], p: float) -> None:
+    gradients = [np.array([[3.0], [4.0]], np.float32)]
+    for rank, (error, norm) in enumerate(worlds(2).run(paddle_sharded.norm_where_one_rejects, gradients, p)):
         reason = "TypeError: position 1 "
         assert error.startswith(reason if rank == 1 else f"ValueError: rank 1 rejected this call: {reason}"), error
         assert norm == 5.0, "the ranks are at the same call again"
 
 
 @pytest.mark.parametrize("kind", ["copies", "plain", "attributes", "shards"])
-def test_copies_that_drifted_are_named(worlds: Callable[[int], World], kind: str) -> None:
+def test_check_replicas_names_copies_that_differ(worlds: Callable[[int], World], kind: str) -> None:
     norms = worlds(2).run(paddle_sharded.replicas, kind, None)
     for failure in worlds(2).attempt(paddle_sharded.replicas, kind, 1):
         if kind == "shards":
@@ -281,54 +279,56 @@ def test_copies_that_drifted_are_named(worlds: Callable[[int], World], kind: str
             assert "(parameter 'layer1') on rank 1 differ from their copies on rank 0. Copies have" in str(failure)
 
 
-def test_parameters_in_another_order_are_found(worlds: Callable[[int], World]) -> None:
-    given = [np.ones((4, 2), np.float32), np.ones((8, 2), np.float32)]
-    for found in worlds(2).attempt(paddle_sharded.in_another_order, given):
-        assert re.search(r"the parameter at position 0 .*: \[4, 2\] .* on rank 0; \[8, 2\] .* on rank 1", str(found))
+def test_parameters_in_another_order_are_an_error(worlds: Callable[[int], World]) -> None:
+    gradients = [np.ones((4, 2), np.float32), np.ones((8, 2), np.float32)]
+    for failure in worlds(2).attempt(paddle_sharded.clip_in_another_order, gradients):
+        assert re.search(r"the parameter at position 0 .*: \[4, 2\] .* on rank 0; \[8, 2\] .* on rank 1", str(failure))
 
 
 @pytest.mark.parametrize(("function", "attributes"), [("clip_by_norm", False), ("clip_", False), ("clip_", True)])
-def test_the_own_norm_of_a_part_is_not_taken_for_that_of_the_whole(
+def test_clipping_a_plain_tensor_by_its_own_norm_in_a_group_is_rejected(
     worlds: Callable[[int], World], function: str, attributes: bool
 ) -> None:
-    for found in worlds(2).attempt(paddle_sharded.each_stated, function, attributes):
-        assert "is a plain tensor, and other ranks may have other shards of it, so its own norm" in str(found)
+    for failure in worlds(2).attempt(paddle_sharded.clip_plain_by_own_norm, function, attributes):
+        assert "is a plain tensor, and other ranks may have other shards of it, so its own norm" in str(failure)
 
 
 @pytest.mark.parametrize("check", [None, True])
-def test_attributes_tell_without_fleet(worlds: Callable[[int], World], check: bool | None) -> None:
-    assert worlds(2).run(paddle_sharded.marked, check) == [13.0, 13.0]
+def test_attributes_of_parameters_give_ownership_without_fleet(
+    worlds: Callable[[int], World], check: bool | None
+) -> None:
+    assert worlds(2).run(paddle_sharded.norm_by_attributes, check) == [13.0, 13.0]
 
 
 @pytest.mark.parametrize(("ownership", "n", "norms"), [("distinct", 5.0, []), ("replicated", 3.0, [3.0])])
-def test_norms_that_no_process_knows_are_not_recorded(
+def test_norms_of_single_gradients_are_recorded_only_for_whole_gradients(
     worlds: Callable[[int], World], tmp_path: Path, ownership: str, n: float, norms: list[float]
 ) -> None:
-    found = worlds(2).run(paddle_sharded.recorded_flat, str(tmp_path), ownership)
-    assert found == [[n, norms, {"plain": 1}]] * 2
+    results = worlds(2).run(paddle_sharded.record_plain, str(tmp_path), ownership)
+    assert results == [[n, norms, {"plain": 1}]] * 2
 
 
-def test_plain_tensors_beside_distributed_ones_are_whole_in_a_stated_group(worlds: Callable[[int], World]) -> None:
-    assert worlds(2).run(paddle_sharded.each_beside) == [[2.0], [2.0]]
+def test_plain_tensors_beside_distributed_ones_are_replicated(worlds: Callable[[int], World]) -> None:
+    assert worlds(2).run(paddle_sharded.clip_plain_beside_distributed) == [[2.0], [2.0]]
 
 
-def test_a_wrong_statement_is_found_by_the_number_of_elements(worlds: Callable[[int], World]) -> None:
-    given = [np.array([3.0, 4.0], np.float32)]
-    for found in worlds(2).attempt(paddle_sharded.plain_stated, given, "all", "distinct", True):
-        assert "the ranks counted 4 gradient elements together, and check_numel expects 2" in str(found)
+def test_check_numel_rejects_wrong_ownership(worlds: Callable[[int], World]) -> None:
+    gradients = [np.array([3.0, 4.0], np.float32)]
+    for failure in worlds(2).attempt(paddle_sharded.norm_of_plain, gradients, "all", "distinct", True):
+        assert "the ranks counted 4 gradient elements together, and check_numel expects 2" in str(failure)
 
 
-def test_gradients_of_data_parallel_models_are_clipped_without_a_message(worlds: Callable[[int], World]) -> None:
-    assert worlds(2).run(paddle_sharded.data_parallel) == [([], True)] * 2
+def test_gradients_of_data_parallel_models_need_no_collective(worlds: Callable[[int], World]) -> None:
+    assert worlds(2).run(paddle_sharded.clip_data_parallel) == [([], True)] * 2
 
 
 @pytest.mark.nightly
-def test_when_a_process_ends_the_others_end_with_an_error() -> None:
+def test_if_a_process_ends_the_others_raise_an_error() -> None:
     world = World(paddle_sharded.start, 2)
     try:
-        world.run(paddle_sharded.clipped, arrays(), "rows", 2.0, 1.5)  # when both have connected
+        world.run(paddle_sharded.clip_layout, arrays(), "rows", 2.0, 1.5)  # when both have connected
         began = time.monotonic()
-        here, gone = world.attempt(paddle_sharded.ended, 1, arrays())
+        here, gone = world.attempt(paddle_sharded.end_before_the_clip, 1, arrays())
         assert time.monotonic() - began < 30  # Paddle's own limit, which cannot be set
         assert gone.exitcode == 3
         assert "RuntimeError" in str(here)

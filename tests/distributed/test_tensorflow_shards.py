@@ -1,4 +1,4 @@
-"""TensorFlow: gradients added up over replicas have the norm, and are clipped to the bits, of those on one device."""
+"""TensorFlow: gradients summed over replicas are clipped to the same bits as on one device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from support.processes import tensorflow_replicas as replicas
 from support.processes.worlds import World
 from support.tiers import nightly
 
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 import unified_clip.tensorflow as uc
 
 LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 processes": (0, 2)}
-"""How many replicas a process has, 0 for the one of `MultiWorkerMirroredStrategy`, and how many processes there are."""
+"""Replicas per process, and processes. 0: `MultiWorkerMirroredStrategy`, with one replica per process."""
 
 Worlds = Callable[[str], World]
 
@@ -28,20 +28,20 @@ graphs = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 
 @pytest.fixture(scope="module")
 def worlds() -> Iterator[Worlds]:
-    made: dict[str, World] = {}
+    started: dict[str, World] = {}
 
     def of(layout: str) -> World:
-        if layout not in made:
-            each, processes = LAYOUTS[layout]
-            made[layout] = World(functools.partial(replicas.start, each), processes)
-        return made[layout]
+        if layout not in started:
+            replicas_per_process, processes = LAYOUTS[layout]
+            started[layout] = World(functools.partial(replicas.start, replicas_per_process), processes)
+        return started[layout]
 
     yield of
-    for world in made.values():
+    for world in started.values():
         world.close()
 
 
-def count(layout: str) -> int:
+def replica_count(layout: str) -> int:
     return LAYOUTS[layout][0] or LAYOUTS[layout][1]
 
 
@@ -51,18 +51,18 @@ def arrays() -> list[np.ndarray]:
     return [(random.standard_normal(shape) * 3.0**number).astype("float32") for number, shape in enumerate(shapes)]
 
 
-def parts(whole: list[np.ndarray], number: int) -> list[list[np.ndarray]]:
-    """What several replicas have, so that the sum is exact: each element is of one of them."""
-    owners = [np.arange(array.size).reshape(array.shape) % number for array in whole]
+def split_over_replicas(arrays: list[np.ndarray], number: int) -> list[list[np.ndarray]]:
+    """Return gradients of each replica whose sum is exact, because one replica has each element and the others zero."""
+    owners = [np.arange(array.size).reshape(array.shape) % number for array in arrays]
     return [
-        [np.where(owner == rank, array, 0).astype(array.dtype) for array, owner in zip(whole, owners, strict=True)]
+        [np.where(owner == rank, array, 0).astype(array.dtype) for array, owner in zip(arrays, owners, strict=True)]
         for rank in range(number)
     ]
 
 
 BIG = [2.0**24, 2.0**12, 2.0**12]
 COUNTER_EXAMPLE = np.array(BIG + [2.0**-3] * 70, np.float32)
-"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+"""Its norm is just above the midpoint of two float32, so a float64 sum depends on the order of additions."""
 
 
 @graphs
@@ -72,42 +72,44 @@ def test_every_replica_has_the_norm_and_the_gradients_of_one_device(
     worlds: Worlds, layout: str, p: float, graph: bool
 ) -> None:
     expected = arrays()
-    n = whole.clip_grad_norm_(expected, 1.5, p)
+    n = np_uc.clip_grad_norm_(expected, 1.5, p)
     assert float(n) == reference.norm(arrays(), p)
-    found = worlds(layout).run(replicas.clipped, parts(arrays(), count(layout)), 1.5, p, graph)
-    each = [replica for process in found for replica in process]
-    assert len(each) == count(layout)
-    for norm, gradients in each:
+    processes = worlds(layout).run(
+        replicas.clip_summed, split_over_replicas(arrays(), replica_count(layout)), 1.5, p, graph
+    )
+    replica_results = [replica for process in processes for replica in process]
+    assert len(replica_results) == replica_count(layout)
+    for norm, gradients in replica_results:
         assert norm == n
-        for got, wanted in zip(gradients, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        for result, expected_gradient in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @graphs
 @layouts
-def test_the_last_bit_does_not_depend_on_who_adds_what(worlds: Worlds, layout: str, graph: bool) -> None:
+def test_the_norm_does_not_depend_on_the_order_of_additions(worlds: Worlds, layout: str, graph: bool) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
-    given = parts([COUNTER_EXAMPLE], count(layout))
-    for process in worlds(layout).run(replicas.clipped, given, 1.0, 2.0, graph):
+    shares = split_over_replicas([COUNTER_EXAMPLE], replica_count(layout))
+    for process in worlds(layout).run(replicas.clip_summed, shares, 1.0, 2.0, graph):
         assert [norm for norm, _ in process] == [2.0**24 + 2] * len(process)
 
 
 @graphs
 @layouts
-def test_a_model_after_a_backward_pass(worlds: Worlds, layout: str, graph: bool) -> None:
-    found = worlds(layout).run(replicas.backward, 0.5, graph)
-    each = [replica for process in found for replica in process]
-    for gradients, norm, clipped in each:
-        expected, n = whole.clip_by_global_norm(gradients, 0.5)
+def test_gradients_of_a_model_are_clipped_on_every_replica(worlds: Worlds, layout: str, graph: bool) -> None:
+    processes = worlds(layout).run(replicas.clip_model_gradients, 0.5, graph)
+    replica_results = [replica for process in processes for replica in process]
+    for gradients, norm, clipped in replica_results:
+        expected, n = np_uc.clip_by_global_norm(gradients, 0.5)
         assert norm == n == reference.norm(gradients)
-        for got, wanted, same in zip(clipped, expected, each[0][2], strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
-            np.testing.assert_array_equal(got, same, strict=True)
+        for result, expected_gradient, first_result in zip(clipped, expected, replica_results[0][2], strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
+            np.testing.assert_array_equal(result, first_result, strict=True)
 
 
 @layouts
-def test_nothing_is_sent_to_clip(worlds: Worlds, layout: str) -> None:
-    for before, after in worlds(layout).run(replicas.collectives):
+def test_clipping_adds_no_collectives(worlds: Worlds, layout: str) -> None:
+    for before, after in worlds(layout).run(replicas.count_collectives):
         assert before == after
         assert (before > 0) == (layout != "1 replica")
 
@@ -115,29 +117,29 @@ def test_nothing_is_sent_to_clip(worlds: Worlds, layout: str) -> None:
 @graphs
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("layout", ["2 replicas", "2 processes"])
-def test_what_is_not_finite_on_one_replica_is_known_to_all(
+def test_nan_and_inf_on_one_replica_reach_the_norm_on_all_replicas(
     worlds: Worlds, layout: str, value: float, graph: bool
 ) -> None:
-    given = parts(arrays(), 2)
-    given[1][0][3, 2] = value
-    expected = [sum(each) for each in zip(*given, strict=True)]
-    n = whole.clip_grad_norm_(expected, 1.5)
-    for process in worlds(layout).run(replicas.clipped, given, 1.5, 2.0, graph):
+    shares = split_over_replicas(arrays(), 2)
+    shares[1][0][3, 2] = value
+    expected = [sum(gradients_of_replicas) for gradients_of_replicas in zip(*shares, strict=True)]
+    n = np_uc.clip_grad_norm_(expected, 1.5)
+    for process in worlds(layout).run(replicas.clip_summed, shares, 1.5, 2.0, graph):
         for norm, gradients in process:
             np.testing.assert_array_equal([norm, value], [n, value])
-            for got, wanted in zip(gradients, expected, strict=True):
-                np.testing.assert_array_equal(got, wanted, strict=True)
+            for result, expected_gradient in zip(gradients, expected, strict=True):
+                np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
-def test_gradients_that_are_not_added_up_are_refused_where_that_shows(worlds: Worlds) -> None:
-    (text,) = worlds("2 replicas").run(replicas.refused)
+def test_gradients_of_single_replicas_are_rejected(worlds: Worlds) -> None:
+    (text,) = worlds("2 replicas").run(replicas.clip_outside_of_replicas)
     assert text.startswith("a PerReplica has a gradient per replica, not the sum over replicas. Clip in")
 
 
-# -- norms in graphs, which a strategy makes sure of
+# -- norms in graphs: functions that a strategy runs are always compiled
 
 ONE = tf.distribute.OneDeviceStrategy("CPU:0")
-HARD = {
+ROUNDING_CASES = {
     "above a middle": COUNTER_EXAMPLE,
     "on a middle below which is even": np.array([*BIG, 1.0], np.float32),
     "on a middle below which is odd": np.array([2.0**24 + 2, 2.0**12, 2.0**12, 2.0, 1.0], np.float32),
@@ -161,30 +163,34 @@ HARD = {
 LONG = ("in two pieces", "long")
 
 
-@pytest.mark.parametrize("unknown", [False, True], ids=["length known", "length unknown"])
+@pytest.mark.parametrize("unknown_length", [False, True], ids=["length known", "length unknown"])
 @pytest.mark.parametrize("p", [1.0, 2.0])
-@pytest.mark.parametrize("case", [*(case for case in HARD if case not in LONG), *nightly(*LONG)])
-def test_a_graph_rounds_as_the_host_does(case: str, p: float, unknown: bool) -> None:
+@pytest.mark.parametrize("case", [*(case for case in ROUNDING_CASES if case not in LONG), *nightly(*LONG)])
+def test_a_graph_rounds_as_the_host_does(case: str, p: float, unknown_length: bool) -> None:
     if case == "complex" and p == 1:
-        pytest.skip("magnitudes of complex numbers are rounded themselves")
-    values = HARD[case]
-    shape = [None] if unknown else values.shape
+        pytest.skip("magnitudes of complex elements are rounded before they are summed")
+    values = ROUNDING_CASES[case]
+    shape = [None] if unknown_length else values.shape
     norm = tf.function(
-        lambda given: ONE.run(uc.get_total_norm, ([given], p)), [tf.TensorSpec(shape, values.dtype)], autograph=False
+        lambda gradient: ONE.run(uc.get_total_norm, ([gradient], p)),
+        [tf.TensorSpec(shape, values.dtype)],
+        autograph=False,
     )
-    assert float(norm(values)) == float(whole.get_total_norm([values], p)) == reference.norm([values], p)
+    assert float(norm(values)) == float(np_uc.get_total_norm([values], p)) == reference.norm([values], p)
 
 
-def test_a_graph_rounds_any_numbers_as_the_host_does() -> None:
-    norm = tf.function(lambda given: ONE.run(uc.global_norm, ([given],)), [tf.TensorSpec([None])], autograph=False)
+def test_a_graph_rounds_random_gradients_as_the_host_does() -> None:
+    norm = tf.function(
+        lambda gradient: ONE.run(uc.global_norm, ([gradient],)), [tf.TensorSpec([None])], autograph=False
+    )
     random = np.random.default_rng(0)
     for _ in range(300):
         values = (random.standard_normal(random.integers(1, 400)) * 2.0 ** random.integers(-40, 40)).astype("float32")
-        assert norm(values).numpy() == whole.global_norm([values])
+        assert norm(values).numpy() == np_uc.global_norm([values])
 
 
 @pytest.mark.nightly
-def test_derivatives_are_those_of_the_sum() -> None:
+def test_the_derivative_of_a_norm_in_a_graph() -> None:
     @tf.function(autograph=False)
     def derived(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:

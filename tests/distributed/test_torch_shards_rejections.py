@@ -11,7 +11,7 @@ import torch
 from support import reference
 from support.processes import torch_sharded_rejections as rejections
 from support.processes.torch_sharded_rejections import ARRAYS, Attempt
-from support.processes.worlds import World, calls_of
+from support.processes.worlds import World, record_calls
 from support.tiers import nightly
 
 from unified_clip._backends.torch import block_sums
@@ -209,7 +209,7 @@ def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -
 
 def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
     tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
-    with calls_of(torch.Tensor, ("tolist", "item", "cpu")) as calls:
+    with record_calls(torch.Tensor, ("tolist", "item", "cpu")) as calls:
         found = TorchSums(BACKEND, tensors).checksum()
     assert found == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
     assert calls == ["tolist"]

@@ -22,14 +22,14 @@ TESTS: dict[str, dict[str, list[str]]] = {
     "JAX": {
         "eager, arrays over devices of one process": [ONE_DEVICE],
         "eager, several processes (`jax.distributed`). All have to call": [
-            f"{PROCESSES}::test_arrays_over_several_processes",
-            f"{PROCESSES}::test_for_arrays_on_some_processes_it_is_stated_what_the_others_have",
+            f"{PROCESSES}::test_arrays_over_several_processes_are_clipped_as_on_one",
+            f"{PROCESSES}::test_ownership_declares_arrays_on_some_processes",
         ],
         "under `jit`, `NamedSharding`": [ONE_DEVICE],
-        "inside `shard_map`": [ONE_DEVICE, f"{JAX}::test_one_of_two_axes"],
+        "inside `shard_map`": [ONE_DEVICE, f"{JAX}::test_process_group_may_name_one_of_two_axes"],
         "`pmap`, and `shard_map` with `check_vma=False`": [
-            f"{JAX}::test_pmap_where_it_is_stated_what_devices_have",
-            f"{JAX}::test_process_group_names_the_axes_along_which_gradients_are_cut",
+            f"{JAX}::test_process_group_in_pmap",
+            f"{JAX}::test_process_group_names_the_axes_of_the_norm",
         ],
     },
     "TensorFlow and Keras": {
@@ -37,27 +37,27 @@ TESTS: dict[str, dict[str, list[str]]] = {
             f"{REPLICAS}::test_every_replica_has_the_norm_and_the_gradients_of_one_device"
         ],
         "Keras' `fit`, or `optimizer.apply`, under `MirroredStrategy`": [
-            f"{KERAS}::test_an_update_is_as_long_as_the_limit_and_that_of_keras_is_longer",
-            f"{KERAS}::test_two_replicas_make_the_update_of_one",
+            f"{KERAS}::test_the_norm_of_an_update_is_the_threshold_and_larger_with_keras_own_clip",
+            f"{KERAS}::test_two_replicas_make_the_same_update_as_one",
         ],
     },
     "Paddle": {
-        "`DataParallel`": [f"{PADDLE}::test_gradients_of_data_parallel_models_are_clipped_without_a_message"],
+        "`DataParallel`": [f"{PADDLE}::test_gradients_of_data_parallel_models_need_no_collective"],
         "`shard_tensor` on a mesh of all processes": [
             f"{PADDLE}::test_the_norm_and_the_gradients_are_those_of_one_process"
         ],
         "`shard_tensor` on a mesh of some processes": [
-            f"{PADDLE}::test_meshes_of_some_processes_do_not_tell_what_the_others_hold"
+            f"{PADDLE}::test_gradients_on_meshes_of_some_processes_need_ownership"
         ],
         "`fleet`, tensor and pipeline parallel": [
             f"{FLEET}::test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model",
-            f"{FLEET}::test_attributes_tell_who_counts_what",
+            f"{FLEET}::test_attributes_of_parameters_decide_which_process_counts_them",
             f"{FLEET}::test_stages_of_a_pipeline_share_one_norm",
         ],
         "`fleet`, sharding": [f"{FLEET}::test_sharded_optimizers_clip_by_one_norm"],
     },
 }
-"""By section and first column: the tests that run the layout and compare with the norm of the whole gradients."""
+"""By section and first column: the tests that run the layout and compare with unsharded gradients."""
 
 
 @pytest.mark.parametrize("section", TESTS)

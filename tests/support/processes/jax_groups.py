@@ -1,4 +1,4 @@
-"""What processes of a `World` run: norms over some of JAX's processes."""
+"""Functions that processes of a `World` run: norms over some of JAX's processes."""
 
 from __future__ import annotations
 
@@ -72,43 +72,45 @@ GROUPS: dict[str, Callable[[], Any]] = {
 SPECS: list[Any] = [("shard",), ("device", "shard"), (), (("shard", "device"),)]
 
 
-def model(on: str, rank: int) -> list[np.ndarray]:
+def model(ranks: str, rank: int) -> list[np.ndarray]:
     """The gradients of a model on all processes ("all"), or of one on two of four."""
-    random = np.random.default_rng(0 if on == "all" else rank // 2)
+    random = np.random.default_rng(0 if ranks == "all" else rank // 2)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 6), (2, 2), (12,))]
-    return arrays if on == "all" else [*arrays[:-1], COUNTER_EXAMPLE.copy()]
+    return arrays if ranks == "all" else [*arrays[:-1], COUNTER_EXAMPLE.copy()]
 
 
-def clipped(on: str, group: str, p: float) -> Clip:
+def clip_model(on: str, group: str, p: float) -> Clip:
     mesh, arrays = cube() if on == "all" else mesh_of_half(), model(on, jax.process_index())
-    held: list[Any] = [placed(array, mesh, spec) for array, spec in zip(arrays, SPECS, strict=True)]
-    with_ranks, ranks = backend.process_group.all_reduce, []
+    clipped_arrays: list[Any] = [placed(array, mesh, spec) for array, spec in zip(arrays, SPECS, strict=True)]
+    with_ranks, reduced_ranks = backend.process_group.all_reduce, []
 
     def counting(members: tuple[int, ...], numbers: Any, reduce: Any) -> list[int]:
-        ranks.append(members)
+        reduced_ranks.append(members)
         return with_ranks(members, numbers, reduce)
 
     backend.process_group.all_reduce = counting
     try:
-        norm = float(uc.clip_grad_norm_(held, 1.5, p, process_group=GROUPS[group](), check_numel=True))
+        norm = float(uc.clip_grad_norm_(clipped_arrays, 1.5, p, process_group=GROUPS[group](), check_numel=True))
     finally:
         backend.process_group.all_reduce = with_ranks
-    shards = [{_place(shard.index): np.asarray(shard.data) for shard in array.addressable_shards} for array in held]
-    return Clip(norm, shards, ranks)
+    shards = [
+        {_place(shard.index): np.asarray(shard.data) for shard in array.addressable_shards} for array in clipped_arrays
+    ]
+    return Clip(norm, shards, reduced_ranks)
 
 
 def _place(index: Any) -> Any:
     return tuple((along.start, along.stop) for along in index)
 
 
-def clipped_each(array: np.ndarray, spec: Sequence[Any], group: str) -> dict[Any, np.ndarray]:
+def clip_by_own_norm(array: np.ndarray, spec: Sequence[Any], group: str) -> dict[Any, np.ndarray]:
     """The shards of an array on all processes, clipped by its own norm."""
     clipped = uc.clip_by_norm(placed(array, cube(), spec), 1.5, process_group=GROUPS[group]())
     return {_place(shard.index): np.asarray(shard.data) for shard in clipped.addressable_shards}
 
 
 def norm_of_own(group: str, committed: bool, differs: bool, declared: dict[str, Any]) -> float:
-    """The norm of 3 and 4 on each process; of other numbers on an odd one."""
+    """Return the norm of 3 and 4 on each process. With `differs`, odd processes have other numbers."""
     own = jnp.array([3.0, 4.0]) * (1 + (differs and jax.process_index() % 2))
     if committed:
         own = jax.device_put(own, jax.local_devices()[0])
@@ -116,21 +118,23 @@ def norm_of_own(group: str, committed: bool, differs: bool, declared: dict[str, 
 
 
 def clipped_by_the_first() -> float | None:
-    """A norm that the first process needs alone. The others do not call."""
+    """Return a norm that only the first process computes. The others make no call."""
     if jax.process_index():
         return None
     return float(uc.get_total_norm([jnp.array([3.0, 4.0])], process_group=[0], ownership="replicated"))
 
 
 def norm_of_the_other_half() -> float:
-    """All processes list an array of two of them, and those that do not have it name the others."""
+    """Return the norm of an array on two processes. The two others, which do not have it, form a group."""
     mesh = Mesh(np.array([device for device in jax.devices() if device.process_index < 2]), ("x",))
-    given = placed(np.ones(4, np.float32), mesh, ["x"])
-    return float(uc.get_total_norm([given], process_group=[2, 3] if jax.process_index() > 1 else [jax.process_index()]))
+    gradient = placed(np.ones(4, np.float32), mesh, ["x"])
+    return float(
+        uc.get_total_norm([gradient], process_group=[2, 3] if jax.process_index() > 1 else [jax.process_index()])
+    )
 
 
 def replicas(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float:
-    """The norm of copies on the processes of a half, of which one process may have another one."""
+    """Return the norm of copies on half of the processes. The copy of rank `drifted` differs."""
     mesh = cube() if group == "an axis" else mesh_of_half()
     place = NamedSharding(mesh, PartitionSpec(*spec))
     own = np.array([3.0, 4.0 + (jax.process_index() == drifted)], np.float32)
@@ -139,13 +143,13 @@ def replicas(group: str, drifted: int | None, spec: Sequence[Any] = ()) -> float
 
 
 def rejected_in_a_half() -> tuple[str, float]:
-    """What is raised where the first process rejects its threshold, and the norm of the next call."""
+    """Return the error where the first process rejects its threshold, and the norm of the next call."""
     array = placed(np.array([3.0, 4.0], np.float32), mesh_of_half(), ["shard"])
-    limit, error = float("nan") if jax.process_index() == 0 else 1.0, ""
+    threshold, error = float("nan") if jax.process_index() == 0 else 1.0, ""
     try:
-        uc.clip_grad_norm_([array], limit, process_group=half())
-    except ValueError as raised:
-        error = str(raised)
+        uc.clip_grad_norm_([array], threshold, process_group=half())
+    except ValueError as rejection:
+        error = str(rejection)
     return error, float(uc.get_total_norm([array], process_group=half()))
 
 

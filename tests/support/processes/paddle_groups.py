@@ -1,4 +1,4 @@
-"""What processes of a `World` run: norms over some of Paddle's processes."""
+"""Functions that processes of a `World` run: norms over some of Paddle's processes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 @functools.cache
 def groups() -> list[Any]:
-    """The process groups of the halves. Two groups that are made at the same time do not always connect."""
-    made = []
+    """Return the process groups of the halves. They are created one after the other: else they may not connect."""
+    halves = []
     for ranks in HALVES:
-        made.append(dist.new_group(ranks))
+        halves.append(dist.new_group(ranks))
         dist.barrier()
-    return made
+    return halves
 
 
 def half() -> int:
@@ -51,53 +51,57 @@ GROUPS: dict[str, Any] = {
 }
 
 
-def model(on: str, rank: int) -> list[np.ndarray]:
+def model(name: str, rank: int) -> list[np.ndarray]:
     """The gradients of a model on all processes ("all"), or of one on two of four."""
-    random = np.random.default_rng(0 if on == "all" else rank // 2)
+    random = np.random.default_rng(0 if name == "all" else rank // 2)
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in ((8, 4), (4, 6), (2, 2))]
     return [*arrays, np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)]
 
 
-def parameters(on: str) -> list[Any]:
-    """Sharded over the processes of a half, of which the other half has copies, or another model."""
+def parameters(model_name: str) -> list[Any]:
+    """Return parameters that are sharded over half of the processes. The other half has copies, or another model."""
     row, rows = ProcessMesh(HALVES[half()], ["x"]), mesh_of("rows")
-    found = []
-    for number, array in enumerate(model(on, dist.get_rank())):
+    params = []
+    for number, array in enumerate(model(model_name, dist.get_rank())):
         placement = Replicate() if number == 2 else Shard(0)
-        placed = (rows, [Replicate(), placement]) if on == "all" else (row, [placement])
-        found.append(parameter_with(distributed(array, *placed)))
-    return found
+        placed = (rows, [Replicate(), placement]) if model_name == "all" else (row, [placement])
+        params.append(parameter_with(distributed(array, *placed)))
+    return params
 
 
-def clipped(on: str, group: str, p: float, each: bool) -> Clip:
-    """Clip by one norm, or `each` gradient by its own."""
-    given, ranks, own = parameters(on), [], dist.all_reduce
+def clip_model(model_name: str, group: str, p: float, by_own_norms: bool) -> Clip:
+    """Clip by the total norm, or each gradient by its own norm."""
+    params, reduced_ranks, own = parameters(model_name), [], dist.all_reduce
 
     def all_reduce(tensor: Any, op: Any, group: Any) -> Any:
-        ranks.append(group.ranks)
+        reduced_ranks.append(group.ranks)
         return own(tensor, op, group)
 
     dist.all_reduce = all_reduce
     try:
         process_group = GROUPS[group]()
-        if each:
-            uc.GradientClipByNorm(1.5, process_group=process_group).clip_(given)
-        norm = 0.0 if each else uc.clip_grad_norm_(given, 1.5, p, process_group=process_group, check_numel=True).item()
+        if by_own_norms:
+            uc.GradientClipByNorm(1.5, process_group=process_group).clip_(params)
+        norm = (
+            0.0
+            if by_own_norms
+            else uc.clip_grad_norm_(params, 1.5, p, process_group=process_group, check_numel=True).item()
+        )
     finally:
         dist.all_reduce = own
-    return Clip(norm, [parameter.grad._local_value().numpy() for parameter in given], ranks)
+    return Clip(norm, [parameter.grad._local_value().numpy() for parameter in params], reduced_ranks)
 
 
-def local(array: np.ndarray, number: int, rank: int) -> np.ndarray:
-    """What a process has of a gradient of `parameters`."""
+def local_shard(array: np.ndarray, number: int, rank: int) -> np.ndarray:
+    """Return the local shard of a gradient of `parameters`."""
     length = -(-len(array) // 2)
     return array if number == 2 else array[rank % 2 * length :][:length]
 
 
 def norm_over_a_half_that_lacks_rows() -> float:
-    """Of gradients that all four processes have in rows."""
-    (given,) = paddle_sharded.parameters([np.ones((8, 2), np.float32)], "rows")
-    return float(uc.clip_grad_norm_([given], 1.0, process_group=groups()[half()]))
+    """Return the norm over half of the processes of gradients that are sharded over all four."""
+    (parameter,) = paddle_sharded.parameters([np.ones((8, 2), np.float32)], "rows")
+    return float(uc.clip_grad_norm_([parameter], 1.0, process_group=groups()[half()]))
 
 
 def norm_of_plain(ownership: Any, differs: bool) -> float:
@@ -115,11 +119,11 @@ def norm_over_a_mesh_without_a_group() -> float:
 
 
 def rejected_in_a_half() -> tuple[str, float]:
-    """What is raised where the first process rejects its threshold, and the norm of the next call."""
-    given, error = parameters("half"), ""
+    """Return the error where the first process rejects its threshold, and the norm of the next call."""
+    params, error = parameters("half"), ""
     try:
-        limit = float("nan") if dist.get_rank() == 0 else float("inf")
-        uc.clip_grad_norm_(given, limit, process_group=groups()[half()])
-    except ValueError as raised:
-        error = str(raised)
-    return error, float(uc.clip_grad_norm_(given, float("inf"), process_group=groups()[half()]))
+        threshold = float("nan") if dist.get_rank() == 0 else float("inf")
+        uc.clip_grad_norm_(params, threshold, process_group=groups()[half()])
+    except ValueError as rejection:
+        error = str(rejection)
+    return error, float(uc.clip_grad_norm_(params, float("inf"), process_group=groups()[half()]))

@@ -1,4 +1,4 @@
-"""What the tests of several replicas run in processes of their own: TensorFlow has one set of devices in each."""
+"""Functions that processes of a `World` run on replicas. TensorFlow's devices are fixed when a process starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ state: dict[str, Any] = {}
 
 
 def start(replicas: int, rank: int, size: int, meeting: str) -> None:
-    """`replicas` in one process; 0: one in each of several."""
+    """Start `replicas` replicas in one process. 0 stands for one replica in each of several processes."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["KERAS_BACKEND"] = "3", "tensorflow"
     if replicas == 0:
-        os.environ["TF_CONFIG"] = json.dumps(cluster(rank, size, meeting))
+        os.environ["TF_CONFIG"] = json.dumps(meet_cluster(rank, size, meeting))
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -34,8 +34,8 @@ def start(replicas: int, rank: int, size: int, meeting: str) -> None:
     state["strategy"] = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(replicas)])
 
 
-def cluster(rank: int, size: int, meeting: str) -> dict[str, Any]:
-    """Every process takes a free port, and tells the others by a file."""
+def meet_cluster(rank: int, size: int, meeting: str) -> dict[str, Any]:
+    """Return TF_CONFIG. Every process takes a free port, and writes it to a file for the other processes."""
     with socket.socket() as own:
         own.bind(("localhost", 0))
         Path(f"{meeting}.{rank}.new").write_text(f"localhost:{own.getsockname()[1]}")
@@ -49,61 +49,64 @@ def cluster(rank: int, size: int, meeting: str) -> dict[str, Any]:
     }
 
 
-def on_replicas(step: Callable[[Any], Any], given: Sequence[Any], graph: bool) -> list[Any]:
-    """What each replica of this process returned; `given`: what each of all replicas is given."""
+def on_replicas(step: Callable[[Any], Any], inputs: Sequence[Any], graph: bool) -> list[Any]:
+    """Run a step with one input for each replica. Return the results of this process' replicas."""
     import tensorflow as tf
 
     strategy = state["strategy"]
     values = strategy.experimental_distribute_values_from_function(
-        lambda context: tf.nest.map_structure(tf.constant, given[context.replica_id_in_sync_group])
+        lambda context: tf.nest.map_structure(tf.constant, inputs[context.replica_id_in_sync_group])
     )
     run = functools.partial(strategy.run, step)
-    found = (tf.function(run, autograph=False) if graph else run)((values,))
-    flat = [strategy.experimental_local_results(each) for each in tf.nest.flatten(found)]
-    return [tf.nest.pack_sequence_as(found, [part[number].numpy() for part in flat]) for number in range(len(flat[0]))]
+    results = (tf.function(run, autograph=False) if graph else run)((values,))
+    flat = [strategy.experimental_local_results(value) for value in tf.nest.flatten(results)]
+    return [
+        tf.nest.pack_sequence_as(results, [replica_values[number].numpy() for replica_values in flat])
+        for number in range(len(flat[0]))
+    ]
 
 
-def summed(gradients: Any) -> Any:
-    """An argument of a graph has no device, which TensorFlow asks for; its copy has that of the replica."""
+def sum_over_replicas(gradients: Any) -> Any:
+    """Sum gradients over the replicas. The all-reduce needs a device: a graph's argument has none, but its copy has."""
     import tensorflow as tf
 
-    return tf.distribute.get_replica_context().all_reduce("sum", [tf.identity(each) for each in gradients])
+    return tf.distribute.get_replica_context().all_reduce("sum", [tf.identity(gradient) for gradient in gradients])
 
 
-def clipped(given: list[Arrays], limit: float, p: float, graph: bool) -> list[tuple[np.float32, Arrays]]:
-    """The norm and the clipped gradients of each replica, of gradients that add up over all."""
+def clip_summed(shares: list[Arrays], threshold: float, p: float, graph: bool) -> list[tuple[np.float32, Arrays]]:
+    """Sum the replicas' gradients and clip the sum. Return the norm and the clipped gradients of each replica."""
     import unified_clip.tensorflow as uc
 
-    def step(parts: Any) -> Any:
-        gradients = [*summed(parts), None]
-        norm = uc.clip_grad_norm_(gradients, limit, p)
+    def step(replica_gradients: Any) -> Any:
+        gradients = [*sum_over_replicas(replica_gradients), None]
+        norm = uc.clip_grad_norm_(gradients, threshold, p)
         assert gradients.pop() is None
         return norm, gradients
 
-    return on_replicas(step, [tuple(arrays) for arrays in given], graph)
+    return on_replicas(step, [tuple(arrays) for arrays in shares], graph)
 
 
-def collectives() -> tuple[int, int]:
-    """How many there are in a graph that adds gradients up, and in one that clips them then."""
+def count_collectives() -> tuple[int, int]:
+    """Return the number of collectives in a graph that sums gradients, and in one that then clips them."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
 
     def count(clip: bool) -> int:
         def step() -> Any:
-            gradients = summed([tf.ones([3]), tf.ones([2, 2])])
+            gradients = sum_over_replicas([tf.ones([3]), tf.ones([2, 2])])
             return uc.clip_by_global_norm(gradients, 1.0) if clip else gradients
 
         concrete = tf.function(lambda: state["strategy"].run(step), autograph=False).get_concrete_function()
         graph = concrete.graph.as_graph_def()
-        parts = [graph.node, *(each.node_def for each in graph.library.function)]
-        return sum("Collective" in node.op for nodes in parts for node in nodes)
+        node_lists = [graph.node, *(function.node_def for function in graph.library.function)]
+        return sum("Collective" in node.op for nodes in node_lists for node in nodes)
 
     return count(False), count(True)
 
 
-def refused() -> str:
-    """What is said where gradients of several replicas are clipped outside of them."""
+def clip_outside_of_replicas() -> str:
+    """Return the error of a clip outside of the replicas."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -128,8 +131,8 @@ INPUTS = np.random.default_rng(5).integers(0, 5, (16, 2)).astype("int32")
 TARGETS = np.random.default_rng(6).standard_normal((16, 1)).astype("float32") * 30
 
 
-def backward(limit: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays]]:
-    """The gradients of a model summed over the replicas, their norm, and what they are clipped to."""
+def clip_model_gradients(threshold: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays]]:
+    """Return the gradients of a model summed over the replicas, their norm, and the clipped gradients."""
     import tensorflow as tf
 
     import unified_clip.tensorflow as uc
@@ -142,16 +145,20 @@ def backward(limit: float, graph: bool) -> list[tuple[Arrays, np.float32, Arrays
         inputs, targets = batch
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum((net(inputs) - targets) ** 2) / len(INPUTS)
-        gradients = summed([tf.convert_to_tensor(each) for each in tape.gradient(loss, net.trainable_variables)])
-        clipped, norm = uc.clip_by_global_norm(gradients, limit)
+        gradients = sum_over_replicas(
+            [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, net.trainable_variables)]
+        )
+        clipped, norm = uc.clip_by_global_norm(gradients, threshold)
         return gradients, norm, clipped
 
     batches = list(zip(np.split(INPUTS, count), np.split(TARGETS, count), strict=True))
     return on_replicas(step, batches, graph)
 
 
-def fitted(how: str, limit: float, options: dict[str, Any], wrong: float | None = None) -> dict[str, Any]:
-    """A step of `fit` with a limit: by Keras itself, or by a configuration."""
+def fit_one_step(
+    clip: str, threshold: float, options: dict[str, Any], last_target: float | None = None
+) -> dict[str, Any]:
+    """Run one step of `fit`, clipped by Keras' `global_clipnorm` or by a configuration."""
     import keras
 
     from unified_clip import ClipConfig
@@ -159,23 +166,23 @@ def fitted(how: str, limit: float, options: dict[str, Any], wrong: float | None 
     options = dict(options)
     scale, settings = options.pop("scale", None), options.pop("settings", {})
     targets = TARGETS.copy()
-    if wrong is not None:
-        targets[-1] = wrong  # which is the last replica's
+    if last_target is not None:
+        targets[-1] = last_target  # the last replica has this row
     with state["strategy"].scope():
         net = model()
-        optimizer = keras.optimizers.SGD(1.0, **({"global_clipnorm": limit} if how == "Keras" else {}))
+        optimizer = keras.optimizers.SGD(1.0, **({"global_clipnorm": threshold} if clip == "Keras" else {}))
         handle = None
-        if how != "Keras":
-            handle = ClipConfig(rule="global_norm", threshold=limit, eps=0.0, **settings).attach_to(optimizer)
-        outer = optimizer if scale is None else keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale)
-        net.compile(outer, "mse", **options)
+        if clip != "Keras":
+            handle = ClipConfig(rule="global_norm", threshold=threshold, eps=0.0, **settings).attach_to(optimizer)
+        compiled = optimizer if scale is None else keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=scale)
+        net.compile(compiled, "mse", **options)
     before = net.get_weights()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net.fit(INPUTS, TARGETS if wrong is None else targets, batch_size=len(INPUTS), shuffle=False, verbose=0)
+        net.fit(INPUTS, TARGETS if last_target is None else targets, batch_size=len(INPUTS), shuffle=False, verbose=0)
     update = [a - b for a, b in zip(before, net.get_weights(), strict=True)]
     copies = [
-        [each.numpy() for each in state["strategy"].experimental_local_results(weight.value)]
+        [copy.numpy() for copy in state["strategy"].experimental_local_results(weight.value)]
         for weight in net.trainable_variables
     ]
     return {"update": update, "copies": copies, "last": handle and handle.last, "step": handle and handle.step}

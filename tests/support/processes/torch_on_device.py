@@ -15,7 +15,7 @@ import torch.distributed as dist
 from support.processes import torch_sharded, torch_sharded_terms
 from support.processes.torch_sharded import counted, gathered
 from support.processes.torch_sharded_terms import Summed
-from support.processes.worlds import World, of_any_size
+from support.processes.worlds import World, worlds_of_any_size
 from torch import nn
 
 import unified_clip.torch as uc
@@ -37,7 +37,7 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 
 def worlds() -> AbstractContextManager[Callable[[int], World]]:
-    return of_any_size(start)
+    return worlds_of_any_size(start)
 
 
 class Clip(NamedTuple):

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes.worlds import World, calls_of, of_any_size
+from support.processes.worlds import World, record_calls, worlds_of_any_size
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -37,12 +37,14 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 def worlds() -> AbstractContextManager[Callable[[int], World]]:
     """Of any size, each started once."""
-    return of_any_size(start)
+    return worlds_of_any_size(start)
 
 
 def counted() -> AbstractContextManager[list[str]]:
     """The collectives that are called meanwhile."""
-    return calls_of(dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor"))
+    return record_calls(
+        dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
+    )
 
 
 @functools.cache

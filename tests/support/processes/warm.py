@@ -24,7 +24,7 @@ WORKERS = (
     "unified_clip.parity.workers.worker",
     "unified_clip.tensors.files.convert_worker",
 )
-"""The modules whose processes are copies. What they import must not start threads."""
+"""The modules whose processes are copies. They must not import modules that start threads."""
 
 ARGUMENTS = [sys.executable, "-X", "faulthandler", "-m"]
 """How the tools start their workers, before the module."""
@@ -34,7 +34,7 @@ LONGEST = 1 << 20
 
 
 class WarmProcess:
-    """A copy, with what the tools use of `subprocess.Popen`."""
+    """A copy, with the members of `subprocess.Popen` that the tools use."""
 
     def __init__(self, end: socket.socket, stdout: IO[bytes] | None) -> None:
         self._end, self.stdout = end, stdout
@@ -64,14 +64,14 @@ def warm_workers() -> Iterator[None]:
     """Start the workers of the tools as copies, except with settings or files that may change what they import."""
     from unified_clip import _workers
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with closing(ours):
+    own_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with closing(own_end):
         search = os.pathsep.join([str(_workers.PACKAGE.parent), str(Path(__file__).parents[2])])
-        with closing(theirs):  # so that a request to a server that has ended fails, and does not wait
+        with closing(server_end):  # so that a request to a server that has ended fails, and does not wait
             server = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(server_end.fileno())],
                 env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
             )
         settings = _settings(os.environ)
 
@@ -79,14 +79,14 @@ def warm_workers() -> Iterator[None]:
             copied = list(arguments[:4]) == ARGUMENTS and arguments[4] in WORKERS
             if not copied or _settings(env) != settings or _customized(env["PYTHONPATH"]):
                 return subprocess.Popen(arguments, env=env, **options)
-            return _start(ours, list(arguments[4:]), env, **options)
+            return _start(own_end, list(arguments[4:]), env, **options)
 
         try:
             with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
                 yield
         finally:
             with suppress(OSError):  # where it has ended by itself
-                ours.shutdown(socket.SHUT_RDWR)
+                own_end.shutdown(socket.SHUT_RDWR)
             server.wait(10)
 
 
@@ -96,10 +96,10 @@ def _settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _customized(search: str) -> bool:
-    """Whether a test changes what a process imports."""
+    """Return whether a test changes the modules that a process imports."""
     names = ("sitecustomize.py", "usercustomize.py", "numpy.py", "numpy")
     _, *added = search.split(os.pathsep)  # the first has this package, and all others if it is installed
-    return any((Path(each) / name).exists() for each in added for name in names)
+    return any((Path(folder) / name).exists() for folder in added for name in names)
 
 
 def _start(
@@ -114,7 +114,7 @@ def _start(
 ) -> WarmProcess:
     assert stdin == subprocess.DEVNULL
     assert start_new_session
-    ours, theirs = socket.socketpair()
+    own_end, copy_end = socket.socketpair()
     reads = None
     if stdout == subprocess.PIPE:
         read, write = os.pipe()
@@ -123,10 +123,10 @@ def _start(
         write = os.open(os.devnull, os.O_WRONLY) if isinstance(stdout, int) else os.dup(stdout.fileno())
     request = json.dumps([arguments, dict(env), str(Path.cwd())]).encode()
     assert len(request) < LONGEST
-    socket.send_fds(server, [request], [theirs.fileno(), write, stderr.fileno(), *pass_fds])
-    theirs.close()
+    socket.send_fds(server, [request], [copy_end.fileno(), write, stderr.fileno(), *pass_fds])
+    copy_end.close()
     os.close(write)
-    return WarmProcess(ours, reads)
+    return WarmProcess(own_end, reads)
 
 
 def serve(control: socket.socket) -> None:
@@ -144,7 +144,7 @@ def serve(control: socket.socket) -> None:
 
     gc.freeze()  # a collection in a copy would write to, and so copy, the memory of all objects
     search = os.environ["PYTHONPATH"].split(os.pathsep)
-    base = [each for each in sys.path if each not in search]
+    base = [folder for folder in sys.path if folder not in search]
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -163,11 +163,11 @@ def serve(control: socket.socket) -> None:
             if not pid:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for each in (control, *ends.values()):
-                    each.close()
+                for connection in (control, *ends.values()):
+                    connection.close()
                 os.close(read)
                 os.close(write)
-                return _become(*json.loads(request), fds, base)
+                return _run_worker(*json.loads(request), fds, base)
             end = ends[pid] = socket.socket(fileno=fds[0])
             end.send(pid.to_bytes(8, "little"))
             for fd in fds[1:]:
@@ -182,8 +182,10 @@ def _report(ends: dict[int, socket.socket]) -> None:
                 end.send(ended[1].to_bytes(8, "little"))
 
 
-def _become(arguments: list[str], environment: dict[str, str], directory: str, fds: list[int], base: list[str]) -> None:
-    """Run a worker in this copy, as `python -m` does. What else was passed stays open until it ends."""
+def _run_worker(
+    arguments: list[str], environment: dict[str, str], directory: str, fds: list[int], base: list[str]
+) -> None:
+    """Run a worker in this copy, as `python -m` does. Other passed descriptors stay open until it ends."""
     os.setsid()
     os.chdir(directory)
     os.close(fds[0])

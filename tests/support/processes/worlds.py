@@ -1,4 +1,4 @@
-"""Several processes on this machine that work together, as those of a training run do."""
+"""Several processes on this machine that form one job, such as the ranks of a training run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 Start = Callable[[int, int, str], None]
-"""What each process does first, with its rank, how many there are, and a file that does not exist yet."""
+"""The first call in each process. It gets the rank, the number of processes, and a path for exchanging addresses."""
 
-LIMIT = 120
+TIMEOUT = 120
 """Seconds that a call may take."""
 
 
 class World:
-    """Processes that run functions of test modules, all the same one at once.
+    """Processes that run functions of test modules. All run the same function at the same time.
 
-    preload: Modules that are imported once, in the process that the others are copies of. A copy has no threads, so
-        these modules must not start any: TensorFlow does.
+    preload: Modules that are imported once, in the process from which the others are forked. A forked process has no
+        threads, so these modules must not start any. TensorFlow starts threads.
     """
 
     def __init__(self, start: Start, size: int, preload: Sequence[str] = ()) -> None:
@@ -33,26 +33,26 @@ class World:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(preload))
         pipes = [context.Pipe() for _ in range(size)]
-        self._ends = [ours for ours, _ in pipes]
+        self._ends = [own_end for own_end, _ in pipes]
         self._directory = tempfile.TemporaryDirectory()
         meeting = str(Path(self._directory.name) / "meeting")
         self._processes = [
-            context.Process(target=_work, args=(theirs, start, rank, size, meeting), daemon=True)
-            for rank, (_, theirs) in enumerate(pipes)
+            context.Process(target=_work, args=(process_end, start, rank, size, meeting), daemon=True)
+            for rank, (_, process_end) in enumerate(pipes)
         ]
-        for process, (_, theirs) in zip(self._processes, pipes, strict=True):
+        for process, (_, process_end) in zip(self._processes, pipes, strict=True):
             process.start()
-            theirs.close()  # so that ours ends with the process
+            process_end.close()  # so that the own end closes with the process
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What the function returned in each process; AssertionError where it raised."""
-        found = self.attempt(function, *args)
-        failed = [f"rank {rank}: {each}" for rank, each in enumerate(found) if isinstance(each, Failure)]
+        """Return the function's result of each process. Raise AssertionError if it raised in any."""
+        results = self.attempt(function, *args)
+        failed = [f"rank {rank}: {result}" for rank, result in enumerate(results) if isinstance(result, Failure)]
         assert not failed, "\n".join(failed)
-        return found
+        return results
 
     def attempt(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """The same, with a `Failure` where it raised, or where the process ended."""
+        """Return the result of each process, or a `Failure` if the function raised or the process ended."""
         assert not self._is_late, "a rank did not return from an earlier call, so results would be those of that call"
         for end in self._ends:
             end.send((function.__module__, function.__qualname__, args))
@@ -60,8 +60,8 @@ class World:
 
     def _received(self, rank: int) -> Any:
         end = self._ends[rank]
-        self._is_late = not wait([end, self._processes[rank].sentinel], LIMIT)
-        assert not self._is_late, f"rank {rank} did not return within {LIMIT} seconds"
+        self._is_late = not wait([end, self._processes[rank].sentinel], TIMEOUT)
+        assert not self._is_late, f"rank {rank} did not return within {TIMEOUT} seconds"
         try:
             return end.recv()
         except (EOFError, ConnectionResetError):
@@ -80,32 +80,32 @@ class World:
 
 
 @contextmanager
-def of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
-    """Worlds of any size, each made when it is asked for."""
-    made: dict[int, World] = {}
+def worlds_of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
+    """Return a function that starts a world of a size when it is first needed."""
+    started: dict[int, World] = {}
 
     def of(size: int) -> World:
-        if size not in made:
-            made[size] = World(start, size, [start.__module__])
-        return made[size]
+        if size not in started:
+            started[size] = World(start, size, [start.__module__])
+        return started[size]
 
     try:
         yield of
     finally:
-        for world in made.values():
+        for world in started.values():
             world.close()
 
 
 @contextmanager
-def calls_of(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
-    """Those of a module's functions that are called meanwhile."""
+def record_calls(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
+    """Record which of a module's functions are called in this context."""
     calls: list[str] = []
-    own = {name: getattr(module, name) for name in names}
+    originals = {name: getattr(module, name) for name in names}
 
     def counting(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             calls.append(name)
-            return own[name](*args, **kwargs)
+            return originals[name](*args, **kwargs)
 
         return call
 
@@ -115,11 +115,11 @@ def calls_of(module: Any, names: Sequence[str]) -> Iterator[list[str]]:
         yield calls
     finally:
         for name in names:
-            setattr(module, name, own[name])
+            setattr(module, name, originals[name])
 
 
 class Failure:
-    """What a process raised, as text, or how it ended."""
+    """The traceback of a process as text, or the exit code with which it ended."""
 
     def __init__(self, text: str, exitcode: int | None = None) -> None:
         self.text, self.exitcode = text, exitcode
@@ -131,8 +131,8 @@ class Failure:
 def _work(end: Connection, start: Start, rank: int, size: int, meeting: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     start(rank, size, meeting)
-    while (asked := end.recv()) is not None:
-        module, name, args = asked
+    while (request := end.recv()) is not None:
+        module, name, args = request
         try:
             result = getattr(importlib.import_module(module), name)(*args)
         except Exception:
