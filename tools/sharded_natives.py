@@ -71,48 +71,55 @@ SCENARIOS = [
 
 
 def main() -> None:
-    found = {size: on_processes(size) for size in SIZES}
-    print("| gradients | PyTorch on " + " | ".join(f"{size}" for size in SIZES) + " | ours on 1, 2 and 4 |")
+    results = {size: measure_on_processes(size) for size in SIZES}
+    print("| gradients | PyTorch on " + " | ".join(f"{size}" for size in SIZES) + " | unified_clip on 1, 2 and 4 |")
     print("|---" * (len(SIZES) + 2) + "|")
     for scenario in SCENARIOS:
-        native = [found[size][scenario.name, "native"] for size in SIZES]
-        ours = dict.fromkeys(found[size][scenario.name, "ours"] for size in SIZES)
-        print("| " + " | ".join([scenario.name, *native, "; ".join(ours)]) + " |")
+        native = [results[size][scenario.name, "native"] for size in SIZES]
+        by_unified_clip = dict.fromkeys(results[size][scenario.name, "unified_clip"] for size in SIZES)
+        print("| " + " | ".join([scenario.name, *native, "; ".join(by_unified_clip)]) + " |")
 
 
-def on_processes(size: int) -> dict[tuple[str, str], str]:
-    """Return the result of each scenario in words, by (name of the scenario, "native" or "ours")."""
+def measure_on_processes(size: int) -> dict[tuple[str, str], str]:
+    """Return the result of each scenario in words, by (name of the scenario, "native" or "unified_clip")."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     with tempfile.TemporaryDirectory() as directory:
         arguments = (size, str(Path(directory) / "meeting"), queue)
-        processes = [context.Process(target=work, args=(rank, *arguments), daemon=True) for rank in range(size)]
+        processes = [
+            context.Process(target=measure_on_rank, args=(rank, *arguments), daemon=True) for rank in range(size)
+        ]
         for process in processes:
             process.start()
-        told = [queue.get(timeout=300) for _ in range(size)]
+        results_by_rank = [queue.get(timeout=300) for _ in range(size)]
         for process in processes:
             process.join()
-    by_rank = [results for _, results in sorted(told, key=lambda each: each[0])]
-    return {key: together([results[key] for results in by_rank]) for key in by_rank[0]}
+    by_rank = [results for _, results in sorted(results_by_rank, key=lambda rank_results: rank_results[0])]
+    return {key: join_ranks([results[key] for results in by_rank]) for key in by_rank[0]}
 
 
-def together(said: Sequence[str]) -> str:
-    if len(set(said)) == 1:
-        return said[0]
-    ranks = {each: [str(rank) for rank, other in enumerate(said) if other == each] for each in said}
-    return "; ".join(f"rank {', '.join(numbers)}: {each}" for each, numbers in ranks.items())
+def join_ranks(descriptions: Sequence[str]) -> str:
+    if len(set(descriptions)) == 1:
+        return descriptions[0]
+    ranks = {
+        description: [
+            str(rank) for rank, rank_description in enumerate(descriptions) if rank_description == description
+        ]
+        for description in descriptions
+    }
+    return "; ".join(f"rank {', '.join(numbers)}: {description}" for description, numbers in ranks.items())
 
 
-def work(rank: int, size: int, meeting: str, queue: Any) -> None:
+def measure_on_rank(rank: int, size: int, meeting: str, queue: Any) -> None:
     """Measure all scenarios in one process, and put (rank, results) into the queue."""
     torch.set_num_threads(1)
     store = distributed.FileStore(meeting, size)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    queue.put((rank, measured(SCENARIOS)))
+    queue.put((rank, measure(SCENARIOS)))
 
 
-def measured(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
-    """Return this process's result of each scenario in words, by (name of the scenario, "native" or "ours").
+def measure(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
+    """Return this process's result of each scenario in words, by (name of the scenario, "native" or "unified_clip").
 
     All processes have to call it.
     """
@@ -128,8 +135,8 @@ def measured(scenarios: Sequence[Scenario]) -> dict[tuple[str, str], str]:
             else distribute_tensor(torch.from_numpy(array), *meshes[layout], src_data_rank=None)
             for array, layout in zip(scenario.arrays, layouts, strict=True)
         ]
-        for whose, norm in (("ours", uc.get_total_norm), ("native", torch.nn.utils.get_total_norm)):
-            results[scenario.name, whose] = said(scenario, gradients, norm)
+        for library, norm in (("unified_clip", uc.get_total_norm), ("native", torch.nn.utils.get_total_norm)):
+            results[scenario.name, library] = describe_result(scenario, gradients, norm)
     return results
 
 
@@ -137,19 +144,19 @@ def hybrid(size: int) -> Any:
     return init_device_mesh("cpu", (max(size // 2, 1), min(size, 2)))
 
 
-def said(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
+def describe_result(scenario: Scenario, gradients: Sequence[torch.Tensor], norm: Callable[..., Any]) -> str:
     """Return in words how far a norm is from the exact one, or the error that was raised."""
     try:
-        found = norm(gradients, scenario.p)
-        found = found.full_tensor() if isinstance(found, DTensor) else found
+        result = norm(gradients, scenario.p)
+        result = result.full_tensor() if isinstance(result, DTensor) else result
     except RuntimeError as error:
         line = str(error).splitlines()[0].split(", ")[0]
         return "waits until the group's timeout" if "imed out" in line or "closed by peer" in line else f"`{line}`"
     exact = exact_norm([from_numpy(array) for array in scenario.arrays], scenario.p, "float32")
-    distance = ulps([encode(np.asarray(exact), "float32")], [from_numpy(found.numpy())])
+    distance = ulps([encode(np.asarray(exact), "float32")], [from_numpy(result.numpy())])
     if np.isnan(exact) and distance:
-        return f"{found.item():g} in place of NaN"
-    return "exact" if not distance else f"{distance:g} ulp ({relative_error(found.item(), exact):.1e})"
+        return f"{result.item():g} in place of NaN"
+    return "exact" if not distance else f"{distance:g} ulp ({relative_error(result.item(), exact):.1e})"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.processes import torch_sharded_layouts as layouts
-from support.processes.torch_sharded_layouts import LAYOUTS, LIMIT, Piece
+from support.processes.torch_sharded_layouts import LAYOUTS, THRESHOLD, Piece
 from support.processes.worlds import World
 
 pytestmark = pytest.mark.nightly
@@ -38,33 +38,33 @@ def test_every_row_has_a_layout_and_every_layout_a_row() -> None:
 
 
 @pytest.mark.parametrize(("layout", "keywords"), ROWS)
-def test_the_keywords_of_a_row_give_the_norm_of_the_whole_gradients(
+def test_the_keywords_of_a_row_give_the_norm_of_unsharded_gradients(
     torch_worlds: Callable[[int], World], layout: str, keywords: str
 ) -> None:
-    results = torch_worlds(4).run(layouts.clipped, layout, keywords)
-    whole, before, after = (
-        gathered([piece for result in results for piece in getattr(result, name)])
-        for name in ("whole", "before", "after")
+    results = torch_worlds(4).run(layouts.clip_layout, layout, keywords)
+    full, before, after = (
+        join_pieces([piece for result in results for piece in getattr(result, name)])
+        for name in ("full", "before", "after")
     )
-    norm = reference.norm(whole.values())
-    assert norm > LIMIT, "there is something to clip"
+    norm = reference.norm(full.values())
+    assert norm > THRESHOLD, "there is something to clip"
     assert [result.norm for result in results] == [norm] * 4
-    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    coef = reference.coefficient(norm, THRESHOLD, 1e-6)
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], reference.scaled(array, coef), strict=True, err_msg=name)
 
 
-def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
     """The whole gradients. Elements that several ranks have are equal, and no element is missing."""
-    whole = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
-    for name, size, at, values in pieces:
-        present = whole[name][at]
+    full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
+    for name, size, positions, values in pieces:
+        present = full[name][positions]
         assert ((present == values) | np.isnan(present)).all(), f"copies of {name}, of {size} elements, differ"
-        whole[name][at] = values
-    assert not any(np.isnan(array).any() for array in whole.values())
-    return whole
+        full[name][positions] = values
+    assert not any(np.isnan(array).any() for array in full.values())
+    return full
 
 
-def test_a_tied_parameter_that_fully_shard_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:
-    for message in torch_worlds(4).run(layouts.tied_before_sharding):
+def test_passing_a_parameter_that_fully_shard_has_replaced_is_an_error(torch_worlds: Callable[[int], World]) -> None:
+    for message in torch_worlds(4).run(layouts.clip_with_replaced_parameter):
         assert "also_elsewhere[0], of shape [10, 8], is not among the parameters of this call" in message

@@ -14,7 +14,7 @@ import pytest
 from support import reference
 from support.processes import torch_engines as engines
 from support.processes.torch_engines import Result
-from support.processes.torch_sharded_layouts import LIMIT, Piece
+from support.processes.torch_sharded_layouts import THRESHOLD, Piece
 from support.processes.worlds import World
 
 Worlds = Callable[[int], World]
@@ -23,40 +23,40 @@ PAGE = Path(__file__).parents[2] / "docs" / "integrations" / "engines.md"
 TITAN, MEGATRON, DEEPSPEED, RAY = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def gathered(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    whole = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
-    for name, _, at, values in pieces:
-        whole[name][at] = values
-    assert not any(np.isnan(array).any() for array in whole.values())
-    return whole
+def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
+    full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
+    for name, _, positions, values in pieces:
+        full[name][positions] = values
+    assert not any(np.isnan(array).any() for array in full.values())
+    return full
 
 
-def check(results: Sequence[Result], all_reduces: int) -> None:
-    whole, after = (gathered([p for result in results for p in getattr(result, name)]) for name in ("whole", "after"))
-    norm = reference.norm(whole.values())
-    assert norm > LIMIT, "there is something to clip"
+def check_results(results: Sequence[Result], all_reduces: int) -> None:
+    full, after = (join_pieces([p for result in results for p in getattr(result, name)]) for name in ("full", "after"))
+    norm = reference.norm(full.values())
+    assert norm > THRESHOLD, "there is something to clip"
     assert [(result.norm, result.all_reduces) for result in results] == [(norm, all_reduces)] * 4
     assert [result.engine for result in results] == pytest.approx([norm] * 4, rel=1e-6), "it is the engine's norm"
-    coef = reference.coefficient(norm, LIMIT, 1e-6)
-    for name, array in whole.items():
+    coef = reference.coefficient(norm, THRESHOLD, 1e-6)
+    for name, array in full.items():
         np.testing.assert_array_equal(after[name], reference.scaled(array, coef), strict=True, err_msg=name)
 
 
 @pytest.mark.parametrize("experts", [False, True])
 @pytest.mark.parametrize("stages", [False, True])
 def test_torchtitan_clips_by_one_norm_over_meshes_and_stages(torch_worlds: Worlds, stages: bool, experts: bool) -> None:
-    check(torch_worlds(4).run(engines.titan, TITAN, stages, experts), all_reduces=1)
+    check_results(torch_worlds(4).run(engines.clip_as_titan, TITAN, stages, experts), all_reduces=1)
 
 
 @pytest.mark.parametrize("layout", ["Megatron, distributed optimizer", "Megatron, tensor and pipeline parallel"])
 def test_megatron_clips_by_the_norm_of_the_gradients_that_it_selects(torch_worlds: Worlds, layout: str) -> None:
-    check(torch_worlds(4).run(engines.megatron, MEGATRON, layout), all_reduces=1)
+    check_results(torch_worlds(4).run(engines.clip_as_megatron, MEGATRON, layout), all_reduces=1)
 
 
 def test_deepspeed_clips_by_the_norm_of_all_shards(torch_worlds: Worlds) -> None:
-    results = torch_worlds(4).run(engines.deepspeed, DEEPSPEED)
-    norm = reference.norm(gathered([piece for pieces, *_ in results for piece in pieces]).values())
-    assert norm > LIMIT, "there is something to clip"
+    results = torch_worlds(4).run(engines.norms_as_deepspeed, DEEPSPEED)
+    norm = reference.norm(join_pieces([piece for pieces, *_ in results for piece in pieces]).values())
+    assert norm > THRESHOLD, "there is something to clip"
     for _, engine, norms, all_reduces in results:
         assert engine == pytest.approx(norm, rel=1e-6), "it is the engine's norm"
         assert (norms, all_reduces) == ([norm, norm], 2)
@@ -66,7 +66,7 @@ def test_deepspeed_clips_by_the_norm_of_all_shards(torch_worlds: Worlds) -> None
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_deepspeed_itself_has_the_exact_norm_in_every_stage(torch_worlds: Worlds, stage: int) -> None:
     pytest.importorskip("deepspeed")
-    for trained in torch_worlds(2).run(engines.trained_by_deepspeed, DEEPSPEED, stage):
+    for trained in torch_worlds(2).run(engines.train_with_deepspeed, DEEPSPEED, stage):
         assert trained.norms[0] == reference.norm(trained.gradients)
         assert trained.own == pytest.approx(trained.norms, rel=1e-6)
         assert len(trained.norms) == 2

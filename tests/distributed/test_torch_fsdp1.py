@@ -29,14 +29,14 @@ def test_shards_count_on_every_rank(torch_worlds: Callable[[int], World], use_or
 
 @pytest.mark.parametrize("make", COPIES)
 def test_each_element_is_counted_once(torch_worlds: Callable[[int], World], make: Callable[[bool], object]) -> None:
-    assert len(set(torch_worlds(2).run(fsdp1.counted, make))) == 1
+    assert len(set(torch_worlds(2).run(fsdp1.clip_and_check_numel, make))) == 1
 
 
 def test_gradients_are_rejected(torch_worlds: Callable[[int], World]) -> None:
-    for error in torch_worlds(2).attempt(fsdp1.of_gradients):
+    for error in torch_worlds(2).attempt(fsdp1.clip_gradients_by_ownership):
         assert "is not a parameter of the model that you passed to fsdp1_ownership. Pass the" in str(error)
 
 
 def test_nested_modules_on_other_ranks_are_rejected(torch_worlds: Callable[[int], World]) -> None:
-    for rank, error in enumerate(torch_worlds(2).attempt(fsdp1.on_other_ranks)):
+    for rank, error in enumerate(torch_worlds(2).attempt(fsdp1.own_modules_on_other_ranks)):
         assert f"A nested FSDP1 module is on the ranks [{rank}], and the model is on [0, 1]" in str(error)

@@ -52,7 +52,7 @@ uc.clip_grad_norm_ = clip
 worker.main()
 """
 
-KINDS = {
+VERDICTS = {
     "none": ("equal", ""),
     "copies are counted": ("different", "norm off by"),
     "another norm": ("different", "the result on rank 1 differs from that on rank 0"),
@@ -65,29 +65,29 @@ KINDS = {
 """By fault of the second process, or of both, the verdict and what its detail has."""
 
 
-def verdicts(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
-    found = pool.run(worker, [pool.WorkItem(mode, each) for each in cases], 120.0).results
-    return [compare_with_exact(each, oracle.expect(each), found[mode, each.name], mode) for each in cases]
+def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
+    results = pool.run(worker, [pool.WorkItem(mode, case) for case in cases], 120.0).results
+    return [compare_with_exact(case, oracle.expect(case), results[mode, case.name], mode) for case in cases]
 
 
 @pytest.fixture(scope="module")
 def with_faults() -> dict[str, Verdict]:
     """The verdict on each of FAULTS: one worker makes all of them, as a suite's cases."""
-    code = f"FAULTS = {list(KINDS)}\n{FAULTS}"
-    cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(KINDS))]
-    return dict(zip(KINDS, verdicts([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))
+    code = f"FAULTS = {list(VERDICTS)}\n{FAULTS}"
+    cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(VERDICTS))]
+    return dict(zip(VERDICTS, judge_cases([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("fault", KINDS)
-def test_a_fault_of_one_process_is_a_verdict_on_its_case(with_faults: dict[str, Verdict], fault: str) -> None:
-    kind, detail = KINDS[fault]
+@pytest.mark.parametrize("fault", VERDICTS)
+def test_a_fault_of_one_process_gets_the_verdict_of_its_case(with_faults: dict[str, Verdict], fault: str) -> None:
+    kind, detail = VERDICTS[fault]
     assert with_faults[fault].kind == kind
     assert detail in with_faults[fault].detail
 
 
 @pytest.mark.nightly
-def test_every_process_has_the_bits_of_one() -> None:
+def test_several_processes_return_the_bits_of_one_process() -> None:
     cases = [
         case(GRADIENTS, name, **arguments, update=True)
         for name, arguments in {
@@ -98,19 +98,21 @@ def test_every_process_has_the_bits_of_one() -> None:
         }.items()
     ]
     cases.append(case(GRADIENTS, "clip_grad_norm_", max_norm=-1.0, raises="ValueError"))
-    assert [each.kind for each in verdicts(pool.command("torch"), "processes_4", cases)] == ["equal"] * len(cases)
+    assert [verdict.kind for verdict in judge_cases(pool.command("torch"), "processes_4", cases)] == ["equal"] * len(
+        cases
+    )
 
 
 @pytest.mark.nightly
-def test_tensors_that_one_process_holds_are_not_taken_for_shared_ones() -> None:
+def test_plain_tensors_in_place_of_distributed_ones_are_reported() -> None:
     code = "from unified_clip.parity.adapters import torch, torch_dtensor\n"
     code += "from unified_clip.parity.workers import worker\n"
     code += "torch_dtensor.Sharded.make_all = torch.Framework.make_all\nworker.main()"
-    (verdict,) = verdicts([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
+    (verdict,) = judge_cases([sys.executable, "-c", code, "torch"], "processes_2", [case(GRADIENTS, "global_norm")])
     assert verdict.kind == "crashed"
     assert "(2 processes): the backend treated a distributed tensor as a plain one" in verdict.detail
 
 
-def test_the_modes_are_of_frameworks_that_have_them() -> None:
+def test_only_frameworks_with_distributed_tensors_have_the_modes() -> None:
     assert set(PROCESSES) <= set(modes.modes_of("torch"))
     assert not set(PROCESSES) & set(modes.modes_of("tensorflow"))

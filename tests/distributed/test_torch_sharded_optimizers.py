@@ -38,50 +38,52 @@ def world(request: pytest.FixtureRequest, torch_worlds: Callable[[int], World]) 
     return torch_worlds(request.param)
 
 
-def test_the_norm_of_one_gradient_in_parts_that_do_not_tell_is_not_known(world: World) -> None:
-    for found in world.attempt(training.sharded, "FSDP1", CONFIGS["each its own"]):
-        assert "is a plain tensor, and other ranks may have other shards" in str(found)
+def test_norms_of_single_fsdp1_shards_are_rejected(world: World) -> None:
+    for failure in world.attempt(training.train_sharded, "FSDP1", CONFIGS["each its own"]):
+        assert "is a plain tensor, and other ranks may have other shards" in str(failure)
 
 
-def test_the_greatest_magnitude_of_one_gradient_in_parts_is_not_known(world: World) -> None:
+def test_inf_norms_of_single_distributed_gradients_are_rejected(world: World) -> None:
     config = ClipConfig(rule="norm", threshold=0.02, family="paddle", norm_type=math.inf)
-    for found in world.attempt(training.sharded, "FSDP2", config):
-        assert "norms of order inf per tensor are not supported for distributed gradients" in str(found)
+    for failure in world.attempt(training.train_sharded, "FSDP2", config):
+        assert "norms of order inf per tensor are not supported for distributed gradients" in str(failure)
 
 
-FLAT = [training.in_place, training.in_pairs, training.each]
+FLAT = [training.clip_in_place, training.clip_param_grads, training.clip_by_own_norms]
 
 
-@pytest.mark.parametrize(("use_orig_params", "clip"), [(True, clip) for clip in FLAT] + [(False, training.in_place)])
-def test_shards_that_do_not_tell_so_are_refused_unless_one_process_has_all(
+@pytest.mark.parametrize(
+    ("use_orig_params", "clip"), [(True, clip) for clip in FLAT] + [(False, training.clip_in_place)]
+)
+def test_fsdp1_shards_without_ownership_are_rejected_on_several_ranks(
     world: World, use_orig_params: bool, clip: Callable[[Any], Any]
 ) -> None:
-    for found in world.attempt(training.clipped_flat, use_orig_params, clip):
+    for outcome in world.attempt(training.clip_fsdp1, use_orig_params, clip):
         if world.size == 1:
-            assert found > 0
+            assert outcome > 0
         else:
-            assert "These are FSDP1 flat parameters, which carry no placement" in str(found)
+            assert "These are FSDP1 flat parameters, which carry no placement" in str(outcome)
 
 
-def test_shards_need_not_tell_where_nothing_has_to_be_measured(world: World) -> None:
-    for before, after in world.run(training.clipped_flat, True, training.in_two_steps):
-        assert before > training.LIMIT
-        assert after == pytest.approx(training.LIMIT, rel=2e-3)  # eps is 1e-6
-    found = world.run(training.clipped_flat, True, training.by_value)
-    assert max(found) == pytest.approx(training.LIMIT)
+def test_fsdp1_shards_need_no_ownership_for_clips_without_a_norm(world: World) -> None:
+    for before, after in world.run(training.clip_fsdp1, True, training.clip_in_two_steps):
+        assert before > training.THRESHOLD
+        assert after == pytest.approx(training.THRESHOLD, rel=2e-3)  # eps is 1e-6
+    maxima = world.run(training.clip_fsdp1, True, training.clip_by_value)
+    assert max(maxima) == pytest.approx(training.THRESHOLD)
 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
     [*itertools.product(["FSDP2"], CONFIGS), ("FSDP1", "one norm"), ("FSDP1", "by value"), ("FSDP1", "skipped")],
 )
-def test_training_is_that_of_one_process(world: World, kind: str, name: str) -> None:
+def test_training_of_shards_equals_that_of_one_process(world: World, kind: str, name: str) -> None:
     torch.manual_seed(0)
     model = training.model()
     handle = CONFIGS[name].attach_to(optimizer := torch.optim.SGD(model.named_parameters(), lr=0.5))
     training.train(model, optimizer)
     expected = [parameter.detach().numpy() for parameter in model.parameters()]
-    for norm, weights in world.run(training.sharded, kind, CONFIGS[name]):
+    for norm, weights in world.run(training.train_sharded, kind, CONFIGS[name]):
         assert norm == handle.last.norm
-        for got, wanted in zip(weights, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        for result, expected_weights in zip(weights, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_weights, strict=True)

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    made = World(torch_trainers.start, 2)
-    yield made
-    made.close()
+    started = World(torch_trainers.start, 2)
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +28,21 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("train", [torch_trainers.lightning, torch_trainers.accelerate, torch_trainers.transformers])
-def test_under_fsdp2_training_is_that_of_one_process(
+def test_training_under_fsdp2_equals_that_of_one_process(
     world: World, train: Callable[..., Any], expected: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     for rank, lines in enumerate(world.run(train, str(tmp_path))):
-        for line, of_one in zip(lines, expected, strict=True):
+        for line, expected_line in zip(lines, expected, strict=True):
             assert (line.pop("ranks"), line.pop("rank"), sum(line.pop("layout").values())) == (2, rank, 2)
             parameters = {
-                name: {"shape": each["shape"], "norm": each["norm"]} for name, each in of_one["parameters"].items()
+                name: {"shape": values["shape"], "norm": values["norm"]}
+                for name, values in expected_line["parameters"].items()
             }
-            assert line == {**of_one, "parameters": parameters}  # nobody has the whole weights
+            assert line == {**expected_line, "parameters": parameters}  # nobody has the whole weights
 
 
-def test_under_fsdp1_nobody_knows_whose_the_shards_are_unless_it_is_stated(
-    world: World, expected: list[dict[str, Any]]
-) -> None:
-    for found in world.attempt(torch_trainers.accelerate_by_fsdp1, False):
-        assert "These are FSDP1 flat parameters, which carry no placement. Pass process_group=" in str(found)
+def test_fsdp1_needs_declared_ownership(world: World, expected: list[dict[str, Any]]) -> None:
+    for failure in world.attempt(torch_trainers.accelerate_by_fsdp1, False):
+        assert "These are FSDP1 flat parameters, which carry no placement. Pass process_group=" in str(failure)
     for norms in world.run(torch_trainers.accelerate_by_fsdp1, True):
         assert norms == [line["norm"] for line in expected]

@@ -13,7 +13,7 @@ from support.processes.torch_sharded import PLACEMENTS
 from support.processes.worlds import World
 from support.tiers import nightly
 
-import unified_clip.numpy as whole
+import unified_clip.numpy as np_uc
 
 SIZES = [1, 2, *nightly(4)]
 
@@ -43,13 +43,13 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
     torch_worlds: Callable[[int], World], size: int, layout: str, p: float
 ) -> None:
     expected = [array.copy() for array in arrays()]
-    n = whole.clip_grad_norm_(expected, 1.5, p)
+    n = np_uc.clip_grad_norm_(expected, 1.5, p)
     assert float(n) == reference.norm(arrays(), p)
-    for norm, kind, gradients, calls in torch_worlds(size).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
+    for norm, kind, gradients, calls in torch_worlds(size).run(torch_sharded.clip_layout, arrays(), layout, p, 1.5):
         assert (norm, kind) == (float(n), "Tensor torch.float32")
         assert p != 2 or len(calls) == (COLLECTIVES.get((layout, size), 1) if size > 1 else 0)
-        for got, wanted in zip(gradients, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        for result, expected_gradient in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @pytest.mark.nightly
@@ -57,36 +57,36 @@ def test_the_norm_and_the_gradients_are_those_of_one_process(
 @pytest.mark.parametrize("layout", ["FSDP", "HSDP", "mixed", "cube"])
 def test_eight_processes_have_the_norm_of_one(torch_worlds: Callable[[int], World], layout: str, p: float) -> None:
     expected = [array.copy() for array in arrays()]
-    n = whole.clip_grad_norm_(expected, 1.5, p)
-    for norm, _, gradients, calls in torch_worlds(8).run(torch_sharded.clipped, arrays(), layout, p, 1.5):
+    n = np_uc.clip_grad_norm_(expected, 1.5, p)
+    for norm, _, gradients, calls in torch_worlds(8).run(torch_sharded.clip_layout, arrays(), layout, p, 1.5):
         assert norm == float(n) == reference.norm(arrays(), p)
         assert p != 2 or len(calls) == (2 if layout == "cube" else 1)
-        for got, wanted in zip(gradients, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted, strict=True)
+        for result, expected_gradient in zip(gradients, expected, strict=True):
+            np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_last_bit_does_not_depend_on_who_adds_what(torch_worlds: Callable[[int], World], size: int) -> None:
+def test_the_norm_does_not_depend_on_the_order_of_additions(torch_worlds: Callable[[int], World], size: int) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
-    for norm, _, _, calls in torch_worlds(size).run(torch_sharded.clipped, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):
+    for norm, _, _, calls in torch_worlds(size).run(torch_sharded.clip_layout, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):
         assert norm == 2.0**24 + 2
         assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("small", "norms"), [(70, [2.0**24, 2.0**24]), (100, [2.0**24, 2.0**24 + 2])])
-def test_sums_of_float64_would_be_wrong_and_depend_on_who_adds_what(
+def test_float64_sums_would_depend_on_the_order_of_additions(
     torch_worlds: Callable[[int], World], small: int, norms: list[float]
 ) -> None:
     """So that the test before sees it if they were."""
     array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * small, np.float32)
     assert reference.norm([array]) == 2.0**24 + 2
-    found = [torch_worlds(size).run(torch_sharded.clipped_by_float64_sums, array, "FSDP") for size in (2, 4)]
-    assert found == [[norm] * size for norm, size in zip(norms, (2, 4), strict=True)]
+    results = [torch_worlds(size).run(torch_sharded.norm_by_float64_sums, array, "FSDP") for size in (2, 4)]
+    assert results == [[norm] * size for norm, size in zip(norms, (2, 4), strict=True)]
 
 
-def test_a_gradient_that_is_said_to_be_whole_here_has_to_be(torch_worlds: Callable[[int], World]) -> None:
-    own = [np.float32(0.6), np.float32(0.8)]
-    assert torch_worlds(2).run(torch_sharded.clipped_here, "replicated") == [own, own]
-    for found in torch_worlds(2).attempt(torch_sharded.clipped_here, "FSDP"):
-        assert "process_group is None, but the gradient at position 0 is not complete on this rank" in str(found)
+def test_process_group_none_needs_complete_gradients(torch_worlds: Callable[[int], World]) -> None:
+    clipped = [np.float32(0.6), np.float32(0.8)]
+    assert torch_worlds(2).run(torch_sharded.clip_on_this_rank, "replicated") == [clipped, clipped]
+    for failure in torch_worlds(2).attempt(torch_sharded.clip_on_this_rank, "FSDP"):
+        assert "process_group is None, but the gradient at position 0 is not complete on this rank" in str(failure)

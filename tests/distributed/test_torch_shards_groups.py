@@ -22,9 +22,9 @@ def test_each_group_is_clipped_by_its_own_norm(torch_worlds: Worlds, first: str,
     kinds = [first, second]
     numel = sum(NUMEL[kind] for kind in kinds)
     for check in (None, True, numel):
-        for found in torch_worlds(2).run(groups.clipped, kinds, "", *([] if check is None else [check])):
-            assert not found.error
-            for kind, after in zip(kinds, found.after, strict=True):
+        for result in torch_worlds(2).run(groups.clip_by_groups, kinds, "", *([] if check is None else [check])):
+            assert not result.error
+            for kind, after in zip(kinds, result.after, strict=True):
                 norm = NUMEL[kind] ** 0.5 * (2 if kind == "terms" else 1)
                 coef = reference.coefficient(np.float32(norm), 1.0, 1e-6)
                 np.testing.assert_array_equal(after, np.float32(coef))
@@ -32,7 +32,7 @@ def test_each_group_is_clipped_by_its_own_norm(torch_worlds: Worlds, first: str,
 
 @pytest.mark.parametrize("p", [2.0, 3.0])
 def test_all_ranks_raise_if_ownership_of_a_later_group_raises_on_one_rank(torch_worlds: Worlds, p: float) -> None:
-    for rank, (first, second, after) in enumerate(torch_worlds(2).run(groups.rejected_in_second_group, p)):
+    for rank, (first, second, after) in enumerate(torch_worlds(2).run(groups.reject_in_second_group, p)):
         reason = "LookupError: no stage"
         assert first.startswith(reason if rank else f"ValueError: rank 1 rejected this call: {reason}"), first
         assert second == ""
@@ -40,8 +40,8 @@ def test_all_ranks_raise_if_ownership_of_a_later_group_raises_on_one_rank(torch_
 
 
 def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
-    for found in torch_worlds(2).run(groups.clipped, ["sharded", "terms", "plain"], "", 15):
-        assert found.error.startswith("the ranks counted 16 gradient elements together, and check_numel expects 15")
+    for result in torch_worlds(2).run(groups.clip_by_groups, ["sharded", "terms", "plain"], "", 15):
+        assert result.error.startswith("the ranks counted 16 gradient elements together, and check_numel expects 15")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_elements_of_all_groups_are_counted(torch_worlds: Worlds) -> None:
     ],
 )
 def test_copies_of_later_groups_are_compared(torch_worlds: Worlds, kind: str, checks: bool, message: str) -> None:
-    for found in torch_worlds(2).run(groups.clipped, ["sharded", kind], kind, None, checks):
-        assert message in found.error
-        np.testing.assert_array_equal(found.after[0], 1)
+    for result in torch_worlds(2).run(groups.clip_by_groups, ["sharded", kind], kind, None, checks):
+        assert message in result.error
+        np.testing.assert_array_equal(result.after[0], 1)

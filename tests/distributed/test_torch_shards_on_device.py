@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from support import reference
 from support.processes import torch_on_device as on_device
-from support.processes.torch_on_device import LIMIT
+from support.processes.torch_on_device import THRESHOLD
 from support.processes.torch_sharded_terms import NUMBER
 from support.processes.worlds import World
 from support.tiers import nightly, quick
@@ -66,7 +66,7 @@ def test_the_norm_has_the_bits_of_one_process(worlds: Worlds, size: int, name: s
     for first, *_ in results:
         if (name, p, dtype) == ("a tie", 2.0, "float32"):
             assert len(first.collectives) == 2, "exact sums decide"
-    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    coef = reference.coefficient(norm, THRESHOLD, 1e-6)
     expected = [reference.array(reference.scaled(reference.array(a, dtype), coef), dtype) for a in rounded]
     for array, after in zip(expected, results[0][1].after, strict=True):
         np.testing.assert_array_equal(after, array.astype(np.float32))
@@ -85,48 +85,48 @@ def check_clips(results: list[list[on_device.Clip]], norm: float, all_reduces: i
 @pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])
 @pytest.mark.parametrize("name", quick(GRADIENTS, "any", "a tie", "NaN on one rank"))
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_norms_of_sums_of_terms_stay_too(worlds: Worlds, size: int, name: str, p: float) -> None:
+def test_norms_of_partial_sums_stay_on_the_device(worlds: Worlds, size: int, name: str, p: float) -> None:
     """The terms are added up between the other two all-reduces."""
     arrays = [array.astype(np.float32) for array in GRADIENTS[name]]
     check_clips(worlds(size).run(on_device.clips, arrays, p, "float32", "terms of a sum"), reference.norm(arrays, p), 3)
 
 
 @pytest.mark.parametrize(
-    ("layout", "reads"), [("row", True), *(pytest.param(*each, marks=pytest.mark.nightly) for each in
+    ("layout", "reads"), [("row", True), *(pytest.param(*parameters, marks=pytest.mark.nightly) for parameters in
     (("mean", True), ("row", False)))]
 )  # fmt: skip
 @pytest.mark.parametrize("p", [2.0, *nightly(1.0, math.inf)])
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_terms_of_each_rank_beside_shards(worlds: Worlds, size: int, p: float, layout: str, reads: bool) -> None:
+def test_partial_gradients_beside_shards(worlds: Worlds, size: int, p: float, layout: str, reads: bool) -> None:
     """And a list without terms after that, for which the ranks add up zeros. `reads`: whether kernels of rank 1 read
     its gradients.
     """
     results = worlds(size).run(on_device.clips_of_terms, layout, p, reads)
     terms = [[clips[0][0].terms[number] for clips in results] for number in range(NUMBER)]
-    sums = [np.sum(each, 0, np.float64) / (size if layout == "mean" else 1) for each in terms]
+    sums = [np.sum(rank_terms, 0, np.float64) / (size if layout == "mean" else 1) for rank_terms in terms]
     shards = np.concatenate([clips[0][0].terms[NUMBER] for clips in results])
     norm = reference.norm([*(array.astype(np.float32) for array in sums), shards], p)
     of_shards = reference.norm([shards], p)
     for clips in results:
         (first, _), *_ = clips
-        kinds = [(found.norm, stays, found.error) for found, stays in clips]
-        assert kinds == [
+        outcomes = [(clip.norm, stays, clip.error) for clip, stays in clips]
+        assert outcomes == [
             (norm, False, ""),
             (norm, True, ""),
             (norm, True, ""),
             (of_shards, False, ""),
             (of_shards, True, ""),
         ]
-        assert [found.all_reduces for found, _ in clips[1:3]] == [3, 3]
+        assert [clip.all_reduces for clip, _ in clips[1:3]] == [3, 3]
         assert clips[4][0].all_reduces == 3
-        for found, _ in clips[1:3]:
-            assert all(map(same_bits, found.after, first.after))
+        for clip, _ in clips[1:3]:
+            assert all(map(same_bits, clip.after, first.after))
 
 
 @pytest.mark.parametrize("change", ["without the first", "without any", "another threshold", "integers"])
-def test_after_a_fault_of_terms_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, change: str) -> None:
+def test_if_partial_gradients_differ_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, change: str) -> None:
     """A rank that has other terms reads its norm on the host, and takes part in the sum of the others' terms."""
-    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.faulty_terms, change)):
+    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.clips_with_faulty_terms, change)):
         assert before.error == ""
         assert math.isnan(during.norm)
         at_once = {"another threshold": "", "integers": "position 7"}.get(change, "ranks make different calls")
@@ -136,10 +136,10 @@ def test_after_a_fault_of_terms_the_norm_is_nan_and_the_next_call_raises(worlds:
         assert after.all_reduces == 0
 
 
-def test_terms_of_two_lists_that_the_ranks_agreed_about_are_never_added_up(worlds: Worlds) -> None:
+def test_partial_gradients_of_two_lists_are_never_summed(worlds: Worlds) -> None:
     for *agreed, during, after in worlds(2).run(on_device.terms_of_other_lists):
-        assert [found.error for found in agreed] == [""] * 4
-        assert all(map(math.isfinite, [found.norm for found in agreed]))
+        assert [clip.error for clip in agreed] == [""] * 4
+        assert all(map(math.isfinite, [clip.norm for clip in agreed]))
         assert math.isnan(during.norm)
         assert during.error == ""
         assert "the ranks made different calls at call 5 of this process group" in after.error
@@ -161,11 +161,11 @@ WIDE = {
 @pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])
 @pytest.mark.parametrize("name", quick(WIDE, "any", "a tie", "too large", "inf on one rank, NaN on another"))
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_float64_norms_stay_too(worlds: Worlds, size: int, name: str, p: float) -> None:
+def test_float64_norms_stay_on_the_device(worlds: Worlds, size: int, name: str, p: float) -> None:
     norm = reference.norm(WIDE[name], p)
     results = worlds(size).run(on_device.clips, WIDE[name], p, "float64")
     check_clips(results, norm)
-    coef = reference.coefficient(norm, LIMIT, 1e-6)
+    coef = reference.coefficient(norm, THRESHOLD, 1e-6)
     for array, after in zip(WIDE[name], results[0][1].after, strict=True):
         np.testing.assert_array_equal(after, reference.scaled(array, coef))
 
@@ -179,44 +179,46 @@ def test_float64_norms_stay_too(worlds: Worlds, size: int, name: str, p: float) 
         (["float64", "float64"], math.inf, [math.nan]), (["float32", "float32"], math.inf, [math.inf]),
     ],
 )  # fmt: skip
-def test_ranks_whose_gradients_kernels_do_not_read_send_exact_sums(
+def test_ranks_with_gradients_that_kernels_cannot_read_send_exact_sums(
     worlds: Worlds, dtypes: list[str], p: float, special: list[float], dense: list[bool]
 ) -> None:
     """Of float64 gradients, too, even if only one rank has any."""
     arrays = [np.array([3.0, 0.1, 2.0**-30]), np.array([*special, 1.0, 2.0 / 3.0])]
     arrays = [reference.array(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
     norm = reference.norm(arrays, p)
-    for found in worlds(2).run(on_device.clips_of_kinds, arrays, p, dtypes, dense):
-        assert [(str(clip.norm), clip.error, clip.stays) for clip in found] == [
+    for clips in worlds(2).run(on_device.clips_of_dtypes, arrays, p, dtypes, dense):
+        assert [(str(clip.norm), clip.error, clip.stays) for clip in clips] == [
             (str(norm), "", stays) for stays in (False, True)
         ]
 
 
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_ranks_with_different_parameters_agree_too(worlds: Worlds, size: int) -> None:
+def test_norms_of_ranks_with_different_parameters_stay_on_the_device(worlds: Worlds, size: int) -> None:
     """Of pipeline stages. A stage may have other gradients later."""
     stages = [[random((5, 3)).astype(np.float32), random(2 + rank).astype(np.float32)] for rank in range(size)]
     fewer = [stage[:-1] if rank == 1 else stage for rank, stage in enumerate(stages)]
-    expected = [reference.norm([array for stage in each for array in stage]) for each in (stages, stages, fewer)]
-    for found in worlds(size).run(on_device.clips_of_stages, stages):
-        assert [(clip.norm, clip.stays, clip.error) for clip in found] == [
+    expected = [
+        reference.norm([array for stage in stage_list for array in stage]) for stage_list in (stages, stages, fewer)
+    ]
+    for clips in worlds(size).run(on_device.clips_of_stages, stages):
+        assert [(clip.norm, clip.stays, clip.error) for clip in clips] == [
             (norm, stays, "") for norm, stays in zip(expected, (False, True, True), strict=True)
         ]
 
 
 @pytest.mark.parametrize(
-    ("p", "dtype"), [(2.0, "float32"), *(pytest.param(*each, marks=pytest.mark.nightly) for each in
+    ("p", "dtype"), [(2.0, "float32"), *(pytest.param(*parameters, marks=pytest.mark.nightly) for parameters in
     ((1.0, "bfloat16"), (math.inf, "float64"), (2.0, "float64")))]
 )  # fmt: skip
 def test_complete_gradients_need_no_other_rank(worlds: Worlds, p: float, dtype: str) -> None:
     arrays = [reference.array(array, dtype) for array in GRADIENTS["any"]]
     wide = "float64" if dtype == "float64" else "float32"
-    for found in worlds(2).run(on_device.clips_of_copies, [array.astype(wide) for array in arrays], p, dtype):
-        for clip in found:
+    for clips in worlds(2).run(on_device.clips_of_copies, [array.astype(wide) for array in arrays], p, dtype):
+        for clip in clips:
             assert (clip.norm, clip.collectives, clip.error) == (reference.norm(arrays, p), [], "")
 
 
-def test_norms_of_complex_gradients_stay_too(worlds: Worlds) -> None:
+def test_norms_of_complex_gradients_stay_on_the_device(worlds: Worlds) -> None:
     arrays = [(array + 1j * array[::-1]).astype(np.complex64) for array in GRADIENTS["any"]]
     norm = reference.norm([array.view(np.float32) for array in arrays])
     assert worlds(2).run(on_device.norms_of_complex, arrays) == [[(norm, False), (norm, True)]] * 2
@@ -245,9 +247,9 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
         ),
     ],
 )
-def test_after_a_fault_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, fault: str, message: str) -> None:
+def test_if_calls_differ_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, fault: str, message: str) -> None:
     arrays = [array.astype(np.float32) for array in GRADIENTS["any"]]
-    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.faulty, arrays, fault)):
+    for rank, (before, during, after) in enumerate(worlds(2).run(on_device.clips_with_fault, arrays, fault)):
         assert (before.norm, before.error) == (reference.norm(arrays, on_device.order_of(fault)), "")
         assert math.isnan(during.norm)
         raises_at_once = {
@@ -264,7 +266,7 @@ def test_after_a_fault_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, 
         np.testing.assert_array_equal(after.after[0], arrays[0])
 
 
-class Copies(TorchDispatchMode):
+class WaitDetector(TorchDispatchMode):
     """Fails where the host waits for a device: it reads a number, or a copy in either direction is not asynchronous."""
 
     READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
@@ -278,8 +280,8 @@ class Copies(TorchDispatchMode):
         kwargs = kwargs or {}
         name, result = function.overloadpacket.__name__, function(*args, **kwargs)
         assert name not in self.READS
-        given = [each for each in args if isinstance(each, torch.Tensor)]
-        if name in ("_to_copy", "copy_") and len({each.device.type for each in (*given, result)}) > 1:
+        tensors = [tensor for tensor in args if isinstance(tensor, torch.Tensor)]
+        if name in ("_to_copy", "copy_") and len({tensor.device.type for tensor in (*tensors, result)}) > 1:
             assert kwargs.get("non_blocking"), f"the host waits for {name}"
             if result.device.type == "cpu":
                 self.elements.append(result.numel())
@@ -348,27 +350,27 @@ def test_no_rank_waits_for_its_gpu(
         mesh = DeviceMesh("cuda", list(range(ranks)), _init_backend=False, _rank=0)
         monkeypatch.setattr(DeviceMesh, "mesh", property(lambda mesh: np.arange(ranks)))  # not fake, on the host
         with FakeTensorMode():
-            given = [
+            params = [
                 torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in ((1000, 2000), (3,))
             ]
-            for parameter in given:
+            for parameter in params:
                 parameter.grad = torch.empty_like(parameter)
             if terms:
                 own = torch.empty(terms, dtype=dtype, device="cuda")
-                given.append(torch.nn.Parameter(DTensor.from_local(own, mesh, [Partial()], run_check=False)))
-                given[-1].grad = DTensor.from_local(own.clone(), mesh, [Partial()], run_check=False)
-            named = [(str(number), parameter) for number, parameter in enumerate(given)]
+                params.append(torch.nn.Parameter(DTensor.from_local(own, mesh, [Partial()], run_check=False)))
+                params[-1].grad = DTensor.from_local(own.clone(), mesh, [Partial()], run_check=False)
+            named = [(str(number), parameter) for number, parameter in enumerate(params)]
             keywords = {"process_group": world, "ownership": DECLARED[ownership]}
-            with Copies() as seen:
+            with WaitDetector() as detector:
                 if dtype.is_complex:  # fake tensors of a GPU cannot be written by PyTorch's operations
-                    norm = uc.get_total_norm([parameter.grad for parameter in given], p, **keywords)
+                    norm = uc.get_total_norm([parameter.grad for parameter in params], p, **keywords)
                 else:
                     norm = uc.clip_grad_norm_(named, 1.0, p, **keywords)
         assert (norm.device, norm.dtype) == (gpu_0, getattr(torch, wide))
         assert [tensor.device for tensor in reduced] == ([gpu_0] * (2 + bool(terms)) if ranks > 1 else [])
         assert [tensor.dtype for tensor in reduced[1:-1]] == [torch.float64] * bool(terms)
         compares = ranks > 1 and not captures
-        assert seen.elements == ([reduced[0].numel() - agreements.FLAGS] if compares else [])
+        assert detector.elements == ([reduced[0].numel() - agreements.FLAGS] if compares else [])
         assert (world in agreements._UNREAD) == compares, "the next call reads what the ranks compared"
     finally:
         table._captured.clear()

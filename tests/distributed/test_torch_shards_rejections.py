@@ -30,14 +30,14 @@ def worlds(torch_worlds: Worlds) -> Worlds:
     return torch_worlds
 
 
-def check(found: Attempt, message: str) -> None:
-    assert re.search(message, found.error), found.error
-    assert found.seconds < SOON
+def check_attempt(attempt: Attempt, message: str) -> None:
+    assert re.search(message, attempt.error), attempt.error
+    assert attempt.seconds < SOON
 
 
 @pytest.mark.parametrize("p", [2.0, 3.0, math.inf])
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("kind", "reason"),
     [
         ("ownership", "LookupError: this parameter is not in the table"),
         ("dtype", "TypeError: position 1 .*int32"),
@@ -45,15 +45,15 @@ def check(found: Attempt, message: str) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [2, *nightly(4)])
-def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, reason: str, p: float) -> None:
-    found = worlds(size).run(rejections.rejected, how, p)
-    for rank, (first, second) in enumerate(found):
-        check(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
+def test_all_ranks_raise_if_one_rejects_the_call(worlds: Worlds, size: int, kind: str, reason: str, p: float) -> None:
+    attempts = worlds(size).run(rejections.reject, kind, p)
+    for rank, (first, second) in enumerate(attempts):
+        check_attempt(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
         assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("argument", "reason"),
     [
         ("max_norm", "ValueError: max_norm is -1.0"),
         ("norm_type", "ValueError: norm_type"),
@@ -76,21 +76,21 @@ def test_where_one_rank_rejects_all_raise(worlds: Worlds, size: int, how: str, r
         ("one gradient", "TypeError: .*int32"),
     ],
 )
-def test_all_raise_where_one_rank_rejects_an_argument(worlds: Worlds, how: str, reason: str) -> None:
-    for rank, (first, second) in enumerate(worlds(2).run(rejections.rejected_early, how)):
-        check(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
+def test_all_ranks_raise_if_one_rejects_an_argument(worlds: Worlds, argument: str, reason: str) -> None:
+    for rank, (first, second) in enumerate(worlds(2).run(rejections.reject_argument, argument)):
+        check_attempt(first, f"^{reason}" if rank == 1 else f"^ValueError: rank 1 rejected this call: {reason}")
         assert second.norm == reference.norm(ARRAYS), "the ranks are at the same call again"
 
 
 @pytest.mark.nightly
-def test_all_ranks_of_a_copy_raise_and_with_the_group_of_all_ranks_those_of_all_copies(worlds: Worlds) -> None:
+def test_all_ranks_of_a_copy_raise_or_with_the_group_of_all_ranks_those_of_all_copies(worlds: Worlds) -> None:
     """Of HSDP with two copies on two ranks each. The ranks of the other copy clip."""
     for keywords, copies in (({}, 1), ({"process_group": "WORLD"}, 2)):
-        for rank, (first, second) in enumerate(worlds(4).run(rejections.rejected_in_one_copy, keywords)):
+        for rank, (first, second) in enumerate(worlds(4).run(rejections.reject_in_one_copy, keywords)):
             if rank == 1:
-                check(first, "^ValueError: max_norm is nan")
+                check_attempt(first, "^ValueError: max_norm is nan")
             elif rank < 2 * copies:
-                check(first, "^ValueError: rank 1 rejected this call: ValueError: max_norm is nan")
+                check_attempt(first, "^ValueError: rank 1 rejected this call: ValueError: max_norm is nan")
             else:
                 assert first.norm == reference.norm(ARRAYS)
             assert second.error == ""
@@ -98,39 +98,43 @@ def test_all_ranks_of_a_copy_raise_and_with_the_group_of_all_ranks_those_of_all_
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["beside Replicate", "left out"])
-def test_a_rank_sends_its_error_to_the_ranks_that_wait(worlds: Worlds, case: str) -> None:
+def test_a_rank_sends_its_error_to_the_waiting_ranks(worlds: Worlds, case: str) -> None:
     """It reads its group from the entries after the wrong one, too, and not from parameters that are not clipped."""
-    for rank, (first, second) in enumerate(worlds(4).run(rejections.rejected_beside_others, case)):
+    for rank, (first, second) in enumerate(worlds(4).run(rejections.reject_beside_other_parameters, case)):
         if rank == 1:
-            check(first, "^TypeError: position 2 is a str")
+            check_attempt(first, "^TypeError: position 2 is a str")
         elif rank == 0:
-            check(first, "^ValueError: rank 1 rejected this call: TypeError: position 2 is a str")
+            check_attempt(first, "^ValueError: rank 1 rejected this call: TypeError: position 2 is a str")
         assert rank < 2 or first.error == ""
         assert second.error == ""
 
 
-def test_a_rank_does_not_wait_where_no_other_does(worlds: Worlds) -> None:
-    here, there = worlds(2).run(rejections.rejected_alone)
-    assert len(here) == 7
-    for found in here:
-        check(found, "^(TypeError|ValueError): ")
-    assert there == []
+def test_a_rank_does_not_wait_in_calls_without_collectives(worlds: Worlds) -> None:
+    first_rank, second_rank = worlds(2).run(rejections.reject_alone)
+    assert len(first_rank) == 7
+    for attempt in first_rank:
+        check_attempt(attempt, "^(TypeError|ValueError): ")
+    assert second_rank == []
 
 
 def test_ranks_at_different_calls_raise_until_they_have_a_new_group(worlds: Worlds) -> None:
-    for first, second, fresh in worlds(2).run(rejections.out_of_step):
-        check(first, "call in its process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint")
-        check(second, "call in its process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls")
+    for first, second, fresh in worlds(2).run(rejections.clip_out_of_step):
+        check_attempt(
+            first, "call in its process group: 1 on rank 0; 2 on rank 1.* Restart all ranks from the same checkpoint"
+        )
+        check_attempt(
+            second, "call in its process group: 2 on rank 0; 3 on rank 1.* pass a new process group, whose calls"
+        )
         assert fresh.norm == reference.norm(ARRAYS)
 
 
 def test_the_step_of_a_configuration_is_the_same_on_all_ranks(worlds: Worlds) -> None:
-    for found in worlds(2).run(rejections.of_step, [3, 4]):
-        check(found, "step: 3 on rank 0; 4 on rank 1")
-    assert [found.error for found in worlds(2).run(rejections.of_step, [3, 3])] == ["", ""]
+    for attempt in worlds(2).run(rejections.clip_at_steps, [3, 4]):
+        check_attempt(attempt, "step: 3 on rank 0; 4 on rank 1")
+    assert [attempt.error for attempt in worlds(2).run(rejections.clip_at_steps, [3, 3])] == ["", ""]
 
 
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("by_own_norms", [False, True])
 @pytest.mark.parametrize(
     ("names", "order", "message"),
     [
@@ -142,51 +146,51 @@ def test_the_step_of_a_configuration_is_the_same_on_all_ranks(worlds: Worlds) ->
         ),
     ],
 )
-def test_parameters_in_another_order_are_found(
-    worlds: Worlds, names: list[str], order: list[int], message: str, each: bool
+def test_parameters_in_another_order_are_an_error(
+    worlds: Worlds, names: list[str], order: list[int], message: str, by_own_norms: bool
 ) -> None:
-    for found in worlds(2).run(rejections.in_order, names, each, order):
-        check(found, message)
+    for attempt in worlds(2).run(rejections.clip_in_order, names, by_own_norms, order):
+        check_attempt(attempt, message)
 
 
-def test_ranks_use_the_process_groups_of_single_gradients_in_one_order(worlds: Worlds) -> None:
-    for found, clipped in worlds(2).run(rejections.in_order_of_groups):
-        assert found.error == ""
+def test_all_ranks_use_process_groups_in_the_same_order(worlds: Worlds) -> None:
+    for attempt, clipped in worlds(2).run(rejections.clip_in_order_of_groups):
+        assert attempt.error == ""
         assert clipped == [[0.5, 0.5], [0.5, 0.5]]
 
 
-def test_a_parameter_that_is_a_shard_on_one_rank_and_a_copy_on_another_is_found(worlds: Worlds) -> None:
+def test_a_shard_on_one_rank_and_a_copy_on_another_are_an_error(worlds: Worlds) -> None:
     """Its norm would count the copy of one rank, and only a shard of the other."""
     message = r"the parameter at position 0: \[4\] \(Replicate\(\),\) on rank 0; \[4\] \(Shard\(dim=0\),\) on rank 1"
-    for found in worlds(2).run(rejections.with_other_placements):
-        check(found, message)
+    for attempt in worlds(2).run(rejections.clip_with_other_placements):
+        check_attempt(attempt, message)
 
 
-def test_a_shape_that_one_rank_does_not_know_is_not_compared(worlds: Worlds) -> None:
-    for found in worlds(2).run(rejections.without_one, "get_total_norm"):
-        assert found.error == ""
+def test_shapes_of_missing_gradients_are_not_compared(worlds: Worlds) -> None:
+    for attempt in worlds(2).run(rejections.call_without_a_gradient, "get_total_norm"):
+        assert attempt.error == ""
 
 
-def test_no_rank_of_a_mesh_waits_for_those_that_have_raised(worlds: Worlds) -> None:
-    for found in worlds(4).run(rejections.differing_on_two_dimensions):
-        check(found, "threshold: .*2.0 on rank 0")
+def test_no_rank_of_a_mesh_waits_for_ranks_that_have_raised(worlds: Worlds) -> None:
+    for attempt in worlds(4).run(rejections.differ_on_two_dimensions):
+        check_attempt(attempt, "threshold: .*2.0 on rank 0")
 
 
-def test_no_rank_of_a_mesh_waits_for_one_that_has_rejected_the_call(worlds: Worlds) -> None:
-    rejecting, *others = worlds(4).run(rejections.rejected_on_two_dimensions)
-    check(rejecting, "^TypeError: .*int32")
-    for found in others:
-        check(found, "rejected this call: .*int32")
+def test_no_rank_of_a_mesh_waits_for_a_rank_that_rejected_the_call(worlds: Worlds) -> None:
+    rejecting, *waiting = worlds(4).run(rejections.reject_on_two_dimensions)
+    check_attempt(rejecting, "^TypeError: .*int32")
+    for attempt in waiting:
+        check_attempt(attempt, "rejected this call: .*int32")
 
 
-def test_a_rank_without_gradients_is_named_where_elements_are_checked(worlds: Worlds) -> None:
+def test_check_numel_names_a_rank_without_gradients(worlds: Worlds) -> None:
     message = (
         r"elements: 29 on rank 0; 0 on rank 1. rank 1 has no gradient for 3 of the parameters \(position 0, position"
     )
-    for found in worlds(2).run(rejections.counted_without_gradients, True):
-        check(found, message)
-        assert "leave check_numel out" in found.error
-    assert {found.error for found in worlds(2).run(rejections.counted_without_gradients, False)} == {""}
+    for attempt in worlds(2).run(rejections.clip_without_gradients, True):
+        check_attempt(attempt, message)
+        assert "leave check_numel out" in attempt.error
+    assert {attempt.error for attempt in worlds(2).run(rejections.clip_without_gradients, False)} == {""}
 
 
 @pytest.mark.parametrize(
@@ -207,9 +211,9 @@ def test_a_device_computes_the_checksum_of_many_chunks(chunks: int, more: int) -
     assert TorchSums(BACKEND, [tensor]).checksum() == checksums.checksum([BACKEND.host_view(tensor)])
 
 
-def test_a_device_is_waited_for_once_for_the_checksum_of_several_tensors() -> None:
+def test_the_checksum_of_several_tensors_reads_the_device_once() -> None:
     tensors = [torch.randn(3), torch.zeros(0), torch.randn(checksums.CHUNK + 1).half()]
     with record_calls(torch.Tensor, ("tolist", "item", "cpu")) as calls:
-        found = TorchSums(BACKEND, tensors).checksum()
-    assert found == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
+        checksum = TorchSums(BACKEND, tensors).checksum()
+    assert checksum == checksums.checksum([BACKEND.host_view(tensor) for tensor in tensors])
     assert calls == ["tolist"]

@@ -19,8 +19,8 @@ Worlds = Callable[[int], World]
 @pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
 @pytest.mark.parametrize("case", CASES)
 def test_equal_copies_are_clipped(torch_worlds: Worlds, case: str, p: float) -> None:
-    unchecked = torch_worlds(4).run(replicas.checked, case, None, p, False)
-    results = torch_worlds(4).run(replicas.checked, case, None, p)
+    unchecked = torch_worlds(4).run(replicas.clip_and_check, case, None, p, False)
+    results = torch_worlds(4).run(replicas.clip_and_check, case, None, p)
     assert [result.error for result in results] == [""] * 4
     assert [result.norm for result in results] == [result.norm for result in unchecked]
     assert not any(result.unchanged for result in results)
@@ -31,20 +31,22 @@ def test_equal_copies_are_clipped(torch_worlds: Worlds, case: str, p: float) -> 
 @pytest.mark.parametrize("case", CASES)
 def test_a_copy_that_drifted_is_named_on_all_ranks(torch_worlds: Worlds, case: str, rank: int, p: float) -> None:
     copies = copies_of(case, rank)
-    results = torch_worlds(4).run(replicas.checked, case, rank, p)
+    results = torch_worlds(4).run(replicas.clip_and_check, case, rank, p)
     assert len({(result.error, result.unchanged) for result in results}) == 1
     error, unchanged = results[0].error, results[0].unchanged
     if len(copies) == 1:
         assert error == "", "there are no copies"
         return
-    drifted, others = (max(copies), [min(copies)]) if len(copies) == 2 else (rank, [r for r in copies if r != rank])
-    where = f"on rank {drifted} differ from their copies on {format_ranks(others)}. Copies have drifted"
+    drifted, equal_copies = (
+        (max(copies), [min(copies)]) if len(copies) == 2 else (rank, [r for r in copies if r != rank])
+    )
+    where = f"on rank {drifted} differ from their copies on {format_ranks(equal_copies)}. Copies have drifted"
     assert f"the gradients at position 1 (parameter '{DRIFTED}') {where}" in error
     assert unchanged
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_every_name_with_the_keyword_compares_copies(torch_worlds: Worlds, name: str) -> None:
+def test_every_function_with_check_replicas_compares_copies(torch_worlds: Worlds, name: str) -> None:
     message = "the gradients at position 0 on rank 3 differ from their copies on ranks 0, 1, 2. Copies have drifted"
     assert all(error.startswith(message) for error in torch_worlds(4).run(replicas.error_of, name, True))
     assert torch_worlds(4).run(replicas.error_of, name, False) == [""] * 4
@@ -63,25 +65,25 @@ def test_sparse_copies_with_other_rows_differ(torch_worlds: Worlds, call: Callab
     assert torch_worlds(4).run(call, 0) == [""] * 4
 
 
-def test_exchanged_shards_of_two_replicas_differ(torch_worlds: Worlds) -> None:
-    for error in torch_worlds(4).run(replicas.exchanged):
+def test_exchanged_shards_of_two_replicas_are_an_error(torch_worlds: Worlds) -> None:
+    for error in torch_worlds(4).run(replicas.exchange_shards):
         assert "on rank 2 differ from their copies on rank 0. The gradients at position 0 on rank 3 differ" in error
 
 
 def test_the_comparison_needs_no_collective_of_its_own(torch_worlds: Worlds) -> None:
-    assert [result.collectives for result in torch_worlds(4).run(replicas.checked, "HSDP", None)] == [1] * 4
+    assert [result.collectives for result in torch_worlds(4).run(replicas.clip_and_check, "HSDP", None)] == [1] * 4
 
 
 @pytest.mark.parametrize("rank", [0, *nightly(1, 2, 3)])
 def test_a_rank_that_rejects_the_call_is_named_before_drift(torch_worlds: Worlds, rank: int) -> None:
-    for number, result in enumerate(torch_worlds(4).run(replicas.rejected, "HSDP", rank)):
+    for number, result in enumerate(torch_worlds(4).run(replicas.reject_and_check, "HSDP", rank)):
         assert "max_norm is nan" in result.error
         assert number == rank or f"rank {rank} rejected this call" in result.error
         assert result.unchanged
 
 
 def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_of_a_mesh(torch_worlds: Worlds) -> None:
-    for number, error in enumerate(torch_worlds(4).run(replicas.rejected_by_a_configuration, 1)):
+    for number, error in enumerate(torch_worlds(4).run(replicas.reject_by_a_configuration, 1)):
         assert error.startswith("position 1 is int32" if number == 1 else "rank 1 rejected this call: TypeError: posit")
 
 
@@ -89,12 +91,15 @@ def test_a_configuration_of_one_rank_that_rejects_its_gradients_stops_all_ranks_
     ("call", "message"),
     [
         (
-            replicas.by_a_function,
+            replicas.error_by_a_function,
             "check_replicas cannot infer which ranks have copies of position 0: ownership is",
         ),
-        (replicas.within_a_part, "process_group lacks some of the ranks with copies of the gradient at position 0"),
-        (replicas.without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
-        (replicas.of_this_process, "check_replicas is True, but process_group is None"),
+        (
+            replicas.error_within_a_copy,
+            "process_group lacks some of the ranks with copies of the gradient at position 0",
+        ),
+        (replicas.error_without_a_mesh, "Pass process_group as well, such as torch.distributed.group.WORLD"),
+        (replicas.error_of_this_process, "check_replicas is True, but process_group is None"),
     ],
 )
 def test_copies_that_cannot_be_compared_are_an_error(

@@ -56,10 +56,10 @@ def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6, length: int 
     def local() -> Any:
         return DTensor.from_local(torch.ones(2, 2), mesh, placements, run_check=False, shape=shape, stride=(16, 1))
 
-    found = [nn.Parameter(local()) for _ in range(number)]
-    for parameter in found:
+    params = [nn.Parameter(local()) for _ in range(number)]
+    for parameter in params:
         parameter.grad = local()
-    return found
+    return params
 
 
 def row() -> DeviceMesh:
@@ -82,7 +82,7 @@ def hsdp(mesh: DeviceMesh) -> list[nn.Parameter]:
 
 WORLD = "WORLD"
 
-Made = tuple[DeviceMesh | None, list[nn.Parameter]]
+MeshAndParameters = tuple[DeviceMesh | None, list[nn.Parameter]]
 
 
 def cube(*shape: int) -> DeviceMesh:
@@ -104,13 +104,13 @@ def without_groups() -> DeviceMesh:
     return DeviceMesh("cpu", ranks, mesh_dim_names=("replicate", "shard"), _init_backend=False, _rank=1)
 
 
-def without_gradients(given: list[nn.Parameter], number: int | None = None) -> list[nn.Parameter]:
-    for parameter in given[:number]:
+def without_gradients(params: list[nn.Parameter], number: int | None = None) -> list[nn.Parameter]:
+    for parameter in params[:number]:
         parameter.grad = None
-    return given
+    return params
 
 
-LAYOUTS: dict[str, tuple[Callable[[], Made], list[str]]] = {
+LAYOUTS: dict[str, tuple[Callable[[], MeshAndParameters], list[str]]] = {
     "DDP": (lambda: (None, plain()), []),
     "all Replicate": (lambda: (mesh := rows(), parameters(mesh, Replicate(), Replicate())), []),
     "all Replicate, two meshes": (
@@ -168,9 +168,9 @@ LAYOUTS: dict[str, tuple[Callable[[], Made], list[str]]] = {
 def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[Any], layout: str) -> None:
     """Over one after the other, or over all ranks. No group is made for several."""
     make, expected = LAYOUTS[layout]
-    mesh, given = make()
+    mesh, params = make()
     with mock.patch.object(dist, "new_group", side_effect=AssertionError("a group was made")):
-        uc.clip_grad_norm_(given, 1.0)
+        uc.clip_grad_norm_(params, 1.0)
     groups = [dist.group.WORLD if name == WORLD else mesh and mesh.get_group(name) for name in expected]
     assert collectives == groups
 
@@ -183,7 +183,7 @@ def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[An
     ],
     ids=str,
 )  # fmt: skip
-def test_what_the_caller_declares_keeps_all_ranks(collectives: list[Any], keywords: dict[str, Any]) -> None:
+def test_declared_ownership_reduces_over_all_ranks(collectives: list[Any], keywords: dict[str, Any]) -> None:
     mesh = rows()
     keywords = {name: mesh_ownership(mesh) if value is mesh_ownership else value for name, value in keywords.items()}
     keywords = {name: dist.group.WORLD if value == WORLD else value for name, value in keywords.items()}
@@ -195,16 +195,16 @@ def test_what_the_caller_declares_keeps_all_ranks(collectives: list[Any], keywor
 
 def test_the_norm_of_a_list_of_gradients_needs_all_ranks(collectives: list[Any]) -> None:
     """A rank that lacks a gradient does not know its placements."""
-    given = hsdp(rows())
-    uc.get_total_norm([parameter.grad for parameter in given])
-    uc.global_norm([None, *(parameter.grad for parameter in given)])
-    uc.GradientClipByGlobalNorm(1.0)([(parameter, parameter.grad) for parameter in given])
-    mesh = given[0].device_mesh  # type: ignore[attr-defined]
+    params = hsdp(rows())
+    uc.get_total_norm([parameter.grad for parameter in params])
+    uc.global_norm([None, *(parameter.grad for parameter in params)])
+    uc.GradientClipByGlobalNorm(1.0)([(parameter, parameter.grad) for parameter in params])
+    mesh = params[0].device_mesh  # type: ignore[attr-defined]
     assert collectives == [dist.group.WORLD, dist.group.WORLD, mesh.get_group("shard")]
 
 
 @pytest.mark.parametrize(
-    ("own", "of_gradients", "expected"),
+    ("of_parameters", "of_gradients", "expected"),
     [
         ((Replicate(), Shard(0)), (Replicate(), Partial()), ["shard"] * 2),
         ((Replicate(), Replicate()), (Replicate(), Partial()), ["shard"] * 2),
@@ -214,15 +214,15 @@ def test_the_norm_of_a_list_of_gradients_needs_all_ranks(collectives: list[Any])
     ],
 )
 def test_gradients_may_need_more_ranks_than_their_parameters(
-    collectives: list[Any], own: Any, of_gradients: Any, expected: list[str]
+    collectives: list[Any], of_parameters: Any, of_gradients: Any, expected: list[str]
 ) -> None:
     """Six `Partial` gradients share the all-reduces of their terms."""
     mesh = rows()
-    given = parameters(mesh, *own)
-    for parameter, other in zip(given, parameters(mesh, *of_gradients), strict=True):
-        parameter.grad = other.grad
+    params = parameters(mesh, *of_parameters)
+    for parameter, source in zip(params, parameters(mesh, *of_gradients), strict=True):
+        parameter.grad = source.grad
     with mock.patch.object(replicas, "summands", return_value=[0] * PIECES):
-        uc.clip_grad_norm_(given, 1.0)
+        uc.clip_grad_norm_(params, 1.0)
     assert [name for group in collectives for name in names(mesh, group)] == expected
 
 
@@ -232,31 +232,31 @@ def names(mesh: DeviceMesh, group: Any) -> list[str]:
 
 def test_a_clip_checks_the_number_of_elements_over_the_shards(collectives: list[Any]) -> None:
     """Of which each of 4 ranks has 4, for each of 6 gradients. By its size, a gradient has 16 of them."""
-    given = parameters(rows(), Replicate(), Shard(0), length=1)
-    assert uc.clip_grad_norm_(given, 1e9, check_numel=True) == (6 * 16) ** 0.5
+    params = parameters(rows(), Replicate(), Shard(0), length=1)
+    assert uc.clip_grad_norm_(params, 1e9, check_numel=True) == (6 * 16) ** 0.5
     with pytest.raises(ValueError, match="the ranks counted 96 gradient elements together, and check_numel expects 95"):
-        uc.clip_grad_norm_(given, 1e9, check_numel=95)
+        uc.clip_grad_norm_(params, 1e9, check_numel=95)
     assert {dist.get_world_size(group) for group in collectives} == {4}
 
 
 def test_a_model_that_is_complete_on_this_rank_needs_no_collective(collectives: list[Any]) -> None:
-    given = parameters(rows(), Replicate(), Replicate())
-    expected = uc.get_total_norm([parameter.grad.to_local() for parameter in given], process_group=None)
-    assert uc.clip_grad_norm_(given, 1.0, process_group=None) == expected
+    params = parameters(rows(), Replicate(), Replicate())
+    expected = uc.get_total_norm([parameter.grad.to_local() for parameter in params], process_group=None)
+    assert uc.clip_grad_norm_(params, 1.0, process_group=None) == expected
     assert not collectives
 
 
-def test_the_shard_dimension_of_hsdp_may_be_passed(collectives: list[Any]) -> None:
+def test_process_group_may_be_the_shard_dimension_of_hsdp(collectives: list[Any]) -> None:
     mesh = rows()
-    given = parameters(mesh, Replicate(), Shard(0))
-    expected = uc.get_total_norm([parameter.grad for parameter in given], process_group=dist.group.WORLD)
-    norm = uc.clip_grad_norm_(given, 1.0, process_group=mesh["shard"])
+    params = parameters(mesh, Replicate(), Shard(0))
+    expected = uc.get_total_norm([parameter.grad for parameter in params], process_group=dist.group.WORLD)
+    norm = uc.clip_grad_norm_(params, 1.0, process_group=mesh["shard"])
     assert collectives == [dist.group.WORLD, mesh.get_group("shard")]
     assert norm * 2**0.5 == pytest.approx(expected.item())  # of the world, too, every fake rank counts all it has
     with pytest.raises(
         ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[1, 5\]"
     ):
-        uc.clip_grad_norm_(given, 1.0, process_group=mesh["replicate"])
+        uc.clip_grad_norm_(params, 1.0, process_group=mesh["replicate"])
 
 
 @pytest.mark.parametrize(
@@ -296,20 +296,20 @@ def test_a_group_has_the_attributes_that_choose_a_device(collectives: list[Any])
     assert [process_group.device_of(group, []) for group in groups] == [torch.device("cuda:1")] * 2
 
 
-def test_a_mesh_of_several_dimensions_may_be_passed(collectives: list[Any]) -> None:
+def test_process_group_may_be_a_mesh_of_several_dimensions(collectives: list[Any]) -> None:
     """Its calls are counted with those of the dimensions that placements choose."""
     mesh = cube(2, 2, 2)
-    given = parameters(mesh, Replicate(), Shard(0), Shard(1))
+    params = parameters(mesh, Replicate(), Shard(0), Shard(1))
     keywords: list[dict[str, Any]] = [{}, {"process_group": mesh["shard", "tp"]}, {"process_group": mesh["tp"]}]
-    norms = [uc.clip_grad_norm_(given, math.inf, **each).item() for each in keywords[:2]]
+    norms = [uc.clip_grad_norm_(params, math.inf, **options).item() for options in keywords[:2]]
     assert norms == [np.sqrt(np.float32(6 * 4 * 4))] * 2, "6 parameters with 4 elements on each of 4 ranks"
     assert collectives == [mesh.get_group("shard"), mesh.get_group("tp")] * 2
-    keys = [shards_of(given, **each).group().key for each in keywords]
+    keys = [shards_of(params, **options).group().key for options in keywords]
     assert keys[0] is keys[1] is not keys[2]
     with pytest.raises(
         ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[0, 1\]"
     ):
-        uc.clip_grad_norm_(given, 1.0, **keywords[2])
+        uc.clip_grad_norm_(params, 1.0, **keywords[2])
 
 
 def test_the_groups_of_a_mesh_are_freed_with_it(collectives: list[Any]) -> None:
@@ -323,34 +323,34 @@ def test_the_groups_of_a_mesh_are_freed_with_it(collectives: list[Any]) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
 
 
-def shards_of(given: list[nn.Parameter], **keywords: Any) -> sharded.TorchShards:
-    leaves = [Leaf(parameter.grad, at, None, parameter) for at, parameter in enumerate(given)]
+def shards_of(params: list[nn.Parameter], **keywords: Any) -> sharded.TorchShards:
+    leaves = [Leaf(parameter.grad, position, None, parameter) for position, parameter in enumerate(params)]
     return sharded.TorchShards(leaves, leaves, DistributedSpec(**keywords))
 
 
 def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
     mesh = rows()
     owner = mesh_ownership(mesh)
-    given = parameters(mesh, Shard(0), Shard(1)) + parameters(mesh["shard"], Shard(0))
-    uc.clip_grad_norm_(given, 1.0, ownership=owner)
+    params = parameters(mesh, Shard(0), Shard(1)) + parameters(mesh["shard"], Shard(0))
+    uc.clip_grad_norm_(params, 1.0, ownership=owner)
     with (
         mock.patch.object(Ranks, "__init__", side_effect=AssertionError("ranks were read again")),
         mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,
     ):
-        uc.clip_grad_norm_(given, 1.0, ownership=owner)
+        uc.clip_grad_norm_(params, 1.0, ownership=owner)
     assert has.call_count, "this rank is looked up in its group"
     assert all(np.ndim(call.args[1]) == 0 for call in has.call_args_list), "ranks of meshes were compared again"
 
 
-def ranks_read(given: list[nn.Parameter], keywords: dict[str, Any]) -> int:
+def count_ranks_read(params: list[nn.Parameter], keywords: dict[str, Any]) -> int:
     """The number of ranks that are looked up to find the copies of these gradients."""
-    shards = shards_of(given, **keywords, check_replicas=True)
-    shards.counted(range(len(given)))
+    shards = shards_of(params, **keywords, check_replicas=True)
+    shards.counted(range(len(params)))
     with (
         mock.patch.object(Ranks, "has", autospec=True, side_effect=Ranks.has) as has,
         mock.patch.object(Ranks, "places", autospec=True, side_effect=Ranks.places) as places,
     ):
-        assert len(shards.replicas(range(len(given)))) == len(given)
+        assert len(shards.replicas(range(len(params)))) == len(params)
     return sum(np.size(call.args[1]) for call in (*has.call_args_list, *places.call_args_list))
 
 
@@ -364,7 +364,7 @@ def test_ranks_with_copies_are_read_once_for_a_mesh(collectives: list[Any], layo
         "declared copies": lambda number: parameters(mesh["shard"], Replicate(), number=number),
         "plain copies": lambda number: [plain()[0] for _ in range(number)],
     }[layout]
-    few, many = ranks_read(make(2), keywords), ranks_read(make(100), keywords)
+    few, many = count_ranks_read(make(2), keywords), count_ranks_read(make(100), keywords)
     assert many - few <= 2 * 98, "one or two ranks for each gradient, whatever the number of ranks"
 
 
@@ -372,19 +372,19 @@ def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: l
     ranks = torch.arange(100_000).view(-1, 8)
     mesh = DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"), _init_backend=False, _rank=0)
     column = DeviceMesh("cpu", ranks[:, 0], _init_backend=False, _rank=0)
-    took = []
+    durations = []
     for _ in range(3):
         begin = time.process_time()
         owner = mesh_ownership(mesh)
         assert owner(SimpleNamespace(device_mesh=column)) is False
-        took.append(time.process_time() - begin)
-    assert min(took) < 0.05
+        durations.append(time.process_time() - begin)
+    assert min(durations) < 0.05
 
 
 EXPERT, DENSE = "0.experts.weight", "0.dense.weight"
 
 
-def experts(**owners: Any) -> float:
+def norm_of_experts(**owners: Any) -> float:
     """The norm of a plain expert beside FSDP2, of which each rank has 2 and 4 elements of 1."""
     named = [(DENSE, parameters(row(), Shard(0))[0]), (EXPERT, plain()[0])]
     return uc.clip_grad_norm_(named, 100.0, **owners).item() ** 2 / RANKS
@@ -392,30 +392,32 @@ def experts(**owners: Any) -> float:
 
 def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives: list[Any]) -> None:
     mesh = rows()
-    assert experts(ownership={"*.experts.*": "distinct"}) == pytest.approx(4 + 2)
-    assert experts(ownership={"*.experts.*": "replicated"}) == pytest.approx(4)
-    assert experts() == pytest.approx(4), "plain tensors beside FSDP2 are taken for copies"
-    assert experts(ownership={"*.dense.*": "distinct"}) == pytest.approx(4)
-    assert experts(ownership={"*.experts.*": "distinct", "*.weight": "replicated"}) == pytest.approx(4 + 2)
-    assert experts(ownership={"other.*": "distinct"}) == pytest.approx(4), "other ranks may have such parameters"
-    assert experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="shard")}) == pytest.approx(4 + 2)
-    assert experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
+    assert norm_of_experts(ownership={"*.experts.*": "distinct"}) == pytest.approx(4 + 2)
+    assert norm_of_experts(ownership={"*.experts.*": "replicated"}) == pytest.approx(4)
+    assert norm_of_experts() == pytest.approx(4), "plain tensors beside FSDP2 are taken for copies"
+    assert norm_of_experts(ownership={"*.dense.*": "distinct"}) == pytest.approx(4)
+    assert norm_of_experts(ownership={"*.experts.*": "distinct", "*.weight": "replicated"}) == pytest.approx(4 + 2)
+    assert norm_of_experts(ownership={"other.*": "distinct"}) == pytest.approx(4), (
+        "other ranks may have such parameters"
+    )
+    assert norm_of_experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="shard")}) == pytest.approx(4 + 2)
+    assert norm_of_experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
 
 
-def test_a_number_is_no_process_group(collectives: list[Any]) -> None:
+def test_a_number_as_process_group_is_rejected(collectives: list[Any]) -> None:
     with pytest.raises(TypeError, match=r"process_group is 3\. Pass a process group of torch\.distributed"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=3)
 
 
-def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]) -> None:
+def test_patterns_without_names_or_without_effect_are_rejected(collectives: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"'\*\.experts\.\*\.w' of ownership has no effect, because"):
-        experts(ownership={"*.experts.*": "replicated", "*.experts.*.w": "distinct"})
+        norm_of_experts(ownership={"*.experts.*": "replicated", "*.experts.*.w": "distinct"})
     with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
     part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
     wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
     with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
-        experts(ownership={"*.experts.*": wrong})
+        norm_of_experts(ownership={"*.experts.*": wrong})
     with pytest.raises(ValueError, match="on 4 of them"):
         uc.clip_grad_norm_(
             [("a", parameters(part, Shard(0))[0]), ("b", parameters(row(), Shard(0))[0])],
@@ -424,16 +426,18 @@ def test_patterns_need_names_and_parameters_to_decide_for(collectives: list[Any]
         )
 
 
-def test_patterns_may_decide_for_parameters_of_other_ranks_only(collectives: list[Any]) -> None:
+def test_patterns_may_match_only_parameters_of_other_ranks(collectives: list[Any]) -> None:
     """Or for frozen parameters. A warning names a pattern whose value is not used on this rank."""
     with pytest.warns(ClipWarning, match=r"'\*\.experts\.\*' .*no effect on the parameters .*: '\*\.weight' matches"):
-        norm = experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
+        norm = norm_of_experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
     assert norm == pytest.approx(4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert experts(ownership={"*.weight": "distinct", "*.experts.*": "distinct"}) == pytest.approx(4 + 2)
-        assert experts(ownership={"*.experts.*": "distinct", "*": "replicated"}) == pytest.approx(4 + 2)
-        assert experts(ownership={"*.experts.*": "distinct", "*.experts.1.*": "distinct"}) == pytest.approx(4 + 2)
+        assert norm_of_experts(ownership={"*.weight": "distinct", "*.experts.*": "distinct"}) == pytest.approx(4 + 2)
+        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*": "replicated"}) == pytest.approx(4 + 2)
+        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*.experts.1.*": "distinct"}) == pytest.approx(
+            4 + 2
+        )
 
 
 def test_a_model_can_be_moved_after_a_clip(collectives: list[Any]) -> None:
@@ -447,7 +451,7 @@ def test_a_model_can_be_moved_after_a_clip(collectives: list[Any]) -> None:
 def test_an_equal_mesh_that_is_passed_later_has_its_own_group(collectives: list[Any]) -> None:
     first, second = rows(), rows()
     assert first == second
-    given = hsdp(first)
+    params = hsdp(first)
     for mesh in (first, second):
-        uc.clip_grad_norm_(given, 1.0, process_group=mesh["shard"])
+        uc.clip_grad_norm_(params, 1.0, process_group=mesh["shard"])
     assert collectives == [first.get_group("shard"), second.get_group("shard")]

@@ -30,10 +30,10 @@ def test_all_elements_are_in_the_sum(length: int, p: int) -> None:
     assert norm_of([torch.from_numpy(array)], p) == reference.norm([array], float(p))
 
 
-@pytest.mark.parametrize("at", [0, CHUNK - 1, CHUNK])
-def test_all_chunks_are_in_the_sum(at: int) -> None:
+@pytest.mark.parametrize("position", [0, CHUNK - 1, CHUNK])
+def test_all_chunks_are_in_the_sum(position: int) -> None:
     long = torch.zeros(CHUNK + 1)
-    long[at] = 3.0
+    long[position] = 3.0
     assert norm_of([long, torch.tensor([[4.0]])], 2) == 5.0
 
 
@@ -42,6 +42,6 @@ def test_all_chunks_are_in_the_sum(at: int) -> None:
 @pytest.mark.parametrize(
     ("values", "norm"), [((inf, 1.0), inf), ((1.0, -inf), inf), ((nan, 1.0), nan), ((nan, inf), nan)]
 )
-def test_what_is_not_finite_is_told(values: tuple[float, float], norm: float, dtype: torch.dtype, p: int) -> None:
+def test_nan_and_inf_are_in_the_sum(values: tuple[float, float], norm: float, dtype: torch.dtype, p: int) -> None:
     """Beside another tensor, which is finite."""
     assert str(norm_of([torch.ones(3), torch.tensor(values, dtype=dtype)], p)) == str(norm)

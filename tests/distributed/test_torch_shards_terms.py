@@ -20,17 +20,17 @@ ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 2, "beside copies": 3, "b
 """Of six gradients. Where the terms are on all ranks, each has the norm of the sums without another one."""
 
 
-def whole(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray]:
+def complete_gradients(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray]:
     """The complete gradients: of the ranks with other terms, the sums; of those with other shards, all."""
-    found: dict[tuple[int, int], np.ndarray] = {}
+    sums: dict[tuple[int, int], np.ndarray] = {}
     places = {place(layout, rank): rank for rank in range(4)}
     for (_, shard), rank in places.items():
         for number in range(NUMBER):
             term = results[rank].terms[number].astype(np.float64)
-            found[number, shard] = found.get((number, shard), 0) + term
+            sums[number, shard] = sums.get((number, shard), 0) + term
     divisor = 4 if layout == "mean" else 1
     return [
-        *(reference.array(array / divisor, dtype) for array in found.values()),
+        *(reference.array(array / divisor, dtype) for array in sums.values()),
         np.concatenate([result.terms[NUMBER] for result in results]),
     ]
 
@@ -39,8 +39,8 @@ def whole(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray
 @pytest.mark.parametrize("p", [2.0, *nightly(1.0, 3.0, math.inf)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_norm_is_that_of_the_sums(torch_worlds: Worlds, layout: str, p: float, dtype: str) -> None:
-    results = torch_worlds(4).run(terms.clipped, layout, p, dtype)
-    arrays = whole(layout, results, dtype)
+    results = torch_worlds(4).run(terms.clip_terms, layout, p, dtype)
+    arrays = complete_gradients(layout, results, dtype)
     norm = results[0].norm
     if p == 3:
         wide = np.concatenate([array.ravel().astype(np.float64) for array in arrays])
@@ -79,27 +79,27 @@ def test_the_norm_is_that_of_the_sums(torch_worlds: Worlds, layout: str, p: floa
         ),
     ],
 )
-def test_ranks_that_disagree_raise_before_they_add_up_terms(
+def test_disagreeing_ranks_raise_before_partial_sums_are_reduced(
     torch_worlds: Worlds, change: str, message: str, p: float
 ) -> None:
-    results = torch_worlds(4).run(terms.clipped, "row", p, "float32", change)
+    results = torch_worlds(4).run(terms.clip_terms, "row", p, "float32", change)
     assert len({result.error for result in results}) == 1
     assert re.search(message, results[0].error), results[0].error
     for result in results:
         for before, after in zip(result.terms, result.after, strict=True):
             np.testing.assert_array_equal(after, before)
-    assert not torch_worlds(4).run(terms.clipped, "row")[0].error, "the next call works"
+    assert not torch_worlds(4).run(terms.clip_terms, "row")[0].error, "the next call works"
 
 
 def test_a_rank_that_rejects_the_call_stops_all_ranks(torch_worlds: Worlds) -> None:
-    for rank, result in enumerate(torch_worlds(4).run(terms.clipped, "row", 2.0, "float32", "integers")):
+    for rank, result in enumerate(torch_worlds(4).run(terms.clip_terms, "row", 2.0, "float32", "integers")):
         assert result.error.startswith(
             "position 7" if rank == 1 else "rank 1 rejected this call: TypeError: position 7"
         )
 
 
-def test_a_placement_that_does_not_add_up_numbers_is_rejected(torch_worlds: Worlds) -> None:
-    for error in torch_worlds(4).run(terms.norm_of_norms):
+def test_partial_placements_that_are_no_sums_are_rejected(torch_worlds: Worlds) -> None:
+    for error in torch_worlds(4).run(terms.error_for_norms):
         assert "has the placement _NormP" in error
 
 

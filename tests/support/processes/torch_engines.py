@@ -15,15 +15,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded_layouts as layouts
-from support.processes.torch_sharded import counted
-from support.processes.torch_sharded_layouts import LIMIT, Layout, Piece
+from support.processes.torch_sharded import record_collectives
+from support.processes.torch_sharded_layouts import THRESHOLD, Layout, Piece
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 
 class Result(NamedTuple):
-    whole: list[Piece]
+    full: list[Piece]
     engine: float
     """The norm of the engine's own function."""
 
@@ -32,16 +32,16 @@ class Result(NamedTuple):
     after: list[Piece]
 
 
-def modules(**attributes: Any) -> dict[str, ModuleType]:
+def nested_modules(**attributes: Any) -> dict[str, ModuleType]:
     """Modules by their names, of which the last one has attributes, and each is one of the module before."""
     path = attributes.pop("path").split(".")
-    found = {".".join(path[:end]): ModuleType(".".join(path[:end])) for end in range(1, len(path) + 1)}
-    for name, module in found.items():
+    modules = {".".join(path[:end]): ModuleType(".".join(path[:end])) for end in range(1, len(path) + 1)}
+    for name, module in modules.items():
         parent, _, last = name.rpartition(".")
         if parent:
-            setattr(found[parent], last, module)
-    vars(found[".".join(path)]).update(attributes)
-    return found
+            setattr(modules[parent], last, module)
+    vars(modules[".".join(path)]).update(attributes)
+    return modules
 
 
 # -- torchtitan
@@ -64,7 +64,7 @@ def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
     return float(total) ** 0.5
 
 
-def titan(code: str, stages: bool, experts: bool) -> Result:
+def clip_as_titan(code: str, stages: bool, experts: bool) -> Result:
     """A step of torchtitan's trainer: dense layers, and experts on a mesh of their own, maybe on two stages."""
     pp_mesh, rows = (layouts.mesh_of("pp", "fsdp"), layouts.mesh_of("pp", "ep")) if stages else (None, None)
     dense = layouts.row("fsdp") if pp_mesh is None else pp_mesh["fsdp"]
@@ -74,23 +74,23 @@ def titan(code: str, stages: bool, experts: bool) -> Result:
     if experts:
         shapes[f"{stage}.experts"] = ((4, 3, 2), sparse)
     parameters = {name: layouts.with_gradient(name, shape, mesh, Shard(0)) for name, (shape, mesh) in shapes.items()}
-    whole, engine = (
-        layouts.whole_gradients(parameters),
+    full, engine = (
+        layouts.full_gradients(parameters),
         titan_norm(parameters.values(), pp_mesh and pp_mesh["pp"]),
     )
-    fakes = modules(path="torchtitan.distributed.utils")
+    fakes = nested_modules(path="torchtitan.distributed.utils")
     with mock.patch.dict(sys.modules, fakes):
         exec(compile(code, "engines.md", "exec"), {})
         dist_utils: Any = fakes["torchtitan.distributed.utils"]
-        with counted() as calls:
+        with record_collectives() as calls:
             norm = dist_utils.clip_grad_norm_(
                 [parameter for model_part in [parameters] for parameter in model_part.values()],
-                LIMIT,
+                THRESHOLD,
                 foreach=True,
                 pp_mesh=pp_mesh and pp_mesh["pp"],
                 ep_enabled=experts,
             )
-    return Result(whole, engine, norm.item(), len(calls), layouts.whole_gradients(parameters))
+    return Result(full, engine, norm.item(), len(calls), layouts.full_gradients(parameters))
 
 
 # -- DeepSpeed
@@ -117,13 +117,13 @@ class DeepSpeedZeroOptimizer:
 
 def deepspeed_modules(optimizer: type) -> dict[str, ModuleType]:
     return {
-        **modules(path="deepspeed.runtime.engine", clip_grad_norm_=nn.utils.clip_grad_norm_),
-        **modules(path="deepspeed.runtime.zero.stage3", DeepSpeedZeroOptimizer_Stage3=optimizer),
-        **modules(path="deepspeed.runtime.zero.stage_1_and_2", DeepSpeedZeroOptimizer=optimizer),
+        **nested_modules(path="deepspeed.runtime.engine", clip_grad_norm_=nn.utils.clip_grad_norm_),
+        **nested_modules(path="deepspeed.runtime.zero.stage3", DeepSpeedZeroOptimizer_Stage3=optimizer),
+        **nested_modules(path="deepspeed.runtime.zero.stage_1_and_2", DeepSpeedZeroOptimizer=optimizer),
     }
 
 
-def deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
+def norms_as_deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
     """The whole gradients, the imitated norm, those of ZeRO 2 and 3 by the page's code, and how many all-reduces each
     makes.
     """
@@ -133,7 +133,7 @@ def deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
     engine = float(optimizer.scaled_global_norm())
     with mock.patch.dict(sys.modules, deepspeed_modules(kind)):
         exec(compile(code, "engines.md", "exec"), {})
-    with counted() as calls:
+    with record_collectives() as calls:
         norms = [optimizer.scaled_global_norm().item(), *(norm.item() for norm in optimizer._get_norm_groups())]
     optimizer.cpu_offload = True
     with contextlib.suppress(NotImplementedError):
@@ -152,14 +152,14 @@ class Trained(NamedTuple):
     """The same by the page's code."""
 
 
-def trained_by_deepspeed(code: str, stage: int) -> Trained:
+def train_with_deepspeed(code: str, stage: int) -> Trained:
     """All ranks have equal batches, so the mean of their gradients is that of one rank."""
     rank, size = str(dist.get_rank()), str(dist.get_world_size())
     os.environ.update(LOCAL_RANK=rank, RANK=rank, WORLD_SIZE=size, LOCAL_SIZE=size, DS_ACCELERATOR="cpu")
     import deepspeed as library
-    from deepspeed.runtime import engine as engine_module
-    from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Stage3
-    from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Stage2
+    from norms_as_deepspeed.runtime import engine as engine_module
+    from norms_as_deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3 as Stage3
+    from norms_as_deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Stage2
 
     names = ((engine_module, "clip_grad_norm_"), (Stage2, "scaled_global_norm"), (Stage3, "_get_norm_groups"))
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
@@ -194,11 +194,11 @@ def norms_by_deepspeed(library: Any, engine_module: Any, stage: int) -> list[flo
     engine, *_ = library.initialize(model=model, optimizer=optimizer, config=settings)
     norms, clip = [], engine_module.clip_grad_norm_
 
-    def recorded(**keywords: Any) -> Any:
+    def record(**keywords: Any) -> Any:
         norms.append(float(result := clip(**keywords)))
         return result
 
-    with mock.patch.object(engine_module, "clip_grad_norm_", recorded):  # of ZeRO 0
+    with mock.patch.object(engine_module, "clip_grad_norm_", record):  # of ZeRO 0
         for scale in (1.0, 2.0):
             engine.backward(engine(torch.full((4, 7), scale)).square().mean())
             engine.step()
@@ -240,16 +240,16 @@ def megatron_norm(gradients: list[torch.Tensor], norm_type: float = 2, grad_stat
     return float(total) ** 0.5
 
 
-def megatron(code: str, layout: str) -> Result:
-    made = layouts.LAYOUTS[layout]()
-    fakes = modules(path="megatron.core.optimizer.optimizer", get_grad_norm_fp32=megatron_norm)
+def clip_as_megatron(code: str, layout: str) -> Result:
+    gradients_layout = layouts.LAYOUTS[layout]()
+    fakes = nested_modules(path="megatron.core.optimizer.optimizer", get_grad_norm_fp32=megatron_norm)
     module: Any = fakes["megatron.core.optimizer.optimizer"]
-    optimizer, whole = MegatronOptimizer(module, made), made.pieces(True)
+    optimizer, full = MegatronOptimizer(module, gradients_layout), gradients_layout.pieces(True)
     engine = module.get_grad_norm_fp32(
         optimizer.get_main_grads_for_grad_norm(), grad_stats_parallel_group=dist.group.WORLD
     )
     with mock.patch.dict(sys.modules, fakes):
         exec(compile(code, "engines.md", "exec"), {})
-    with counted() as calls:
-        norm = optimizer.clip_grad_norm(LIMIT)
-    return Result(whole, engine, norm, len(calls), made.pieces(True))
+    with record_collectives() as calls:
+        norm = optimizer.clip_grad_norm(THRESHOLD)
+    return Result(full, engine, norm, len(calls), gradients_layout.pieces(True))

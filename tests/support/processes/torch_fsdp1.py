@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from support.processes.torch_sharded_layouts import wrapped
+from support.processes.torch_sharded_layouts import wrap
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
@@ -28,44 +28,44 @@ def layers() -> list[nn.Module]:
 
 def ignored(use_orig_params: bool) -> FullyShardedDataParallel:
     first, second, third = layers()
-    return wrapped(nn.Sequential(first, second, third), ignored_modules=[second], use_orig_params=use_orig_params)
+    return wrap(nn.Sequential(first, second, third), ignored_modules=[second], use_orig_params=use_orig_params)
 
 
 def nested(use_orig_params: bool) -> FullyShardedDataParallel:
     first, second, third = layers()
-    copied = wrapped(second, sharding_strategy=NO_SHARD, use_orig_params=use_orig_params)
-    shards = wrapped(third, use_orig_params=use_orig_params)
-    return wrapped(nn.Sequential(first, copied, shards), use_orig_params=use_orig_params)
+    copied = wrap(second, sharding_strategy=NO_SHARD, use_orig_params=use_orig_params)
+    shards = wrap(third, use_orig_params=use_orig_params)
+    return wrap(nn.Sequential(first, copied, shards), use_orig_params=use_orig_params)
 
 
 def copied(use_orig_params: bool) -> FullyShardedDataParallel:
-    return wrapped(nn.Sequential(*layers()), sharding_strategy=NO_SHARD, use_orig_params=use_orig_params)
+    return wrap(nn.Sequential(*layers()), sharding_strategy=NO_SHARD, use_orig_params=use_orig_params)
 
 
 def sharded(use_orig_params: bool) -> FullyShardedDataParallel:
-    return wrapped(nn.Sequential(*layers()), use_orig_params=use_orig_params)
+    return wrap(nn.Sequential(*layers()), use_orig_params=use_orig_params)
 
 
 def outside(use_orig_params: bool) -> nn.Module:
     """FSDP1 modules in a module that is none."""
     first, second, third = layers()
     options: dict[str, Any] = {"use_orig_params": use_orig_params}
-    return nn.Sequential(wrapped(first, **options), second, wrapped(third, **options))
+    return nn.Sequential(wrap(first, **options), second, wrap(third, **options))
 
 
-def trained(model: nn.Module) -> float:
+def train(model: nn.Module) -> float:
     """Give a model gradients of the same data on all ranks, and return the norm that one process has."""
-    of_one = nn.Sequential(*layers())
-    for each in (model, of_one):
-        each(torch.arange(24.0).reshape(4, 6) / 9).square().sum().backward()
-    gradients = [parameter.grad for parameter in of_one.parameters() if parameter.grad is not None]
+    on_one_process = nn.Sequential(*layers())
+    for module in (model, on_one_process):
+        module(torch.arange(24.0).reshape(4, 6) / 9).square().sum().backward()
+    gradients = [parameter.grad for parameter in on_one_process.parameters() if parameter.grad is not None]
     return uc.get_total_norm(gradients).item()
 
 
 def norms(make: Callable[[bool], nn.Module], use_orig_params: bool) -> tuple[float, float, float]:
     """Return the norm of one process, that by `fsdp1_ownership`, and that by "distinct"."""
     model = make(use_orig_params)
-    expected = trained(model)
+    expected = train(model)
     options: dict[str, Any] = {"process_group": dist.group.WORLD}
     norm = uc.clip_grad_norm_(model.parameters(), 1e9, **options, ownership=fsdp1_ownership(model)).item()
     with warnings.catch_warnings():
@@ -74,24 +74,24 @@ def norms(make: Callable[[bool], nn.Module], use_orig_params: bool) -> tuple[flo
     return expected, norm, distinct
 
 
-def counted(make: Callable[[bool], nn.Module]) -> float:
+def clip_and_check_numel(make: Callable[[bool], nn.Module]) -> float:
     """Clip with a check that each element is counted once. The flat parameters have no padding here."""
     model = make(True)
-    trained(model)
+    train(model)
     owner = fsdp1_ownership(model)
     options: dict[str, Any] = {"process_group": dist.group.WORLD, "ownership": owner, "check_numel": NUMEL}
     return uc.clip_grad_norm_(model.parameters(), 1e9, **options).item()
 
 
-def of_gradients() -> None:
+def clip_gradients_by_ownership() -> None:
     model = sharded(True)
-    trained(model)
+    train(model)
     gradients = [parameter.grad for parameter in model.parameters()]
     uc.get_total_norm(gradients, process_group=dist.group.WORLD, ownership=fsdp1_ownership(model))
 
 
-def on_other_ranks() -> None:
+def own_modules_on_other_ranks() -> None:
     """A nested module whose shards only one rank has."""
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
     first, second, third = layers()
-    fsdp1_ownership(wrapped(nn.Sequential(first, wrapped(second, process_group=alone[dist.get_rank()]), third)))
+    fsdp1_ownership(wrap(nn.Sequential(first, wrap(second, process_group=alone[dist.get_rank()]), third)))

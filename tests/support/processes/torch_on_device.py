@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded, torch_sharded_terms
-from support.processes.torch_sharded import counted, gathered
+from support.processes.torch_sharded import gathered, record_collectives
 from support.processes.torch_sharded_terms import Summed
 from support.processes.worlds import World, worlds_of_any_size
 from torch import nn
@@ -22,7 +22,7 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu
 from unified_clip._backends.torch.process_group import TorchGroup
 
-LIMIT = 1.0
+THRESHOLD = 1.0
 
 
 def start(rank: int, size: int, meeting: str) -> None:
@@ -52,33 +52,35 @@ class Clip(NamedTuple):
     error: str = ""
 
 
-def clip(arrays: list[np.ndarray], p: float = 2.0, limit: float = LIMIT, **keywords: Any) -> Clip:
+def clip(arrays: list[np.ndarray], p: float = 2.0, threshold: float = THRESHOLD, **keywords: Any) -> Clip:
     dtype = getattr(torch, keywords.pop("dtype", "float32"))
-    gradients = [each.grad.to(dtype) for each in torch_sharded.parameters(arrays, keywords.pop("layout", "FSDP"))]
-    given = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(given, gradients, strict=True):
+    gradients = [
+        parameter.grad.to(dtype) for parameter in torch_sharded.parameters(arrays, keywords.pop("layout", "FSDP"))
+    ]
+    params = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(params, gradients, strict=True):
         parameter.grad = gradient
-    return clip_of(given, p, limit, **keywords)
+    return clip_parameters(params, p, threshold, **keywords)
 
 
-def clip_of(given: list[nn.Parameter], p: float, limit: float = LIMIT, **keywords: Any) -> Clip:
+def clip_parameters(params: list[nn.Parameter], p: float, threshold: float = THRESHOLD, **keywords: Any) -> Clip:
     calls: list[int] = []
-    stay = TorchGroup.norm_on_device
+    norm_on_device = TorchGroup.norm_on_device
 
     def on_device(*args: Any) -> Any:
         calls.append(1)
-        return stay(*args)
+        return norm_on_device(*args)
 
-    with counted() as collectives, mock.patch.object(TorchGroup, "norm_on_device", on_device):
+    with record_collectives() as collectives, mock.patch.object(TorchGroup, "norm_on_device", on_device):
         try:
-            norm = uc.clip_grad_norm_(given, limit, p, **keywords).item()
+            norm = uc.clip_grad_norm_(params, threshold, p, **keywords).item()
             error = ""
-        except ValueError as raised:
-            norm, error = np.nan, str(raised)
-    made = list(collectives)
-    gradients = [each.grad.abs() if each.grad.is_complex() else each.grad for each in given]
+        except ValueError as rejection:
+            norm, error = np.nan, str(rejection)
+    recorded = list(collectives)
+    gradients = [parameter.grad.abs() if parameter.grad.is_complex() else parameter.grad for parameter in params]
     after = [gathered(gradient.double()) for gradient in gradients]  # of the same dtype on all ranks
-    return Clip(norm, after, made, bool(calls), error)
+    return Clip(norm, after, recorded, bool(calls), error)
 
 
 def clips(arrays: list[np.ndarray], p: float, dtype: str, layout: str = "FSDP") -> list[Clip]:
@@ -91,10 +93,10 @@ def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, boo
     """Three clips of `Partial` gradients beside a sharded one, then two of the sharded one alone; and whether each
     norm stayed on the device. `reads`: whether the kernels of rank 1 read its gradients.
     """
-    group, found, own = dist.new_group(), [], gpu.table_of
+    group, clips, original = dist.new_group(), [], gpu.table_of
 
     def table_of(tensors: Any, **options: Any) -> Any:
-        return own(tensors, **options) if reads or dist.get_rank() != 1 else None
+        return original(tensors, **options) if reads or dist.get_rank() != 1 else None
 
     for number in (*[torch_sharded_terms.NUMBER] * 3, 0, 0):
         with (
@@ -103,18 +105,19 @@ def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, boo
             ) as stay,
             mock.patch.object(gpu, "table_of", table_of),
         ):
-            clip = torch_sharded_terms.clipped(layout, p, number=number, process_group=group)
-        found.append((clip, bool(stay.call_count)))
-    return found
+            clip = torch_sharded_terms.clip_terms(layout, p, number=number, process_group=group)
+        clips.append((clip, bool(stay.call_count)))
+    return clips
 
 
-def faulty_terms(change: str) -> list[Summed]:
+def clips_with_faulty_terms(change: str) -> list[Summed]:
     """A clip that is read on the host, one with a fault of rank 1, and one more."""
     group = dist.new_group()
-    limits = {"limit": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
+    threshold = {"limit": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
     changes = {} if change == "another threshold" else {"change": change}
     return [
-        torch_sharded_terms.clipped("row", process_group=group, **keywords) for keywords in ({}, limits | changes, {})
+        torch_sharded_terms.clip_terms("row", process_group=group, **keywords)
+        for keywords in ({}, threshold | changes, {})
     ]
 
 
@@ -123,7 +126,7 @@ def terms_of_other_lists() -> list[Summed]:
     group = dist.new_group()
     fewer: dict[str, Any] = {"change": "without the first"}
     calls = ({}, {}, fewer | {"everywhere": True}, fewer | {"everywhere": True}, fewer, {})
-    return [torch_sharded_terms.clipped("row", process_group=group, **keywords) for keywords in calls]
+    return [torch_sharded_terms.clip_terms("row", process_group=group, **keywords) for keywords in calls]
 
 
 def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
@@ -134,18 +137,18 @@ def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
     return [clip(arrays, **keywords) for arrays in (own, own, fewer)]
 
 
-def clips_of_kinds(arrays: list[np.ndarray], p: float, dtypes: list[str], dense: list[bool]) -> list[Clip]:
+def clips_of_dtypes(arrays: list[np.ndarray], p: float, dtypes: list[str], dense: list[bool]) -> list[Clip]:
     """Two clips of gradients that each rank has for itself: one array, in a dtype. Kernels cannot read gradients that
     are not dense.
     """
     rank, group = dist.get_rank(), dist.new_group()
-    found = []
+    clips = []
     for _ in range(2):
         parameter = nn.Parameter(torch.zeros(len(arrays[rank]), dtype=getattr(torch, dtypes[rank])))
         values = torch.from_numpy(arrays[rank]).to(parameter.dtype)
         parameter.grad = values.clone() if dense[rank] else torch.stack([values, values], 1)[:, 0]
-        found.append(clip_of([parameter], p, process_group=group, ownership="distinct"))
-    return found
+        clips.append(clip_parameters([parameter], p, process_group=group, ownership="distinct"))
+    return clips
 
 
 def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
@@ -156,15 +159,15 @@ def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip
 
 def norms_of_complex(arrays: list[np.ndarray]) -> list[tuple[float, bool]]:
     """Of two calls the norm, and whether it stayed on the device."""
-    group, gradients = dist.new_group(), [each.grad for each in torch_sharded.parameters(arrays, "FSDP")]
-    found = []
+    group, gradients = dist.new_group(), [parameter.grad for parameter in torch_sharded.parameters(arrays, "FSDP")]
+    norms = []
     for _ in range(2):
         with mock.patch.object(
             TorchGroup, "norm_on_device", autospec=True, side_effect=TorchGroup.norm_on_device
         ) as stay:
             norm = uc.get_total_norm(gradients, process_group=group).item()
-        found.append((norm, bool(stay.call_count)))
-    return found
+        norms.append((norm, bool(stay.call_count)))
+    return norms
 
 
 FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {
@@ -182,7 +185,7 @@ def order_of(fault: str) -> float:
     return 1.0 if fault == "one rank has complex" else 2.0
 
 
-def faulty(arrays: list[np.ndarray], fault: str) -> list[Clip]:
+def clips_with_fault(arrays: list[np.ndarray], fault: str) -> list[Clip]:
     """A clip that is read on the host, one with a fault, and one more."""
     group = dist.new_group(list(range(dist.get_world_size())))
     common = {"process_group": group, "p": order_of(fault)}

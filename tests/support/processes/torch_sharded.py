@@ -40,7 +40,7 @@ def worlds() -> AbstractContextManager[Callable[[int], World]]:
     return worlds_of_any_size(start)
 
 
-def counted() -> AbstractContextManager[list[str]]:
+def record_collectives() -> AbstractContextManager[list[str]]:
     """The collectives that are called meanwhile."""
     return record_calls(
         dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
@@ -83,14 +83,16 @@ CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 
 def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
     """An array that every process has, as a DTensor; of a sum the first process holds everything."""
-    whole = torch.from_numpy(array.copy())
-    partial = [at for at, placement in enumerate(placements) if placement.is_partial()]
-    cut = [Replicate() if at in partial else placement for at, placement in enumerate(placements)]
-    tensor = distribute_tensor(whole, mesh, cut, src_data_rank=None)
-    if any(mesh.get_local_rank(at) for at in partial):
+    full = torch.from_numpy(array.copy())
+    partial = [dimension for dimension, placement in enumerate(placements) if placement.is_partial()]
+    without_partial = [
+        Replicate() if dimension in partial else placement for dimension, placement in enumerate(placements)
+    ]
+    tensor = distribute_tensor(full, mesh, without_partial, src_data_rank=None)
+    if any(mesh.get_local_rank(dimension) for dimension in partial):
         tensor.to_local().zero_()
     return DTensor.from_local(
-        tensor.to_local(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        tensor.to_local(), mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
     )
 
 
@@ -100,7 +102,7 @@ def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
     """
     mixed = {"mixed": ["FSDP", "HSDP", "two dimensions", "plain", "replicated"], "cube": list(CUBE)}
     kinds = mixed.get(layout, [layout])
-    found = []
+    params = []
     for number, array in enumerate(arrays):
         kind = kinds[number % len(kinds)]
         gradient: Any = torch.from_numpy(array.copy())
@@ -109,47 +111,50 @@ def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
             gradient = distributed(array, mesh_of(mesh), placements(array.ndim))
         parameter = nn.Parameter(torch.zeros_like(gradient))
         parameter.grad = gradient
-        found.append(parameter)
-    return found
+        params.append(parameter)
+    return params
 
 
 def gathered(tensor: Any) -> np.ndarray:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).numpy().copy()
 
 
-def clipped(
-    arrays: Sequence[np.ndarray], layout: str, p: float, limit: float, **stated: Any
+def clip_layout(
+    arrays: Sequence[np.ndarray], layout: str, p: float, threshold: float, **options: Any
 ) -> tuple[float, str, list[np.ndarray], list[str]]:
     """The norm and its type, the gradients afterwards, gathered, and which collectives our call made."""
-    given = parameters(arrays, layout)
-    with counted() as calls:
-        norm = uc.clip_grad_norm_(given, limit, p, check_numel=True, **stated)
-    return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(each.grad) for each in given], calls
+    params = parameters(arrays, layout)
+    with record_collectives() as calls:
+        norm = uc.clip_grad_norm_(params, threshold, p, check_numel=True, **options)
+    return norm.item(), f"{type(norm).__name__} {norm.dtype}", [gathered(parameter.grad) for parameter in params], calls
 
 
-def clipped_by_float64_sums(array: np.ndarray, layout: str) -> float:
+def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
     """The norm, if sums were float64, here and over the processes."""
 
-    def here(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
+    def local_sums(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
         squares = [value**2 for tensor in tensors for value in tensor.tolist()]
         total = Accumulator(int(functools.reduce(operator.add, squares) * 2**30))  # one after the other
         return SimpleNamespace(norm_dtype="float32", power_sum=lambda p, exactly: total)
 
-    def everywhere(exchange: Consensus, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
+    def global_sum(exchange: Consensus, own: Accumulator, dtype: str) -> tuple[Accumulator, str]:
         total = torch.tensor(own.total / 2**30, dtype=torch.float64)
         dist.all_reduce(total)
         return Accumulator(int(total.item() * 2**30) << UNIT - 30), dtype
 
-    with mock.patch.object(TorchBackend, "partial_sums", here), mock.patch.object(Consensus, "power_sum", everywhere):
-        return clipped([array], layout, 2.0, 1.0)[0]
+    with (
+        mock.patch.object(TorchBackend, "partial_sums", local_sums),
+        mock.patch.object(Consensus, "power_sum", global_sum),
+    ):
+        return clip_layout([array], layout, 2.0, 1.0)[0]
 
 
-def clipped_here(layout: str) -> list[float]:
+def clip_on_this_rank(layout: str) -> list[float]:
     """One gradient by its own norm, said to be whole here."""
     (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
     uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
-    found: list[float] = gathered(parameter.grad).ravel().tolist()
-    return found
+    clipped: list[float] = gathered(parameter.grad).ravel().tolist()
+    return clipped
 
 
 def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
@@ -181,7 +186,7 @@ def adagc_state(norms: list[float]) -> Any:
     return clip.state_dict(), [gathered(parameter.grad).ravel().tolist() for parameter in sharded]
 
 
-def agc_of_shards() -> None:
+def clip_shards_by_agc() -> None:
     from unified_clip import ClipConfig
 
     sharded = parameters([np.array([[3.0], [4.0]], np.float32)], "FSDP")

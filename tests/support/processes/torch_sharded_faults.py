@@ -1,4 +1,4 @@
-"""What processes of a `World` run: calls that cannot be answered, or whose answer lies with another process."""
+"""Functions that processes of a `World` run: calls that are rejected, or whose result depends on another process."""
 
 from __future__ import annotations
 
@@ -27,39 +27,48 @@ Parameters = list[nn.Parameter]
 ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.ones((1, 2), np.float32)]
 
 
+NUMEL = sum(array.size for array in ARRAYS)
+
 PATIENCE = 3
+"""The timeout of some process groups in seconds."""
 
 
 class Outcome(NamedTuple):
     norm: float | None
     error: str
-    """The exception's type, its message and its notes; empty where there was none."""
+    """The exception's type, its message and its notes. Empty without an exception."""
 
     unchanged: bool
     """Whether all gradients have the bits they had."""
 
-    held: list[np.ndarray]
-    """What this process had of the gradients."""
+    local_gradients: list[np.ndarray]
+    """The local gradients before the call."""
 
     seconds: float
 
 
-def outcome(case: str) -> Outcome:
+def run_case(case: str) -> Outcome:
     norm, error = None, ""
     prepare, call = CASES[case]
-    given = prepare(parameters(ARRAYS, "FSDP"))
-    before, start = held(given), time.monotonic()
+    params = prepare(parameters(ARRAYS, "FSDP"))
+    before, start = local_gradients(params), time.monotonic()
     try:
-        norm = call(given, dist.get_rank()).item()
+        norm = call(params, dist.get_rank()).item()
     except Exception as caught:
         error = "\n".join([f"{type(caught).__name__}: {caught}", *getattr(caught, "__notes__", [])])
-    unchanged = [each.tobytes() for each in held(given)] == [each.tobytes() for each in before]
+    unchanged = [array.tobytes() for array in local_gradients(params)] == [array.tobytes() for array in before]
     return Outcome(norm, error, unchanged, before, time.monotonic() - start)
 
 
-def held(given: Parameters) -> list[np.ndarray]:
-    gradients: list[Any] = [each.grad.detach() for each in given if each.grad is not None]
-    return [(each.to_local() if isinstance(each, DTensor) else each).numpy().copy() for each in gradients]
+def local_gradients(params: Parameters) -> list[np.ndarray]:
+    gradients: list[Any] = [parameter.grad.detach() for parameter in params if parameter.grad is not None]
+    return [
+        (gradient.to_local() if isinstance(gradient, DTensor) else gradient).numpy().copy() for gradient in gradients
+    ]
+
+
+def gradients_of(params: Parameters) -> list[Any]:
+    return [parameter.grad for parameter in params]
 
 
 # -- gradients
@@ -67,54 +76,54 @@ def held(given: Parameters) -> list[np.ndarray]:
 Prepare = Callable[[Parameters], Parameters]
 
 
-def as_they_are(given: Parameters) -> Parameters:
-    return given
+def as_they_are(params: Parameters) -> Parameters:
+    return params
 
 
-def with_value(value: float, rank: int, given: Parameters) -> Parameters:
-    """In the second gradient, on one process."""
+def with_value(value: float, rank: int, params: Parameters) -> Parameters:
+    """Write a value into the second gradient on one process."""
     if dist.get_rank() == rank:
-        gradient: Any = given[1].grad
+        gradient: Any = params[1].grad
         gradient.to_local()[0, 0] = value
-    return given
+    return params
 
 
-def without_gradients(rank: int, given: Parameters) -> Parameters:
+def without_gradients(rank: int, params: Parameters) -> Parameters:
     if dist.get_rank() == rank:
-        for each in given:
-            each.grad = None
-    return given
+        for parameter in params:
+            parameter.grad = None
+    return params
 
 
-def on_some(given: Parameters) -> Parameters:
-    """On a part of the processes: one mesh for every two of them, or for each."""
+def on_some(params: Parameters) -> Parameters:
+    """Put parameters on meshes of half of the processes."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("pp", "dp"))["dp"]
-    found = []
+    on_meshes = []
     for array in ARRAYS:
         gradient = distributed(array, mesh, [Shard(0)])
-        found.append(nn.Parameter(torch.zeros_like(gradient)))
-        found[-1].grad = gradient
-    return found
+        on_meshes.append(nn.Parameter(torch.zeros_like(gradient)))
+        on_meshes[-1].grad = gradient
+    return on_meshes
 
 
-def copies_on_some(given: Parameters) -> Parameters:
-    """As `on_some`, but every process of a mesh has all, of which the first would count."""
-    mesh, found = rows()["tp"], []
+def copies_on_some(params: Parameters) -> Parameters:
+    """Put copies on the meshes of half of the processes. The first process of a mesh would count them."""
+    mesh, copies = rows()["tp"], []
     for array in ARRAYS:
         gradient = distributed(array, mesh, [Replicate()])
-        found.append(nn.Parameter(torch.zeros_like(gradient)))
-        found[-1].grad = gradient
-    return found
+        copies.append(nn.Parameter(torch.zeros_like(gradient)))
+        copies[-1].grad = gradient
+    return copies
 
 
-def on_the_first_two(given: Parameters) -> Parameters:
-    """On a mesh that some of the processes are not on, which have the DTensor all the same."""
+def on_the_first_two(params: Parameters) -> Parameters:
+    """Put a parameter on a mesh of two processes. All processes list it."""
     mesh = DeviceMesh("cpu", [0, 1])
     gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() < 2)), mesh, [Shard(0)], run_check=False)
-    found = nn.Parameter(torch.zeros_like(gradient))
-    found.grad = gradient
-    return [found]
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    return [parameter]
 
 
 @functools.cache
@@ -122,69 +131,69 @@ def mesh_of_each() -> list[DeviceMesh]:
     return [DeviceMesh("cpu", [rank]) for rank in range(dist.get_world_size())]
 
 
-def on_one_each(given: Parameters) -> Parameters:
-    """Every process lists what each of them holds alone."""
-    found = []
+def on_one_each(params: Parameters) -> Parameters:
+    """Put one parameter on each process. All processes list all of them."""
+    parameters = []
     for rank, mesh in enumerate(mesh_of_each()):
         gradient = DTensor.from_local(torch.ones(2 * (dist.get_rank() == rank)), mesh, [Shard(0)], run_check=False)
-        found.append(nn.Parameter(torch.zeros_like(gradient)))
-        found[-1].grad = gradient
-    return found
+        parameters.append(nn.Parameter(torch.zeros_like(gradient)))
+        parameters[-1].grad = gradient
+    return parameters
 
 
-def on_some_beside_all(given: Parameters) -> Parameters:
-    return on_some(given) + given
+def on_some_beside_all(params: Parameters) -> Parameters:
+    return on_some(params) + params
 
 
-def plain(given: Parameters) -> Parameters:
+def plain(params: Parameters) -> Parameters:
     return parameters(ARRAYS, "plain")
 
 
-def zeros(given: Parameters) -> Parameters:
+def zeros(params: Parameters) -> Parameters:
     return parameters([np.zeros(3, np.float32)], "plain")
 
 
-def plain_beside_some(given: Parameters) -> Parameters:
-    """Those on a part of the processes have no gradient, which would be refused first."""
-    found = on_some(given)
-    for each in found:
-        each.grad = None
-    return found + plain(given)
+def plain_beside_some(params: Parameters) -> Parameters:
+    """Put plain parameters beside some on meshes, which have no gradients: these would be rejected first."""
+    on_meshes = on_some(params)
+    for parameter in on_meshes:
+        parameter.grad = None
+    return on_meshes + plain(params)
 
 
-def plain_beside_the_first_two(given: Parameters) -> Parameters:
-    """Those on a mesh of the first two processes have no gradient."""
-    found = on_the_first_two(given)
-    found[0].grad = None
-    return found + plain(given)
+def plain_beside_the_first_two(params: Parameters) -> Parameters:
+    """Put plain parameters beside one on the mesh of two processes, which has no gradient."""
+    on_mesh = on_the_first_two(params)
+    on_mesh[0].grad = None
+    return on_mesh + plain(params)
 
 
-def of_maxima(given: Parameters) -> Parameters:
+def of_maxima(params: Parameters) -> Parameters:
     gradient, parameter = (
         DTensor.from_local(torch.ones(3), mesh_of("row"), [Partial("max")], run_check=False) for _ in range(2)
     )
-    found = nn.Parameter(parameter)
-    found.grad = gradient
-    return [found]
+    parameter_of_maxima = nn.Parameter(parameter)
+    parameter_of_maxima.grad = gradient
+    return [parameter_of_maxima]
 
 
 # -- groups
 
 
 @functools.cache
-def impatient() -> Any:
-    """A group that waits a short time only."""
+def impatient_group() -> Any:
+    """Return a group with a short timeout."""
     return dist.new_group(timeout=timedelta(seconds=PATIENCE))
 
 
 @functools.cache
-def of_the_last() -> Any:
-    """All but the first process."""
+def group_without_the_first() -> Any:
+    """Return a group of all processes but the first."""
     return dist.new_group(list(range(1, dist.get_world_size())))
 
 
 @functools.cache
-def of_the_first() -> Any:
+def group_of_the_first() -> Any:
     return dist.new_group([0])
 
 
@@ -204,124 +213,126 @@ Call = Callable[[Parameters, int], Any]
 
 
 def clip(**arguments: Any) -> Call:
-    return lambda given, rank: uc.clip_grad_norm_(given, **{"max_norm": 1.0, **arguments})
+    return lambda params, rank: uc.clip_grad_norm_(params, **{"max_norm": 1.0, **arguments})
 
 
-def with_derivatives(norm: Callable[[list[Any]], Any]) -> Call:
-    return lambda given, rank: norm([each.grad.requires_grad_() for each in given if each.grad is not None])
-
-
-def one_differs(**arguments: Any) -> Call:
-    """The first process passes something else."""
-    return lambda given, rank: clip(**arguments if rank == 0 else {})(given, rank)
-
-
-def configured(first: dict[str, Any], others: dict[str, Any], details: bool = False) -> Call:
-    """By configurations; with `details`, which the first process alone asks for."""
-
-    def call(given: Parameters, rank: int) -> Any:
-        settings = {"rule": "global_norm", "threshold": 1.0, "family": "paddle", **(others if rank else first)}
-        return ClipConfig(**settings).clipper(details=details and rank == 0).clip_(given)
-
-    return call
-
-
-def chosen(first: str, others: str, **declared: Any) -> Call:
-    """Of the parameters with such names: a, b, c."""
-
-    def call(given: Parameters, rank: int) -> Any:
-        config = ClipConfig(rule="global_norm", threshold=1.0, include=[others if rank else first])
-        return config.clipper(**declared).clip_(dict(zip("abc", given, strict=True)))
-
-    return call
-
-
-def in_pairs(name: str, gradient: Callable[[DTensor], Any]) -> Call:
-    """Of parameters on several processes, and what becomes of their gradients."""
-
-    def call(given: Parameters, rank: int) -> Any:
-        return getattr(uc, name)(1.0)([(each, gradient(each.grad)) for each in given])[0][1].sum()  # type: ignore[arg-type]
-
-    return call
-
-
-def each_by_its_own(**stated: Any) -> Call:
-    return lambda given, rank: (
-        ClipConfig(rule="norm", threshold=1.0)
-        .clipper(**{name: value() if callable(value) else value for name, value in stated.items()})
-        .clip_(given)
+def norm_with_derivatives(norm: Callable[[list[Any]], Any]) -> Call:
+    return lambda params, rank: norm(
+        [parameter.grad.requires_grad_() for parameter in params if parameter.grad is not None]
     )
 
 
-def beside_plain(given: Parameters) -> Parameters:
-    return given[:2] + plain(given)[2:]
+def clip_with_other_arguments(**arguments: Any) -> Call:
+    """Pass other arguments on the first process."""
+    return lambda params, rank: clip(**arguments if rank == 0 else {})(params, rank)
 
 
-UNEQUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+def clip_by_config(first: dict[str, Any], other_ranks: dict[str, Any], details: bool = False) -> Call:
+    """Clip by configurations. With `details`, only the first process has details."""
+
+    def call(params: Parameters, rank: int) -> Any:
+        settings = {"rule": "global_norm", "threshold": 1.0, "family": "paddle", **(other_ranks if rank else first)}
+        return ClipConfig(**settings).clipper(details=details and rank == 0).clip_(params)
+
+    return call
+
+
+def clip_by_name(first: str, other_ranks: str, **declared: Any) -> Call:
+    """Clip the parameters with this name: a, b or c."""
+
+    def call(params: Parameters, rank: int) -> Any:
+        config = ClipConfig(rule="global_norm", threshold=1.0, include=[other_ranks if rank else first])
+        return config.clipper(**declared).clip_(dict(zip("abc", params, strict=True)))
+
+    return call
+
+
+def clip_param_grads(name: str, gradient: Callable[[DTensor], Any]) -> Call:
+    """Clip (parameter, gradient) tuples of distributed parameters, with gradients that `gradient` returns."""
+
+    def call(params: Parameters, rank: int) -> Any:
+        return getattr(uc, name)(1.0)([(parameter, gradient(parameter.grad)) for parameter in params])[0][1].sum()  # type: ignore[arg-type]
+
+    return call
+
+
+def clip_by_own_norms(**options: Any) -> Call:
+    return lambda params, rank: (
+        ClipConfig(rule="norm", threshold=1.0)
+        .clipper(**{name: value() if callable(value) else value for name, value in options.items()})
+        .clip_(params)
+    )
+
+
+def beside_plain(params: Parameters) -> Parameters:
+    return params[:2] + plain(params)[2:]
+
+
+CHANGES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "other numbers": lambda gradient: gradient + 1,
     "the last bit": lambda gradient: gradient.nextafter(torch.tensor(math.inf)),
     "another order": lambda gradient: gradient.flip(0),
     "negated": torch.neg,
     "NaN": lambda gradient: gradient * math.nan,
 }
-"""What the second process does with its copy."""
+"""Changes of the copy on the second process."""
 
 
-def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], given: Parameters) -> Parameters:
+def beside_unequal(change: Callable[[torch.Tensor], torch.Tensor], params: Parameters) -> Parameters:
     last = nn.Parameter(torch.zeros(4))
     last.grad = torch.tensor([3.0, 4.0, 5.0, 6.0])
     if dist.get_rank() == 1:
         last.grad = change(last.grad)
-    return [*given[:2], last]
+    return [*params[:2], last]
 
 
-def plain_alone(given: Parameters) -> Parameters:
-    """The last one is a copy, which the first process has a gradient of."""
+def plain_alone(params: Parameters) -> Parameters:
+    """Replace the last parameter by a plain one, which only on the first process has a gradient."""
     last = nn.Parameter(torch.zeros(2))
     last.grad = torch.tensor([3.0, 4.0]) if dist.get_rank() == 0 else None
-    return [*given[:2], last]
+    return [*params[:2], last]
 
 
-def by(first: str, others: str) -> Call:
-    """By instances of classes."""
+def clip_by_class(first: str, other_ranks: str) -> Call:
+    """Clip by instances of these classes."""
 
-    def call(given: Parameters, rank: int) -> Any:
-        getattr(uc, others if rank else first)(1.0).clip_(given)
+    def call(params: Parameters, rank: int) -> Any:
+        getattr(uc, other_ranks if rank else first)(1.0).clip_(params)
         return torch.zeros(())
 
     return call
 
 
-def in_group(group: Callable[[], Any], **arguments: Any) -> Call:
-    return lambda given, rank: clip(process_group=group(), **arguments)(given, rank)
+def clip_in_group(group: Callable[[], Any], **arguments: Any) -> Call:
+    return lambda params, rank: clip(process_group=group(), **arguments)(params, rank)
 
 
-def in_one_of(of_first: Callable[[], Any], of_others: Callable[[], Any], how: Any = None) -> Call:
-    def call(given: Parameters, rank: int) -> Any:
-        groups = [of_first(), of_others()]  # which all have to make, in one order
+def clip_in_one_of(of_first: Callable[[], Any], of_other_ranks: Callable[[], Any], call_in: Any = None) -> Call:
+    def call(params: Parameters, rank: int) -> Any:
+        groups = [of_first(), of_other_ranks()]  # all ranks have to create both, in the same order
         group = groups[rank > 0]
-        return how(given, group) if how else clip(process_group=group)(given, rank)
+        return call_in(params, group) if call_in else clip(process_group=group)(params, rank)
 
     return call
 
 
-def of_a_mesh(group: Callable[[], Any], mesh: Callable[[], DeviceMesh]) -> Call:
-    return lambda given, rank: clip(process_group=group(), ownership=mesh_ownership(mesh()))(given, rank)
+def clip_with_mesh_ownership(group: Callable[[], Any], mesh: Callable[[], DeviceMesh]) -> Call:
+    return lambda params, rank: clip(process_group=group(), ownership=mesh_ownership(mesh()))(params, rank)
 
 
-def late(given: Parameters, rank: int) -> Any:
-    group = impatient()
+def clip_late(params: Parameters, rank: int) -> Any:
+    group = impatient_group()
     if rank == 0:
         time.sleep(PATIENCE + 1)
         return torch.zeros(())
-    return clip(process_group=group)(given, rank)
+    return clip(process_group=group)(params, rank)
 
 
-def dying(given: Parameters, rank: int) -> Any:
-    group = impatient()
+def end_before_the_clip(params: Parameters, rank: int) -> Any:
+    group = impatient_group()
     if rank == 0:
         os._exit(3)
-    return clip(process_group=group)(given, rank)
+    return clip(process_group=group)(params, rank)
 
 
 nan, inf = math.nan, math.inf
@@ -342,124 +353,134 @@ CASES: dict[str, tuple[Prepare, Call]] = {
         functools.partial(with_value, inf, 1),
         clip(error_if_nonfinite=True, norm_type=inf),
     ),
-    "other thresholds": (as_they_are, one_differs(max_norm=0.5)),
+    "other thresholds": (as_they_are, clip_with_other_arguments(max_norm=0.5)),
     "other thresholds, p = inf": (
         as_they_are,
-        lambda given, rank: uc.clip_grad_norm_(given, 1.0 + rank, inf),
+        lambda params, rank: uc.clip_grad_norm_(params, 1.0 + rank, inf),
     ),
-    "fewer parameters": (as_they_are, lambda given, rank: clip()(given[rank == 0 :], rank)),
-    "orders 1 and 2": (as_they_are, one_differs(norm_type=1.0)),
-    "orders inf and 2": (as_they_are, one_differs(norm_type=inf)),
-    "orders 3 and 2": (as_they_are, one_differs(norm_type=3.0)),
-    "one raises": (as_they_are, one_differs(error_if_nonfinite=True)),
+    "fewer parameters": (as_they_are, lambda params, rank: clip()(params[rank == 0 :], rank)),
+    "orders 1 and 2": (as_they_are, clip_with_other_arguments(norm_type=1.0)),
+    "orders inf and 2": (as_they_are, clip_with_other_arguments(norm_type=inf)),
+    "orders 3 and 2": (as_they_are, clip_with_other_arguments(norm_type=3.0)),
+    "one raises": (as_they_are, clip_with_other_arguments(error_if_nonfinite=True)),
     "one measures": (
         as_they_are,
-        lambda given, rank: clip()(given, rank) if rank else uc.get_total_norm([each.grad for each in given]),
+        lambda params, rank: clip()(params, rank) if rank else uc.get_total_norm(gradients_of(params)),
     ),
-    "one checks": (as_they_are, one_differs(check_numel=True)),
-    "one knows who counts": (as_they_are, one_differs(ownership="distinct")),
+    "one checks": (as_they_are, clip_with_other_arguments(check_numel=True)),
+    "one declares ownership": (as_they_are, clip_with_other_arguments(ownership="distinct")),
     "thresholds of single gradients": (
         as_they_are,
-        lambda given, rank: uc.GradientClipByNorm(1.0 + rank).clip_(given) or torch.zeros(()),
+        lambda params, rank: uc.GradientClipByNorm(1.0 + rank).clip_(params) or torch.zeros(()),
     ),
     "another name": (
         as_they_are,
-        lambda given, rank: uc.GradientClipByGlobalNorm(1.0).clip_(given) if rank else clip()(given, rank),
+        lambda params, rank: uc.GradientClipByGlobalNorm(1.0).clip_(params) if rank else clip()(params, rank),
     ),
-    "norms of single gradients": (as_they_are, by("GradientClipByNorm", "GradientClipByGlobalNorm")),
-    "another rule of a configuration": (as_they_are, configured({"rule": "norm"}, {})),
-    "another family of a configuration": (as_they_are, configured({"family": "pytorch"}, {})),
-    "details": (as_they_are, configured({}, {}, details=True)),
+    "norms of single gradients": (as_they_are, clip_by_class("GradientClipByNorm", "GradientClipByGlobalNorm")),
+    "another rule of a configuration": (as_they_are, clip_by_config({"rule": "norm"}, {})),
+    "another family of a configuration": (as_they_are, clip_by_config({"family": "pytorch"}, {})),
+    "details": (as_they_are, clip_by_config({}, {}, details=True)),
     **{
-        f"{what} if not finite": (functools.partial(with_value, nan, 1), configured({"nonfinite": what}, {}))
-        for what in ("raise", "skip", "zero")
+        f"{value} if not finite": (functools.partial(with_value, nan, 1), clip_by_config({"nonfinite": value}, {}))
+        for value in ("raise", "skip", "zero")
     },
-    "others by name": (as_they_are, chosen("a", "b")),
-    "a plain one by name": (plain_alone, chosen("c", "c", ownership="replicated")),
+    "others by name": (as_they_are, clip_by_name("a", "b")),
+    "a plain one by name": (plain_alone, clip_by_name("c", "c", ownership="replicated")),
     "a copy without a gradient": (plain_alone, clip()),
     **{
-        f"unequal copies, {how}": (functools.partial(beside_unequal, change), clip())
-        for how, change in UNEQUAL.items()
+        f"unequal copies, {kind}": (functools.partial(beside_unequal, change), clip())
+        for kind, change in CHANGES.items()
     },
-    "copies by their own norms, counted": (beside_plain, each_by_its_own(check_numel=True)),
-    "copies by their own norms, in a group": (beside_plain, each_by_its_own(process_group=lambda: dist.group.WORLD)),
-    "parts of parameters in pairs": (as_they_are, in_pairs("GradientClipByGlobalNorm", DTensor.to_local)),
-    "parts of parameters in pairs, each by its own": (as_they_are, in_pairs("GradientClipByNorm", DTensor.to_local)),
-    "whole ones of parameters in pairs": (as_they_are, in_pairs("GradientClipByGlobalNorm", DTensor.full_tensor)),
-    "late": (as_they_are, late),
-    "dying": (as_they_are, dying),
-    "copies as others": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)),
-    "copies as others, unchecked": (plain, in_group(lambda: dist.group.WORLD, ownership="distinct")),
-    "copies as others, by a function": (
-        plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: True, norm_type=1.0)
+    "copies by their own norms, counted": (beside_plain, clip_by_own_norms(check_numel=True)),
+    "copies by their own norms, in a group": (beside_plain, clip_by_own_norms(process_group=lambda: dist.group.WORLD)),
+    "local shards in param_grads": (as_they_are, clip_param_grads("GradientClipByGlobalNorm", DTensor.to_local)),
+    "local shards in param_grads, by their own norms": (
+        as_they_are, clip_param_grads("GradientClipByNorm", DTensor.to_local)
+    ),
+    "complete gradients in param_grads": (
+        as_they_are, clip_param_grads("GradientClipByGlobalNorm", DTensor.full_tensor)
+    ),
+    "late": (as_they_are, clip_late),
+    "dying": (as_they_are, end_before_the_clip),
+    "copies declared as distinct": (
+        plain, clip_in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=True)
+    ),
+    "copies declared as distinct, unchecked": (plain, clip_in_group(lambda: dist.group.WORLD, ownership="distinct")),
+    "copies declared as distinct, by a function": (
+        plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: True, norm_type=1.0)
     ),
     "equal shards": (
         plain,
-        in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=2 * sum(each.size for each in ARRAYS)),
+        clip_in_group(lambda: dist.group.WORLD, ownership="distinct", check_numel=2 * NUMEL),
     ),
-    "others as copies": (
+    "distinct declared as copies": (
         on_some,
-        in_group(lambda: dist.group.WORLD, ownership="replicated", check_numel=2 * sum(each.size for each in ARRAYS)),
+        clip_in_group(lambda: dist.group.WORLD, ownership="replicated", check_numel=2 * NUMEL),
     ),
-    "all copies": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True)),
-    "all copies, unchecked": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False)),
+    "all copies": (plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True)),
+    "all copies, unchecked": (plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False)),
     "all copies, unchecked, p = 3": (
-        plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, norm_type=3.0)
+        plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, norm_type=3.0)
     ),
     "zeros that one rank counts": (
-        zeros, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: dist.get_rank() == 0)
+        zeros, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: dist.get_rank() == 0)
     ),
     "a flag for a group": (as_they_are, clip(process_group=True)),
     "all copies, p = inf": (
         plain,
-        in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True, norm_type=inf),
+        clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: False, check_numel=True, norm_type=inf),
     ),
     "some processes": (on_some, clip()),
     "some processes beside all": (on_some_beside_all, clip()),
-    "some processes in a group": (on_some, in_group(lambda: dist.group.WORLD)),
+    "some processes in a group": (on_some, clip_in_group(lambda: dist.group.WORLD)),
     "some processes, by a functional name": (
         on_some,
-        lambda given, rank: uc.clip_by_global_norm([each.grad for each in given], 1.0)[1],
+        lambda params, rank: uc.clip_by_global_norm(gradients_of(params), 1.0)[1],
     ),
-    "some processes, with derivatives": (on_some, with_derivatives(uc.get_total_norm)),
+    "some processes, with derivatives": (on_some, norm_with_derivatives(uc.get_total_norm)),
     "some processes, clipped with derivatives": (
         on_some,
-        with_derivatives(lambda tensors: uc.clip_by_global_norm(tensors, 1.0)[1]),
+        norm_with_derivatives(lambda tensors: uc.clip_by_global_norm(tensors, 1.0)[1]),
     ),
     "some processes, configured with derivatives": (
         on_some,
-        with_derivatives(ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()),
+        norm_with_derivatives(ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()),
     ),
-    "plain in a group": (plain, in_group(lambda: dist.group.WORLD)),
-    "plain beside some, in a group": (plain_beside_some, in_group(lambda: dist.group.WORLD)),
-    "plain beside the first two, in groups of two": (plain_beside_the_first_two, in_group(lambda: rows()["tp"])),
-    "plain, and only told who counts": (plain, clip(ownership="replicated")),
-    "another group": (as_they_are, in_one_of(of_the_last, of_the_first)),
-    "a group that is too small": (as_they_are, in_one_of(of_the_first, of_the_last)),
+    "plain in a group": (plain, clip_in_group(lambda: dist.group.WORLD)),
+    "plain beside some, in a group": (plain_beside_some, clip_in_group(lambda: dist.group.WORLD)),
+    "plain beside the first two, in groups of two": (plain_beside_the_first_two, clip_in_group(lambda: rows()["tp"])),
+    "plain, and ownership without a group": (plain, clip(ownership="replicated")),
+    "another group": (as_they_are, clip_in_one_of(group_without_the_first, group_of_the_first)),
+    "a group that is too small": (as_they_are, clip_in_one_of(group_of_the_first, group_without_the_first)),
     "a group that is too small for single gradients": (
         as_they_are,
-        in_one_of(
-            of_the_first,
-            of_the_last,
-            lambda given, group: uc.GradientClipByNorm(1.0, process_group=group).clip_(given) or torch.zeros(()),
+        clip_in_one_of(
+            group_of_the_first,
+            group_without_the_first,
+            lambda params, group: uc.GradientClipByNorm(1.0, process_group=group).clip_(params) or torch.zeros(()),
         ),
     ),
     "no group": (as_they_are, clip(process_group=None)),
-    "a mesh of others": (plain, in_group(mesh_of_the_first)),
+    "a mesh of others": (plain, clip_in_group(mesh_of_the_first)),
     "a name for a group": (as_they_are, clip(process_group="world")),
     "a list for a group": (as_they_are, clip(process_group=[0, 1])),
     "a name for a group of single gradients": (
         as_they_are,
-        lambda given, rank: uc.GradientClipByNorm(1.0, process_group="world").clip_(given) or torch.zeros(()),
+        lambda params, rank: uc.GradientClipByNorm(1.0, process_group="world").clip_(params) or torch.zeros(()),
     ),
-    "copies on some processes, in a group": (copies_on_some, in_group(lambda: dist.group.WORLD)),
-    "on the first two, in a group": (on_the_first_two, in_group(lambda: dist.group.WORLD)),
-    "who counts on a wider mesh": (on_some, of_a_mesh(lambda: rows()["tp"], rows)),
-    "who counts on a narrower mesh": (on_some, of_a_mesh(lambda: dist.group.WORLD, lambda: rows()["tp"])),
-    "who counts on a narrower mesh than all": (as_they_are, of_a_mesh(lambda: "auto", lambda: rows()["tp"])),
-    "copies that nobody has": (on_one_each, in_group(lambda: dist.group.WORLD, ownership="replicated")),
-    "no answer": (plain, in_group(lambda: dist.group.WORLD, ownership=lambda parameter: None)),
+    "copies on some processes, in a group": (copies_on_some, clip_in_group(lambda: dist.group.WORLD)),
+    "on the first two, in a group": (on_the_first_two, clip_in_group(lambda: dist.group.WORLD)),
+    "ownership on a wider mesh": (on_some, clip_with_mesh_ownership(lambda: rows()["tp"], rows)),
+    "ownership on a narrower mesh": (
+        on_some, clip_with_mesh_ownership(lambda: dist.group.WORLD, lambda: rows()["tp"])
+    ),
+    "ownership on a narrower mesh than all": (
+        as_they_are, clip_with_mesh_ownership(lambda: "auto", lambda: rows()["tp"])
+    ),
+    "copies that nobody has": (on_one_each, clip_in_group(lambda: dist.group.WORLD, ownership="replicated")),
+    "no answer": (plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: None)),
     "unknown ownership": (as_they_are, clip(ownership="owned")),
-    "numbers that are no counts": (as_they_are, clip(check_numel=10.0)),
-    "terms that are no sums": (of_maxima, clip()),
+    "a float as the number of elements": (as_they_are, clip(check_numel=10.0)),
+    "Partial placements that are no sums": (of_maxima, clip()),
 }  # fmt: skip

@@ -16,13 +16,13 @@ from unified_clip import ClipConfig
 PLACEMENTS: dict[str, Any] = {"sharded": Shard(0), "copied": Replicate(), "terms": Partial()}
 
 
-class Grouped(NamedTuple):
+class ClippedGroups(NamedTuple):
     error: str
     after: list[np.ndarray]
     """The local gradients after the clip."""
 
 
-def rejected_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
+def reject_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
     """Return the errors of two calls, and the gradients. In the first one, the `ownership` function of rank 1 raises
     for a parameter of the second group."""
     named = [(name, nn.Parameter(torch.zeros(2))) for name in "ab"]
@@ -41,12 +41,14 @@ def rejected_in_second_group(p: float) -> tuple[str, str, list[list[float]]]:
         try:
             config.clipper(process_group=dist.group.WORLD, ownership=owner).clip_(named)
             errors.append("")
-        except (LookupError, ValueError) as raised:
-            errors.append(f"{type(raised).__name__}: {raised}")
+        except (LookupError, ValueError) as rejection:
+            errors.append(f"{type(rejection).__name__}: {rejection}")
     return errors[0], errors[1], [parameter.grad.tolist() for _, parameter in named]  # type: ignore[union-attr]
 
 
-def clipped(kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False) -> Grouped:
+def clip_by_groups(
+    kinds: list[str], drifts: str, check_numel: int | None = None, check_replicas: bool = False
+) -> ClippedGroups:
     """Clip gradients of ones by a configuration with one group for each, of the threshold 1.
 
     kinds: The layout of each gradient. drifts: Rank 1 has another copy of the gradients of this kind.
@@ -65,7 +67,7 @@ def clipped(kinds: list[str], drifts: str, check_numel: int | None = None, check
     try:
         config.clipper(check_numel=check_numel, check_replicas=check_replicas).clip_(named)
         error = ""
-    except ValueError as raised:
-        error = str(raised)
+    except ValueError as rejection:
+        error = str(rejection)
     gradients: list[Any] = [parameter.grad for _, parameter in named]
-    return Grouped(error, [(g.to_local() if isinstance(g, DTensor) else g).numpy().copy() for g in gradients])
+    return ClippedGroups(error, [(g.to_local() if isinstance(g, DTensor) else g).numpy().copy() for g in gradients])

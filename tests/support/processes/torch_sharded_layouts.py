@@ -35,7 +35,7 @@ import unified_clip.torch as uc
 from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
 
 WIDTH, HIDDEN, WORDS = 8, 12, 10
-LIMIT = 0.75
+THRESHOLD = 0.75
 
 
 class Piece(NamedTuple):
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
     size: int
     """How many elements the whole gradient has."""
 
-    at: np.ndarray
+    positions: np.ndarray
     """The index of each element in the flattened whole gradient."""
 
     values: np.ndarray
@@ -68,26 +68,28 @@ class Layout(NamedTuple):
 
 class Clipped(NamedTuple):
     norm: float
-    whole: list[Piece]
+    full: list[Piece]
     before: list[Piece]
     """The same, but of `Partial` gradients the term of each rank: that is what is clipped."""
 
     after: list[Piece]
 
 
-def clipped(layout: str, keywords: str) -> Clipped:
+def clip_layout(layout: str, keywords: str) -> Clipped:
     """Clip the gradients of a layout by a call with these keywords."""
-    made = LAYOUTS[layout]()
-    whole, before = made.pieces(True), made.pieces(False)
-    names = {"WORLD": dist.group.WORLD, **OWNERSHIP, **made.names}
+    result = LAYOUTS[layout]()
+    full, before = result.pieces(True), result.pieces(False)
+    names = {"WORLD": dist.group.WORLD, **OWNERSHIP, **result.names}
     declared = eval(f"dict({keywords})", names)  # code of our own documentation
-    if declared and not made.has_padding:
-        declared["check_numel"] = numel_of(whole)
-    norm = uc.clip_grad_norm_(made.parameters, LIMIT, **declared).item()
-    return Clipped(norm, whole, before, made.pieces(False))
+    if declared and not result.has_padding:
+        declared["check_numel"] = numel_of(full)
+    norm = uc.clip_grad_norm_(result.parameters, THRESHOLD, **declared).item()
+    return Clipped(norm, full, before, result.pieces(False))
 
 
-OWNERSHIP = {each.__name__: each for each in (fsdp1_ownership, mesh_ownership, megatron_ownership, stage_ownership)}
+OWNERSHIP = {
+    function.__name__: function for function in (fsdp1_ownership, mesh_ownership, megatron_ownership, stage_ownership)
+}
 
 
 def numel_of(pieces: Sequence[Piece]) -> int:
@@ -101,25 +103,25 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters())
 
 
-def whole_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True) -> list[Piece]:
+def full_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True) -> list[Piece]:
     """Of parameters whose gradients are complete here, or DTensors."""
-    found = []
+    pieces = []
     for name, parameter in parameters.items():
         gradient: Any = parameter.grad
         if not are_summed and models.is_sum(gradient):
             name, gradient = f"{name}, term of rank {dist.get_rank()}", gradient.to_local()
         values = (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).flatten()
-        found.append(Piece(name, values.numel(), np.arange(values.numel()), values.numpy().copy()))
-    return found
+        pieces.append(Piece(name, values.numel(), np.arange(values.numel()), values.numpy().copy()))
+    return pieces
 
 
-def of_whole(parameters: dict[str, nn.Parameter], **names: Any) -> Layout:
-    return Layout(list(parameters.values()), functools.partial(whole_gradients, parameters), names)
+def layout_of(parameters: dict[str, nn.Parameter], **names: Any) -> Layout:
+    return Layout(list(parameters.values()), functools.partial(full_gradients, parameters), names)
 
 
-def trained(kind: Callable[[torch.dtype], models.Made], **names: Any) -> Layout:
+def train_layout(kind: Callable[[torch.dtype], models.TrainedModel], **names: Any) -> Layout:
     torch.manual_seed(5)
-    return of_whole(kind(torch.float32).parameters, **names)
+    return layout_of(kind(torch.float32).parameters, **names)
 
 
 # -- PyTorch's own
@@ -157,7 +159,7 @@ def tensor_parallel() -> Layout:
     torch.manual_seed(5)
     model = parallelize_module(Model(), row("tp"), {"up": ColwiseParallel(), "down": RowwiseParallel()})
     backward(model, 0)
-    return of_whole(names_of(model))
+    return layout_of(names_of(model))
 
 
 def sequence_parallel() -> Layout:
@@ -171,7 +173,7 @@ def sequence_parallel() -> Layout:
     }
     model = parallelize_module(Model(), row("tp"), plan)
     backward(model, 0)
-    return of_whole(names_of(model))
+    return layout_of(names_of(model))
 
 
 def context_parallel() -> Layout:
@@ -181,7 +183,7 @@ def context_parallel() -> Layout:
     mesh = mesh_of("dp", "cp")
     fully_shard(model, mesh=mesh._flatten("dp_cp"))
     backward(model, dist.get_rank())
-    return of_whole(names_of(model))
+    return layout_of(names_of(model))
 
 
 def experts_of_some() -> Layout:
@@ -189,17 +191,19 @@ def experts_of_some() -> Layout:
     mesh = mesh_of("dp", "ep")
     experts = {"experts": with_gradient("experts", (4, WIDTH, 3), mesh["ep"], Shard(0))}
     dense = {"dense": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
-    return of_whole({**experts, **dense}, mesh=mesh)
+    return layout_of({**experts, **dense}, mesh=mesh)
 
 
 def plain_experts(rows: int) -> Layout:
     """Experts that say nothing of a mesh: each rank has its own, or two of them copies of the others'."""
     mesh = mesh_of("dp", "ep")
     dense = {"0.dense.weight": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
-    place = dist.get_rank() % (4 // rows)
-    experts = of_cuts([cut("0.experts.weight", (4, WIDTH, 3), slice(place * rows, (place + 1) * rows))])
+    position = dist.get_rank() % (4 // rows)
+    experts = layout_of_shards(
+        [shard_of("0.experts.weight", (4, WIDTH, 3), slice(position * rows, (position + 1) * rows))]
+    )
     named = [*dense.items(), ("0.experts.weight", experts.parameters[0])]
-    return Layout(named, lambda summed: [*whole_gradients(dense), *experts.pieces(summed)], {"mesh": mesh})
+    return Layout(named, lambda summed: [*full_gradients(dense), *experts.pieces(summed)], {"mesh": mesh})
 
 
 class Adapted(nn.Module):
@@ -221,19 +225,19 @@ def adapters() -> Layout:
     fully_shard(model, mesh=row("dp"))
     backward(model, dist.get_rank())
     trained = {name: parameter for name, parameter in names_of(model).items() if parameter.requires_grad}
-    return of_whole(trained)._replace(parameters=list(model.parameters()))
+    return layout_of(trained)._replace(parameters=list(model.parameters()))
 
 
 def wide_gradients() -> Layout:
     """Parameters of bfloat16 that accumulate float32."""
-    found = {}
+    parameters = {}
     for name, shape in (("up", (HIDDEN, WIDTH)), ("norm", (WIDTH,))):
-        made = with_gradient(name, shape, row("dp"), Shard(0))
-        parameter = nn.Parameter(made.detach().to(torch.bfloat16))
+        wide = with_gradient(name, shape, row("dp"), Shard(0))
+        parameter = nn.Parameter(wide.detach().to(torch.bfloat16))
         parameter.grad_dtype = torch.float32  # type: ignore[attr-defined]
-        parameter.grad = made.grad
-        found[name] = parameter
-    return of_whole(found)
+        parameter.grad = wide.grad
+        parameters[name] = parameter
+    return layout_of(parameters)
 
 
 class RaggedShard(Placement):  # type: ignore[misc]
@@ -243,8 +247,8 @@ class RaggedShard(Placement):  # type: ignore[misc]
         super().__init__()
         self.dims, self.local_units = dims, local_units
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RaggedShard) and repr(self) == repr(other)
+    def __eq__(self, value: object) -> bool:
+        return isinstance(value, RaggedShard) and repr(self) == repr(value)
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -259,20 +263,20 @@ def ragged() -> Layout:
     pieces, parameters = [], []
     for name, shape in (("up", (WORDS, WIDTH)), ("norm", (WORDS,))):
         parameter = with_gradient(name, shape, mesh, Replicate())
-        whole: Any = parameter.grad
+        gradient: Any = parameter.grad
         begin = sum(placement.local_units[:rank])
-        local = whole.to_local()[begin : begin + placement.local_units[rank]].clone()
-        like = {"run_check": False, "shape": whole.shape, "stride": whole.stride()}
-        parameter = nn.Parameter(DTensor.from_local(torch.zeros_like(local), mesh, [placement], **like))
-        parameter.grad = DTensor.from_local(local, mesh, [placement], **like)
+        local = gradient.to_local()[begin : begin + placement.local_units[rank]].clone()
+        global_shape = {"run_check": False, "shape": gradient.shape, "stride": gradient.stride()}
+        parameter = nn.Parameter(DTensor.from_local(torch.zeros_like(local), mesh, [placement], **global_shape))
+        parameter.grad = DTensor.from_local(local, mesh, [placement], **global_shape)
         parameters.append(parameter)
-        first = begin * whole.numel() // WORDS
-        pieces.append((name, whole.numel(), np.arange(first, first + local.numel()), parameter))
+        first = begin * gradient.numel() // WORDS
+        pieces.append((name, gradient.numel(), np.arange(first, first + local.numel()), parameter))
     return Layout(
         parameters,
         lambda _: [
-            Piece(name, size, at, parameter.grad.to_local().flatten().numpy().copy())  # type: ignore[union-attr]
-            for name, size, at, parameter in pieces
+            Piece(name, size, positions, parameter.grad.to_local().flatten().numpy().copy())  # type: ignore[union-attr]
+            for name, size, positions, parameter in pieces
         ],
     )
 
@@ -303,7 +307,7 @@ def stages_of_fsdp(is_tied: bool) -> Layout:
         parameter.grad = distribute_tensor(
             gradient_of(name, parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None
         )
-    return of_whole(parameters, mesh=mesh, tied=tied)
+    return layout_of(parameters, mesh=mesh, tied=tied)
 
 
 def plain_stages(is_tied: bool) -> Layout:
@@ -314,17 +318,17 @@ def plain_stages(is_tied: bool) -> Layout:
     shapes: dict[str, tuple[int, ...]] = (
         {"embedding": (WORDS, WIDTH), "first": (WIDTH,)} if is_first else {"last": (HIDDEN,), last: (WORDS, WIDTH)}
     )
-    parameters = {name: holder(gradient_of(name, shape)) for name, shape in shapes.items()}
+    parameters = {name: parameter_with(gradient_of(name, shape)) for name, shape in shapes.items()}
     tied = [parameters["embedding"]] if is_tied and not is_first else []
-    return of_whole(parameters, data_rank=mesh.get_local_rank("dp"), tied=tied)
+    return layout_of(parameters, data_rank=mesh.get_local_rank("dp"), tied=tied)
 
 
 def fsdp1(strategy: ShardingStrategy, **options: Any) -> Layout:
     torch.manual_seed(5)
-    return of_fsdp1(wrapped(Model(), sharding_strategy=strategy, **options))
+    return layout_of_fsdp1(wrap(Model(), sharding_strategy=strategy, **options))
 
 
-def wrapped(module: nn.Module, **options: Any) -> FullyShardedDataParallel:
+def wrap(module: nn.Module, **options: Any) -> FullyShardedDataParallel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         return FullyShardedDataParallel(
@@ -332,7 +336,7 @@ def wrapped(module: nn.Module, **options: Any) -> FullyShardedDataParallel:
         )
 
 
-def of_fsdp1(model: FullyShardedDataParallel) -> Layout:
+def layout_of_fsdp1(model: FullyShardedDataParallel) -> Layout:
     backward(model, dist.get_rank())
 
     def pieces(are_summed: bool) -> list[Piece]:
@@ -341,7 +345,7 @@ def of_fsdp1(model: FullyShardedDataParallel) -> Layout:
             FullyShardedDataParallel.summon_full_params(model, with_grads=True, writeback=False),
         ):
             warnings.simplefilter("ignore")
-            return whole_gradients(names_of(model))
+            return full_gradients(names_of(model))
 
     return Layout(list(model.parameters()), pieces, {"model": model})
 
@@ -354,28 +358,28 @@ def hybrid_shards() -> Layout:
 def flat_pieces(model: FullyShardedDataParallel, tensor_rank: int = 0) -> list[Piece]:
     """The elements that this rank has, without communication: FSDP1 cannot gather tensor-parallel gradients."""
     names = {parameter: name for name, parameter in model.named_parameters()}
-    found = []
+    pieces = []
     for module in FullyShardedDataParallel.fsdp_modules(model):
         flat: Any = module._handle and module._handle.flat_param
         if not module._handle or not module._handle.uses_sharded_strategy:
             continue
-        parts = zip(flat._params, flat._numels, flat._shard_param_infos, flat._param_extensions, strict=True)
-        for parameter, size, part, spec in parts:
+        flat_parameters = zip(flat._params, flat._numels, flat._shard_param_infos, flat._param_extensions, strict=True)
+        for parameter, size, shard_info, spec in flat_parameters:
             name = names.pop(parameter)
-            if part.in_shard:
-                at = np.arange(part.intra_param_start_idx, part.intra_param_end_idx + 1)
+            if shard_info.in_shard:
+                positions = np.arange(shard_info.intra_param_start_idx, shard_info.intra_param_end_idx + 1)
                 is_whole = spec is None or all(placement.is_replicate() for placement in spec.placements)
-                whole = name if is_whole else f"{name}, part {tensor_rank}"
-                found.append(Piece(whole, size, at, parameter.grad.flatten().numpy().copy()))
-    return found + whole_gradients({name: parameter for parameter, name in names.items()})
+                full_name = name if is_whole else f"{name}, part {tensor_rank}"
+                pieces.append(Piece(full_name, size, positions, parameter.grad.flatten().numpy().copy()))
+    return pieces + full_gradients({name: parameter for parameter, name in names.items()})
 
 
 def copies_in_fsdp1() -> Layout:
     """A layer that FSDP1 ignores, and one that it copies, beside shards. All ranks have the same data."""
     torch.manual_seed(5)
     module = Model()
-    module.down = wrapped(module.down, sharding_strategy=ShardingStrategy.NO_SHARD)
-    model = wrapped(module, ignored_modules=[module.norm])
+    module.down = wrap(module.down, sharding_strategy=ShardingStrategy.NO_SHARD)
+    model = wrap(module, ignored_modules=[module.norm])
     backward(model, 0)
     return Layout(list(model.parameters()), lambda _: flat_pieces(model), {"model": model})
 
@@ -386,7 +390,7 @@ def tensor_parallel_in_fsdp1() -> Layout:
     mesh = mesh_of("dp", "tp")
     rank = mesh.get_local_rank("tp")
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel(), "head": ColwiseParallel(output_layouts=Replicate())}
-    model = wrapped(parallelize_module(Model(), mesh["tp"], plan), device_mesh=mesh["dp"])
+    model = wrap(parallelize_module(Model(), mesh["tp"], plan), device_mesh=mesh["dp"])
     backward(model, mesh.get_local_rank("dp"))
     return Layout(list(model.parameters()), lambda _: flat_pieces(model, rank), {"model": model, "tensor_rank": rank})
 
@@ -399,7 +403,7 @@ def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
 
 
-def holder(gradient: Tensor, **attributes: Any) -> nn.Parameter:
+def parameter_with(gradient: Tensor, **attributes: Any) -> nn.Parameter:
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
     for name, value in attributes.items():
@@ -407,102 +411,102 @@ def holder(gradient: Tensor, **attributes: Any) -> nn.Parameter:
     return parameter
 
 
-class Cut(NamedTuple):
+class ParameterShard(NamedTuple):
     """A part of a parameter: its gradient, and where its elements are in the whole one."""
 
     name: str
     size: int
-    at: Tensor
+    positions: Tensor
     gradient: Tensor
     attributes: dict[str, Any]
 
-    def of(self, part: Any) -> Cut:
-        return self._replace(at=self.at[part], gradient=self.gradient[part])
+    def of(self, index: Any) -> ParameterShard:
+        return self._replace(positions=self.positions[index], gradient=self.gradient[index])
 
 
-def cut(name: str, shape: Sequence[int], part: Any = ..., **attributes: Any) -> Cut:
-    whole = gradient_of(name, shape)
-    places = torch.arange(whole.numel()).reshape(whole.shape)
-    return Cut(name, whole.numel(), places[part].clone(), whole[part].clone(), attributes)
+def shard_of(name: str, shape: Sequence[int], index: Any = ..., **attributes: Any) -> ParameterShard:
+    full = gradient_of(name, shape)
+    positions = torch.arange(full.numel()).reshape(full.shape)
+    return ParameterShard(name, full.numel(), positions[index].clone(), full[index].clone(), attributes)
 
 
-def of_cuts(cuts: Sequence[Cut], **names: Any) -> Layout:
-    parameters = [holder(each.gradient, **each.attributes) for each in cuts]
+def layout_of_shards(shards: Sequence[ParameterShard], **names: Any) -> Layout:
+    parameters = [parameter_with(shard.gradient, **shard.attributes) for shard in shards]
 
     def pieces(are_summed: bool) -> list[Piece]:
         return [
-            Piece(each.name, each.size, each.at.flatten().numpy(), gradient.numpy().flatten().copy())
-            for each, gradient in zip(cuts, (parameter.grad for parameter in parameters), strict=True)
+            Piece(shard.name, shard.size, shard.positions.flatten().numpy(), gradient.numpy().flatten().copy())
+            for shard, gradient in zip(shards, (parameter.grad for parameter in parameters), strict=True)
             if gradient is not None
         ]
 
     return Layout(parameters, pieces, names)
 
 
-def flat(cuts: Sequence[Cut], rank: int, size: int) -> list[Cut]:
+def flatten(shards: Sequence[ParameterShard], rank: int, size: int) -> list[ParameterShard]:
     """Megatron's distributed optimizer: gradients end to end in a buffer, of which each of `size` ranks has a range."""
-    total = sum(each.at.numel() for each in cuts)
+    total = sum(shard.positions.numel() for shard in shards)
     length = -(-total // size)
     begin, end = rank * length, min((rank + 1) * length, total)
-    found, start = [], 0
-    for each in cuts:
-        stop = start + each.at.numel()
-        low, high = max(begin, start), min(end, stop)
-        if low < high:
-            one = each._replace(at=each.at.flatten(), gradient=each.gradient.flatten())
-            found.append(one.of(slice(low - start, high - start)))
+    ranges, start = [], 0
+    for shard in shards:
+        stop = start + shard.positions.numel()
+        first, last = max(begin, start), min(end, stop)
+        if first < last:
+            flat_shard = shard._replace(positions=shard.positions.flatten(), gradient=shard.gradient.flatten())
+            ranges.append(flat_shard.of(slice(first - start, last - start)))
         start = stop
-    return found
+    return ranges
 
 
-def half(rank: int, length: int) -> slice:
+def half_of(rank: int, length: int) -> slice:
     return slice(rank * length // 2, (rank + 1) * length // 2)
 
 
-def dense(tensor_rank: int) -> list[Cut]:
+def dense(tensor_rank: int) -> list[ParameterShard]:
     """A column-parallel and a row-parallel weight, and what tensor-parallel ranks have copies of."""
-    part = half(tensor_rank, HIDDEN)
+    index = half_of(tensor_rank, HIDDEN)
     return [
-        cut("up.weight", (HIDDEN, WIDTH), part, tensor_model_parallel=True),
-        cut("up.bias", (HIDDEN,), part, tensor_model_parallel=True),
-        cut("down.weight", (WIDTH, HIDDEN), (slice(None), part), tensor_model_parallel=True),
-        cut("down.bias", (WIDTH,), tensor_model_parallel=False),
-        cut("norm.weight", (WIDTH,)),
+        shard_of("up.weight", (HIDDEN, WIDTH), index, tensor_model_parallel=True),
+        shard_of("up.bias", (HIDDEN,), index, tensor_model_parallel=True),
+        shard_of("down.weight", (WIDTH, HIDDEN), (slice(None), index), tensor_model_parallel=True),
+        shard_of("down.bias", (WIDTH,), tensor_model_parallel=False),
+        shard_of("norm.weight", (WIDTH,)),
     ]
 
 
-def experts(expert_rank: int) -> list[Cut]:
-    return [cut("experts.weight", (4, WIDTH, 3), half(expert_rank, 4), allreduce=False)]
+def experts(expert_rank: int) -> list[ParameterShard]:
+    return [shard_of("experts.weight", (4, WIDTH, 3), half_of(expert_rank, 4), allreduce=False)]
 
 
 def megatron() -> Layout:
     """Two pipeline stages of two tensor-parallel ranks; the last stage has the embedding once more."""
     mesh = mesh_of("pp", "tp")
     stage, rank = mesh.get_coordinate() or (0, 0)
-    part = half(rank, WORDS)
+    index = half_of(rank, WORDS)
     embedding = {"tensor_model_parallel": True, "shared": stage == 1}
-    layers = [each._replace(name=f"{stage}.{each.name}", gradient=each.gradient + stage) for each in dense(rank)]
-    cuts = [*layers, cut("embedding", (WORDS, WIDTH), part, **embedding)]
-    return of_cuts(cuts, model_group=dist.group.WORLD, tensor_rank=rank)
+    layers = [shard._replace(name=f"{stage}.{shard.name}", gradient=shard.gradient + stage) for shard in dense(rank)]
+    shards = [*layers, shard_of("embedding", (WORDS, WIDTH), index, **embedding)]
+    return layout_of_shards(shards, model_group=dist.group.WORLD, tensor_rank=rank)
 
 
 def megatron_copies() -> Layout:
     """Two data-parallel copies of two tensor-parallel ranks; experts go by ranks of their own."""
     data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    cuts = [*dense(tensor_rank), *experts(tensor_rank)]
+    shards = [*dense(tensor_rank), *experts(tensor_rank)]
     ranks = {"data_rank": data_rank, "tensor_rank": tensor_rank}
-    return of_cuts(cuts, **ranks, expert_tensor_rank=0, expert_data_rank=data_rank)
+    return layout_of_shards(shards, **ranks, expert_tensor_rank=0, expert_data_rank=data_rank)
 
 
 def distributed_optimizer() -> Layout:
     data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    return of_cuts(flat(dense(tensor_rank), data_rank, 2), tensor_rank=tensor_rank)
+    return layout_of_shards(flatten(dense(tensor_rank), data_rank, 2), tensor_rank=tensor_rank)
 
 
 def distributed_optimizer_of_experts() -> Layout:
     data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    cuts = [*flat(dense(tensor_rank), data_rank, 2), *flat(experts(tensor_rank), data_rank, 2)]
-    return of_cuts(cuts, tensor_rank=tensor_rank, expert_tensor_rank=0)
+    shards = [*flatten(dense(tensor_rank), data_rank, 2), *flatten(experts(tensor_rank), data_rank, 2)]
+    return layout_of_shards(shards, tensor_rank=tensor_rank, expert_tensor_rank=0)
 
 
 @functools.cache
@@ -516,33 +520,35 @@ def zero() -> Layout:
     """DeepSpeed ZeRO 2 and 3: all gradients end to end, zeros behind them, and an equal part for each rank."""
     group = data_parallel_group()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    buffer = cut("all", (101,))
+    buffer = shard_of("all", (101,))
     length = -(-101 // size)
-    part = buffer.of(slice(rank * length, (rank + 1) * length))
+    shard = buffer.of(slice(rank * length, (rank + 1) * length))
     padded = torch.zeros(length)
-    padded[: part.at.numel()] = part.gradient
-    parameter = holder(padded)
+    padded[: shard.positions.numel()] = shard.gradient
+    parameter = parameter_with(padded)
 
     def pieces(are_summed: bool) -> list[Piece]:
         assert parameter.grad is not None
-        return [Piece("all", 101, part.at.numpy(), parameter.grad[: part.at.numel()].numpy().copy())]
+        return [Piece("all", 101, shard.positions.numpy(), parameter.grad[: shard.positions.numel()].numpy().copy())]
 
     return Layout([parameter], pieces, {"data_parallel_group": group}, has_padding=True)
 
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {
-    "`DistributedDataParallel`, DeepSpeed ZeRO 0": lambda: trained(models.data_parallel),
-    "FSDP2, `fully_shard`": lambda: trained(models.fsdp),
-    "HSDP, `fully_shard` on two dimensions": lambda: trained(models.hsdp),
+    "`DistributedDataParallel`, DeepSpeed ZeRO 0": lambda: train_layout(models.data_parallel),
+    "FSDP2, `fully_shard`": lambda: train_layout(models.fsdp),
+    "HSDP, `fully_shard` on two dimensions": lambda: train_layout(models.hsdp),
     "context parallel with FSDP2": context_parallel,
-    "FSDP2, `CPUOffloadPolicy`, accumulation without gradient sync": lambda: trained(models.offloaded),
+    "FSDP2, `CPUOffloadPolicy`, accumulation without gradient sync": lambda: train_layout(models.offloaded),
     "FSDP2, adapters (LoRA) beside frozen layers": adapters,
     "FSDP2, float32 gradients of bfloat16 parameters (`grad_dtype`)": wide_gradients,
     "veScale, `RaggedShard`": ragged,
     "tensor parallel, `parallelize_module`": tensor_parallel,
     "sequence parallel, `SequenceParallel`": sequence_parallel,
-    "FSDP2 and tensor parallel": lambda: trained(models.tensor_parallel, mesh=models.mesh_of("rows")),
-    "expert parallel with FSDP2 on all ranks": lambda: trained(models.expert_parallel, mesh=models.mesh_of("rows")),
+    "FSDP2 and tensor parallel": lambda: train_layout(models.tensor_parallel, mesh=models.mesh_of("rows")),
+    "expert parallel with FSDP2 on all ranks": lambda: train_layout(
+        models.expert_parallel, mesh=models.mesh_of("rows")
+    ),
     "expert parallel on some ranks": experts_of_some,
     "experts as plain tensors, different ones on each rank": lambda: plain_experts(1),
     "experts as plain tensors on some ranks": lambda: plain_experts(2),
@@ -564,7 +570,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
 """By the first column of the table."""
 
 
-def tied_before_sharding() -> str:
+def clip_with_replaced_parameter() -> str:
     """The error for a parameter that `fully_shard` has replaced, on every rank."""
     mesh = mesh_of("pp", "dp")
     stage = nn.Sequential(OrderedDict(head=nn.Linear(WIDTH, WORDS, bias=False)))
@@ -573,7 +579,7 @@ def tied_before_sharding() -> str:
     parameter = stage.get_parameter("head.weight")
     parameter.grad = distribute_tensor(gradient_of("head", parameter.shape), mesh["dp"], [Shard(0)], src_data_rank=None)
     try:
-        uc.clip_grad_norm_(stage.parameters(), LIMIT, ownership=mesh_ownership(mesh, "pp", also_elsewhere=tied))
+        uc.clip_grad_norm_(stage.parameters(), THRESHOLD, ownership=mesh_ownership(mesh, "pp", also_elsewhere=tied))
     except ValueError as error:
         return str(error)
     return ""

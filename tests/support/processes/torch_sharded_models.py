@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes.torch_sharded import counted, mesh_of
+from support.processes.torch_sharded import mesh_of, record_collectives
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -39,10 +39,11 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.before(x)
         query, key, value = (
-            each(y).unflatten(-1, (-1, WIDTH // 2)).transpose(1, 2) for each in (self.query, self.key, self.value)
+            projection(y).unflatten(-1, (-1, WIDTH // 2)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
         )
-        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(found.transpose(1, 2).flatten(2))
+        attention = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attention.transpose(1, 2).flatten(2))
         x = x + self.down(torch.relu(self.up(self.between(x))))
         return x if self.experts is None else x + self.experts(x)
 
@@ -80,37 +81,37 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
-class Made(NamedTuple):
+class TrainedModel(NamedTuple):
     """A model, or this process's stages of one, after a backward pass."""
 
     parameters: dict[str, nn.Parameter]
-    stated: dict[str, Any]
+    options: dict[str, Any]
     """What clipping has to be told."""
 
 
-def tokens_of(part: int) -> Tensor:
+def tokens_of(data_rank: int) -> Tensor:
     """The data of one of the processes that are trained in parallel."""
-    return torch.randint(WORDS, (2, 5), generator=torch.Generator().manual_seed(part))
+    return torch.randint(WORDS, (2, 5), generator=torch.Generator().manual_seed(data_rank))
 
 
 def loss_of(output: Tensor, tokens: Tensor) -> Tensor:
     return 50 * nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten())
 
 
-def trained(model: nn.Module, part: int, **stated: Any) -> Made:
-    tokens = tokens_of(part)
+def train(model: nn.Module, data_rank: int, **options: Any) -> TrainedModel:
+    tokens = tokens_of(data_rank)
     loss_of(model(tokens), tokens).backward()
-    return Made(dict(model.named_parameters()), stated)
+    return TrainedModel(dict(model.named_parameters()), options)
 
 
-def sharded(model: Transformer, mesh: DeviceMesh, **options: Any) -> Transformer:
+def shard(model: Transformer, mesh: DeviceMesh, **options: Any) -> Transformer:
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
     return model
 
 
-def cut_into_heads(model: Transformer, mesh: DeviceMesh) -> None:
+def shard_heads(model: Transformer, mesh: DeviceMesh) -> None:
     columns, rows = ("query", "key", "value", "up"), ("out", "down")
     for block in model.blocks:
         parallelize_module(
@@ -118,68 +119,68 @@ def cut_into_heads(model: Transformer, mesh: DeviceMesh) -> None:
         )
 
 
-def data_parallel(dtype: torch.dtype) -> Made:
+def data_parallel(dtype: torch.dtype) -> TrainedModel:
     model = nn.parallel.DistributedDataParallel(Transformer().to(dtype))
-    return trained(model, dist.get_rank())
+    return train(model, dist.get_rank())
 
 
-def fsdp(dtype: torch.dtype) -> Made:
-    return trained(sharded(Transformer().to(dtype), mesh_of("row")), dist.get_rank(), check_numel=True)
+def fsdp(dtype: torch.dtype) -> TrainedModel:
+    return train(shard(Transformer().to(dtype), mesh_of("row")), dist.get_rank(), check_numel=True)
 
 
-def of_one_weight(dtype: torch.dtype) -> Made:
+def tied_weights(dtype: torch.dtype) -> TrainedModel:
     """For words that come in and that go out."""
     model = Transformer().to(dtype)
     model.head.weight = model.embedding.weight
-    return trained(sharded(model, mesh_of("row")), dist.get_rank(), check_numel=True)
+    return train(shard(model, mesh_of("row")), dist.get_rank(), check_numel=True)
 
 
-def offloaded(dtype: torch.dtype) -> Made:
+def offloaded(dtype: torch.dtype) -> TrainedModel:
     """With less precise arithmetic too, and after two backward passes, the first of which is not communicated."""
     options = {"offload_policy": CPUOffloadPolicy(pin_memory=False), "mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
-    model: Any = sharded(Transformer().to(dtype), mesh_of("row"), **options)
+    model: Any = shard(Transformer().to(dtype), mesh_of("row"), **options)
     model.set_requires_gradient_sync(False)
-    trained(model, dist.get_rank() + 10)
+    train(model, dist.get_rank() + 10)
     model.set_requires_gradient_sync(True)
-    return trained(model, dist.get_rank(), check_numel=True)
+    return train(model, dist.get_rank(), check_numel=True)
 
 
-def hsdp(dtype: torch.dtype) -> Made:
-    return trained(sharded(Transformer().to(dtype), mesh_of("rows")), dist.get_rank(), check_numel=True)
+def hsdp(dtype: torch.dtype) -> TrainedModel:
+    return train(shard(Transformer().to(dtype), mesh_of("rows")), dist.get_rank(), check_numel=True)
 
 
-def tensor_parallel(dtype: torch.dtype, experts: int = 0) -> Made:
+def tensor_parallel(dtype: torch.dtype, experts: int = 0) -> TrainedModel:
     """Layers outside the plan are on a mesh of some of the processes, the others of which have copies."""
     mesh, model = mesh_of("rows"), Transformer(experts).to(dtype)
-    cut_into_heads(model, mesh["tp"])
+    shard_heads(model, mesh["tp"])
     if experts:
-        own = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("experts' data", "experts"))
+        expert_mesh = init_device_mesh("cpu", tuple(mesh.shape), mesh_dim_names=("experts' data", "experts"))
         for block in model.blocks:
             block.experts.weight = nn.Parameter(
-                distribute_tensor(block.experts.weight.detach(), own["experts"], [Shard(0)])
+                distribute_tensor(block.experts.weight.detach(), expert_mesh["experts"], [Shard(0)])
             )
-            fully_shard(block.experts, mesh=own["experts' data"])
-    sharded(model, mesh["dp"])
-    return trained(model, mesh.get_local_rank("dp"), ownership=mesh_ownership(mesh), check_numel=True)
+            fully_shard(block.experts, mesh=expert_mesh["experts' data"])
+    shard(model, mesh["dp"])
+    return train(model, mesh.get_local_rank("dp"), ownership=mesh_ownership(mesh), check_numel=True)
 
 
-def expert_parallel(dtype: torch.dtype) -> Made:
+def expert_parallel(dtype: torch.dtype) -> TrainedModel:
     return tensor_parallel(dtype, EXPERTS)
 
 
-def pipeline(dtype: torch.dtype) -> Made:
+def pipeline(dtype: torch.dtype) -> TrainedModel:
     """Of two stages: the first two rows of a mesh, or one after the other where there is a single process."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (min(size, 2), max(size // 2, 1)), mesh_dim_names=("pp", "dp"))
-    whole = Transformer().to(dtype)
-    numel = sum(parameter.numel() for parameter in whole.parameters())
-    stages = [nn.Sequential(whole.embedding, whole.blocks[0]), nn.Sequential(whole.blocks[1], whole.norm, whole.head)]
+    model = Transformer().to(dtype)
+    numel = sum(parameter.numel() for parameter in model.parameters())
+    stages = [nn.Sequential(model.embedding, model.blocks[0]), nn.Sequential(model.blocks[1], model.norm, model.head)]
     for stage in stages:
         fully_shard(stage, mesh=mesh["dp"])
     tokens = tokens_of(mesh.get_local_rank("dp"))
     if size == 1:
         loss_of(stages[1](stages[0](tokens)), tokens).backward()
-        mine = {0: stages[0], 1: stages[1]}
+        own_stages = {0: stages[0], 1: stages[1]}
     elif mesh.get_local_rank("pp") == 0:
         after = dist.get_rank() + size // 2
         sent = stages[0](tokens)
@@ -187,7 +188,7 @@ def pipeline(dtype: torch.dtype) -> Made:
         gradient = torch.empty_like(sent)
         dist.recv(gradient, after)
         sent.backward(gradient)
-        mine = {0: stages[0]}
+        own_stages = {0: stages[0]}
     else:
         before = dist.get_rank() - size // 2
         received = torch.empty(*tokens.shape, WIDTH, dtype=dtype)
@@ -195,33 +196,37 @@ def pipeline(dtype: torch.dtype) -> Made:
         loss_of(stages[1](received.requires_grad_()), tokens).backward()
         assert received.grad is not None
         dist.send(received.grad, before)
-        mine = {1: stages[1]}
-    named = {f"{at}.{name}": each for at, stage in mine.items() for name, each in stage.named_parameters()}
-    return Made(named, {"ownership": mesh_ownership(mesh, distinct=("pp",)), "check_numel": numel})
+        own_stages = {1: stages[1]}
+    named = {
+        f"{number}.{name}": stage_parameter
+        for number, stage in own_stages.items()
+        for name, stage_parameter in stage.named_parameters()
+    }
+    return TrainedModel(named, {"ownership": mesh_ownership(mesh, distinct=("pp",)), "check_numel": numel})
 
 
 class Copied(nn.Linear):
     """Every process has all of it and a part of the data, and so a term of the gradients."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = (each.to_local(grad_placements=[Partial()]) for each in (self.weight, self.bias))
+        weight, bias = (projection.to_local(grad_placements=[Partial()]) for projection in (self.weight, self.bias))
         return nn.functional.linear(x, weight, bias)
 
 
-def sums(dtype: torch.dtype) -> Made:
+def sums(dtype: torch.dtype) -> TrainedModel:
     """Terms of gradients, and plain parameters beside them that all have the same gradients of."""
     inner, outer = distribute_module(Copied(WIDTH, HIDDEN).to(dtype), mesh_of("row")), nn.Linear(WIDTH, 1).to(dtype)
-    own, all_of_it = (torch.randn(3, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    local, full = (torch.randn(3, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(seed))
                       for seed in (dist.get_rank(), 9))  # fmt: skip
-    (50 * (inner(own).square().sum() + outer(all_of_it).square().sum())).backward()
+    (50 * (inner(local).square().sum() + outer(full).square().sum())).backward()
     parameters = {**dict(inner.named_parameters()), **{f"outer {name}": x for name, x in outer.named_parameters()}}
-    return Made(parameters, {"check_numel": True})
+    return TrainedModel(parameters, {"check_numel": True})
 
 
-MODELS: dict[str, Callable[[torch.dtype], Made]] = {
+MODELS: dict[str, Callable[[torch.dtype], TrainedModel]] = {
     "DDP": data_parallel,
     "FSDP2": fsdp,
-    "FSDP2, tied weights": of_one_weight,
+    "FSDP2, tied weights": tied_weights,
     "FSDP2, offloaded": offloaded,
     "HSDP": hsdp,
     "FSDP2 and tensor parallel": tensor_parallel,
@@ -232,26 +237,26 @@ MODELS: dict[str, Callable[[torch.dtype], Made]] = {
 
 
 @functools.cache
-def made(kind: str, dtype: str) -> tuple[Made, dict[str, Any]]:
+def trained_model(kind: str, dtype: str) -> tuple[TrainedModel, dict[str, Any]]:
     """A model, and its gradients after the backward pass."""
     torch.manual_seed(5)
-    found = MODELS[kind](getattr(torch, dtype))
-    return found, {name: copied(gradient) for name, gradient in gradients(found).items()}
+    model = MODELS[kind](getattr(torch, dtype))
+    return model, {name: copy_of(gradient) for name, gradient in gradients(model).items()}
 
 
-def fresh(kind: str, dtype: str) -> Made:
+def restored_model(kind: str, dtype: str) -> TrainedModel:
     """The model as it was after the backward pass."""
-    found, saved = made(kind, dtype)
-    for name, parameter in found.parameters.items():
-        parameter.grad = copied(saved[name])
-    return found
+    model, saved = trained_model(kind, dtype)
+    for name, parameter in model.parameters.items():
+        parameter.grad = copy_of(saved[name])
+    return model
 
 
-def gradients(model: Made) -> dict[str, Any]:
+def gradients(model: TrainedModel) -> dict[str, Any]:
     return {name: parameter.grad for name, parameter in model.parameters.items()}
 
 
-def copied(tensor: Any) -> Any:
+def copy_of(tensor: Any) -> Any:
     """A copy that is held alike: that of PyTorch would add up the terms of a sum."""
     if not isinstance(tensor, DTensor):
         return tensor.clone()
@@ -270,10 +275,12 @@ def gathered(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def parts(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def gather_local(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The same, but of sums what this process has."""
-    sums = {f"{name} on rank {dist.get_rank()}": each.to_local() for name, each in tensors.items() if is_sum(each)}
-    return gathered({**{name: each for name, each in tensors.items() if not is_sum(each)}, **sums})
+    partial_sums = {
+        f"{name} on rank {dist.get_rank()}": tensor.to_local() for name, tensor in tensors.items() if is_sum(tensor)
+    }
+    return gathered({**{name: tensor for name, tensor in tensors.items() if not is_sum(tensor)}, **partial_sums})
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
@@ -287,7 +294,7 @@ class Clipped(NamedTuple):
     before: dict[str, np.ndarray]
     """The gradients, gathered."""
 
-    held: dict[str, np.ndarray]
+    local_values: dict[str, np.ndarray]
     """The same, but of sums what each process has: that is what is clipped."""
 
     after: dict[str, np.ndarray]
@@ -299,22 +306,31 @@ class Clipped(NamedTuple):
     calls: list[str]
     """The collectives that were called."""
 
-    seen: int | None
+    pytorch_count: int | None
     """How many PyTorch saw, those of its own operations too; None where it did not watch."""
 
 
-def clipped(kind: str, dtype: str, call: str, arguments: Sequence[Any] = (), watched: bool = False) -> Clipped:
+def clip_model(kind: str, dtype: str, call: str, arguments: Sequence[Any] = (), count_pytorch: bool = False) -> Clipped:
     """The gradients of a model before and after a call."""
-    model = fresh(kind, dtype)
-    given = gradients(model)
-    before, held = gathered(given), parts(given)
-    watcher = CommDebugMode()
-    with counted() as calls, watcher if watched else nullcontext():
-        norm, results = CALLS[call](uc, list(model.parameters.values()), list(given.values()), model.stated, *arguments)
-    after = given if results is None else dict(zip(given, results, strict=True))
-    assert all(layout(after[name]) == layout(each) for name, each in given.items())
-    told = norm if norm is None else (norm.item(), f"{type(norm).__name__} {norm.dtype} {norm.dim()}")
-    return Clipped(before, held, parts(after), told, calls, watcher.get_total_counts() if watched else None)
+    model = restored_model(kind, dtype)
+    grads = gradients(model)
+    before, local_values = gathered(grads), gather_local(grads)
+    counter = CommDebugMode()
+    with record_collectives() as calls, counter if count_pytorch else nullcontext():
+        norm, results = CALLS[call](
+            uc, list(model.parameters.values()), list(grads.values()), model.options, *arguments
+        )
+    after = grads if results is None else dict(zip(grads, results, strict=True))
+    assert all(layout(after[name]) == layout(gradient) for name, gradient in grads.items())
+    description = norm if norm is None else (norm.item(), f"{type(norm).__name__} {norm.dtype} {norm.dim()}")
+    return Clipped(
+        before,
+        local_values,
+        gather_local(after),
+        description,
+        calls,
+        counter.get_total_counts() if count_pytorch else None,
+    )
 
 
 def layout(tensor: Any) -> tuple[Any, ...]:
@@ -323,70 +339,70 @@ def layout(tensor: Any) -> tuple[Any, ...]:
 
 # -- ways to clip: by the names of a namespace, what its names in place take, the gradients, and what has to be stated
 
-LIMIT = 1.5
-Way = Callable[..., tuple[Any, list[Any] | None]]
+THRESHOLD = 1.5
+ClipCall = Callable[..., tuple[Any, list[Any] | None]]
 """To the norm and the new gradients, None where the given ones are clipped."""
 
 
-def in_place(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any], p: float = 2.0) -> Any:
-    return names.clip_grad_norm_(holders, LIMIT, p, **stated), None
+def clip_in_place(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any], p: float = 2.0) -> Any:
+    return namespace.clip_grad_norm_(params, THRESHOLD, p, **options), None
 
 
-def in_two_steps(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    norm = names.get_total_norm(given, **stated)
-    names.clip_grads_with_norm_(holders, LIMIT, norm)
+def clip_in_two_steps(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    norm = namespace.get_total_norm(grads, **options)
+    namespace.clip_grads_with_norm_(params, THRESHOLD, norm)
     return norm, None
 
 
-def by_value(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    return names.clip_grad_value_(holders, 0.5), None
+def clip_by_value(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    return namespace.clip_grad_value_(params, 0.5), None
 
 
-def by_norms(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    return None, [names.clip_by_norm(each, 0.5) for each in given]
+def clip_by_norms(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    return None, [namespace.clip_by_norm(gradient, 0.5) for gradient in grads]
 
 
-def by_values(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    return None, [names.clip_by_value(each, -0.5, 0.25) for each in given]
+def clip_by_values(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    return None, [namespace.clip_by_value(gradient, -0.5, 0.25) for gradient in grads]
 
 
-def functionally(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    results, norm = names.clip_by_global_norm(given, LIMIT)
+def clip_functionally(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    results, norm = namespace.clip_by_global_norm(grads, THRESHOLD)
     return norm, results
 
 
-def measured(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    return names.global_norm(given), None
+def global_norm(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    return namespace.global_norm(grads), None
 
 
-def by_named_gradients(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-    pairs = [(f"gradient {number}", gradient) for number, gradient in enumerate(given)]
-    return None, [gradient for _, gradient in names.GradientClipByGlobalNorm(LIMIT, **stated)(pairs)]
+def clip_named_gradients(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+    named_gradients = [(f"gradient {number}", gradient) for number, gradient in enumerate(grads)]
+    return None, [gradient for _, gradient in namespace.GradientClipByGlobalNorm(THRESHOLD, **options)(named_gradients)]
 
 
-def of_class(name: str, *, in_place: bool) -> Way:
-    def clip(names: Any, holders: list[Any], given: list[Any], stated: dict[str, Any]) -> Any:
-        own = stated if name == "GradientClipByGlobalNorm" else {}
-        instance = getattr(names, name)(0.5, **own)
+def clip_by_class(name: str, *, in_place: bool) -> ClipCall:
+    def clip(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any]) -> Any:
+        group_options = options if name == "GradientClipByGlobalNorm" else {}
+        instance = getattr(namespace, name)(0.5, **group_options)
         if in_place:
-            return instance.clip_(holders), None
-        return None, [gradient for _, gradient in instance(list(zip(holders, given, strict=True)))]
+            return instance.clip_(params), None
+        return None, [gradient for _, gradient in instance(list(zip(params, grads, strict=True)))]
 
     return clip
 
 
-CALLS: dict[str, Way] = {
-    "clip_grad_norm_": in_place,
-    "get_total_norm, clip_grads_with_norm_": in_two_steps,
-    "clip_grad_value_": by_value,
-    "clip_by_norm": by_norms,
-    "clip_by_value": by_values,
-    "clip_by_global_norm": functionally,
-    "global_norm": measured,
-    "GradientClipByGlobalNorm of names": by_named_gradients,
+CALLS: dict[str, ClipCall] = {
+    "clip_grad_norm_": clip_in_place,
+    "get_total_norm, clip_grads_with_norm_": clip_in_two_steps,
+    "clip_grad_value_": clip_by_value,
+    "clip_by_norm": clip_by_norms,
+    "clip_by_value": clip_by_values,
+    "clip_by_global_norm": clip_functionally,
+    "global_norm": global_norm,
+    "GradientClipByGlobalNorm of names": clip_named_gradients,
     **{
-        f"{name}{'.clip_' * way}": of_class(name, in_place=way)
+        f"{name}{'.clip_' * in_place}": clip_by_class(name, in_place=in_place)
         for name in ("GradientClipByNorm", "GradientClipByValue", "GradientClipByGlobalNorm")
-        for way in (True, False)
+        for in_place in (True, False)
     },
 }

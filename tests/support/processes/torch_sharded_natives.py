@@ -21,7 +21,7 @@ def script() -> Any:
     return sys.modules["sharded_natives"]
 
 
-def measured(scenarios: list[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
+def measure(scenarios: list[tuple[Any, ...]]) -> dict[tuple[str, str], str]:
     module = script()
-    found: dict[tuple[str, str], str] = module.measured([module.Scenario(*each) for each in scenarios])
-    return found
+    results: dict[tuple[str, str], str] = module.measure([module.Scenario(*scenario) for scenario in scenarios])
+    return results

@@ -52,9 +52,9 @@ def raising(parameter: Any) -> bool:
 
 
 def by_ownership(p: float) -> Any:
-    given = parameters(ARRAYS, "plain")
+    params = parameters(ARRAYS, "plain")
     ownership = raising if dist.get_rank() == 1 else "replicated"
-    return uc.clip_grad_norm_(given, 1.0, p, process_group=dist.group.WORLD, ownership=ownership)
+    return uc.clip_grad_norm_(params, 1.0, p, process_group=dist.group.WORLD, ownership=ownership)
 
 
 def by_dtype(p: float) -> Any:
@@ -65,12 +65,12 @@ def by_dtype(p: float) -> Any:
 
 def by_configuration(p: float) -> Any:
     """Clipping by value has no order to go by for complex gradients, which one rank has."""
-    given = parameters(ARRAYS[:1], "FSDP")
+    params = parameters(ARRAYS[:1], "FSDP")
     plain = nn.Parameter(torch.zeros(2, dtype=torch.complex64 if dist.get_rank() == 1 else torch.float32))
     plain.grad = torch.ones_like(plain)
     groups = [{"name": "one", "rule": "value", "threshold": 1.0, "include": ["plain"]}]
     config = ClipConfig(rule="global_norm", threshold=1.0, norm_type=p, family="paddle", groups=groups)
-    return config.clipper(ownership="replicated").clip_({"cut": given[0], "plain": plain})
+    return config.clipper(ownership="replicated").clip_({"cut": params[0], "plain": plain})
 
 
 REJECTIONS: dict[str, Callable[[float], Any]] = {
@@ -84,11 +84,11 @@ def hidden_gradient() -> nn.Parameter:
     return parameter
 
 
-def overlapping() -> list[nn.Parameter]:
+def overlapping_parameters() -> list[nn.Parameter]:
     memory = torch.ones(6)
-    found = [nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))]
-    found[0].grad, found[1].grad = memory[:4], memory[2:]
-    return found
+    params = [nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))]
+    params[0].grad, params[1].grad = memory[:4], memory[2:]
+    return params
 
 
 def is_clipped(parameter: Any) -> bool:
@@ -97,150 +97,163 @@ def is_clipped(parameter: Any) -> bool:
 
 WORLD = {"ownership": "replicated"}
 
-BEFORE_THE_GRADIENTS: dict[str, Callable[[list[Any], bool], Any]] = {
-    "max_norm": lambda given, wrong: uc.clip_grad_norm_(iter(given), -1.0 if wrong else 1.0, **WORLD),
-    "norm_type": lambda given, wrong: uc.clip_grad_norm_(given, 1.0, 0.0 if wrong else 2.0, **WORLD),
-    "max_norm and an entry": lambda given, wrong: uc.clip_grad_norm_(
-        [*given, "x"] if wrong else given, math.nan if wrong else 1.0, **WORLD
+WRONG_ARGUMENTS: dict[str, Callable[[list[Any], bool], Any]] = {
+    "max_norm": lambda params, wrong: uc.clip_grad_norm_(iter(params), -1.0 if wrong else 1.0, **WORLD),
+    "norm_type": lambda params, wrong: uc.clip_grad_norm_(params, 1.0, 0.0 if wrong else 2.0, **WORLD),
+    "max_norm and an entry": lambda params, wrong: uc.clip_grad_norm_(
+        [*params, "x"] if wrong else params, math.nan if wrong else 1.0, **WORLD
     ),
-    "check_numel": lambda given, wrong: uc.clip_grad_norm_(given, 1.0, check_numel="4" if wrong else None, **WORLD),
-    "ownership": lambda given, wrong: uc.clip_by_global_norm(
-        [each.grad for each in given], 1.0, ownership="shared" if wrong else "replicated"
+    "check_numel": lambda params, wrong: uc.clip_grad_norm_(params, 1.0, check_numel="4" if wrong else None, **WORLD),
+    "ownership": lambda params, wrong: uc.clip_by_global_norm(
+        [parameter.grad for parameter in params], 1.0, ownership="shared" if wrong else "replicated"
     )[1],
-    "order": lambda given, wrong: uc.get_total_norm([each.grad for each in given], -1 if wrong else 2, **WORLD),
-    "clip_norm": lambda given, wrong: uc.clip_by_global_norm(
-        [each.grad for each in given], math.nan if wrong else 1.0, **WORLD
-    )[1],
-    "entry": lambda given, wrong: uc.clip_grad_norm_([*given, "x"] if wrong else given, 1.0, **WORLD),
-    "the first entry": lambda given, wrong: uc.clip_grad_norm_(["x", *given] if wrong else given, 1.0),
-    "an entry of a dict": lambda given, wrong: uc.clip_grad_norm_(
-        {**({"x": "x"} if wrong else {}), **{str(at): each for at, each in enumerate(given)}}, 1.0
+    "order": lambda params, wrong: uc.get_total_norm(
+        [parameter.grad for parameter in params], -1 if wrong else 2, **WORLD
     ),
-    "gradient": lambda given, wrong: uc.global_norm([*(each.grad for each in given), *["x"] * wrong], **WORLD),
-    "main_grad": lambda given, wrong: uc.clip_grad_norm_([*given, *[hidden_gradient()] * wrong], 1.0, **WORLD),
-    "overlap": lambda given, wrong: uc.clip_grad_norm_([*given, *(overlapping() if wrong else [])], 1.0, **WORLD),
-    "need_clip": lambda given, wrong: uc.GradientClipByGlobalNorm(
+    "clip_norm": lambda params, wrong: uc.clip_by_global_norm(
+        [parameter.grad for parameter in params], math.nan if wrong else 1.0, **WORLD
+    )[1],
+    "entry": lambda params, wrong: uc.clip_grad_norm_([*params, "x"] if wrong else params, 1.0, **WORLD),
+    "the first entry": lambda params, wrong: uc.clip_grad_norm_(["x", *params] if wrong else params, 1.0),
+    "an entry of a dict": lambda params, wrong: uc.clip_grad_norm_(
+        {**({"x": "x"} if wrong else {}), **{str(at): parameter for at, parameter in enumerate(params)}}, 1.0
+    ),
+    "gradient": lambda params, wrong: uc.global_norm(
+        [*(parameter.grad for parameter in params), *["x"] * wrong], **WORLD
+    ),
+    "main_grad": lambda params, wrong: uc.clip_grad_norm_([*params, *[hidden_gradient()] * wrong], 1.0, **WORLD),
+    "overlap": lambda params, wrong: uc.clip_grad_norm_(
+        [*params, *(overlapping_parameters() if wrong else [])], 1.0, **WORLD
+    ),
+    "need_clip": lambda params, wrong: uc.GradientClipByGlobalNorm(
         1.0, need_clip=is_clipped if wrong else None, **WORLD
-    ).clip_(given),
-    "an entry, norms of each": lambda given, wrong: uc.GradientClipByNorm(1.0).clip_([*given, "x"] if wrong else given),
-    "overlap, norms of each": lambda given, wrong: uc.GradientClipByNorm(1.0).clip_(
-        [*given, *(overlapping() if wrong else [])]
+    ).clip_(params),
+    "an entry, norms of each": lambda params, wrong: uc.GradientClipByNorm(1.0).clip_(
+        [*params, "x"] if wrong else params
     ),
-    "need_clip, norms of each": lambda given, wrong: uc.GradientClipByNorm(
+    "overlap, norms of each": lambda params, wrong: uc.GradientClipByNorm(1.0).clip_(
+        [*params, *(overlapping_parameters() if wrong else [])]
+    ),
+    "need_clip, norms of each": lambda params, wrong: uc.GradientClipByNorm(
         1.0, need_clip=is_clipped if wrong else None
-    ).clip_(given),
-    "a threshold for one gradient": lambda given, wrong: uc.clip_by_norm(given[0].grad, math.nan if wrong else 1.0),
-    "one gradient": lambda given, wrong: uc.clip_by_norm(
-        given[0].grad.to(torch.int32) if wrong else given[0].grad, 1.0
+    ).clip_(params),
+    "a threshold for one gradient": lambda params, wrong: uc.clip_by_norm(params[0].grad, math.nan if wrong else 1.0),
+    "one gradient": lambda params, wrong: uc.clip_by_norm(
+        params[0].grad.to(torch.int32) if wrong else params[0].grad, 1.0
     ),
 }
 
 
-def rejected_early(how: str) -> tuple[Attempt, Attempt]:
+def reject_argument(argument: str) -> tuple[Attempt, Attempt]:
     """What a call raised that one rank rejects by its arguments, and the next one."""
-    given = parameters(ARRAYS, "FSDP")
-    first = attempt(lambda: BEFORE_THE_GRADIENTS[how](given, dist.get_rank() == 1))
-    return first, attempt(lambda: uc.clip_grad_norm_(given, math.inf))
+    params = parameters(ARRAYS, "FSDP")
+    first = attempt(lambda: WRONG_ARGUMENTS[argument](params, dist.get_rank() == 1))
+    return first, attempt(lambda: uc.clip_grad_norm_(params, math.inf))
 
 
-def rejected_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
+def reject_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
     """What two calls of HSDP raised, of which rank 1 rejects the first."""
-    given = parameters(ARRAYS, "HSDP")
+    params = parameters(ARRAYS, "HSDP")
     group = {name: getattr(dist.group, value) for name, value in keywords.items()}
-    limits = (math.nan if dist.get_rank() == 1 else 1.0, 1.0)
-    return [attempt(lambda limit=limit: uc.clip_grad_norm_(given, limit, **group)) for limit in limits]
+    thresholds = (math.nan if dist.get_rank() == 1 else 1.0, 1.0)
+    return [
+        attempt(lambda threshold=threshold: uc.clip_grad_norm_(params, threshold, **group)) for threshold in thresholds
+    ]
 
 
-def rejected_beside_others(case: str) -> list[Attempt]:
+def reject_beside_other_parameters(case: str) -> list[Attempt]:
     """What two calls raised, of which rank 1 rejects the first. Some of the parameters need no other rank, or all."""
-    others = parameters(ARRAYS[1:], "FSDP" if case == "left out" else "replicated")
-    for parameter in others:
+    other_params = parameters(ARRAYS[1:], "FSDP" if case == "left out" else "replicated")
+    for parameter in other_params:
         parameter.need_clip = case != "left out"
-    given: list[Any] = [*others, *parameters(ARRAYS, "HSDP")]
-    wrong = [*others, "x", *given[len(others) :]] if dist.get_rank() == 1 else given
-    return [attempt(lambda each=each: uc.clip_grad_norm_(each, math.inf)) for each in (wrong, given)]
+    params: list[Any] = [*other_params, *parameters(ARRAYS, "HSDP")]
+    wrong = [*other_params, "x", *params[len(other_params) :]] if dist.get_rank() == 1 else params
+    return [attempt(lambda entries=entries: uc.clip_grad_norm_(entries, math.inf)) for entries in (wrong, params)]
 
 
-def rejected(how: str, p: float) -> tuple[Attempt, Attempt]:
+def reject(kind: str, p: float) -> tuple[Attempt, Attempt]:
     """What the call raised, and the next one, which no rank rejects."""
-    return attempt(lambda: REJECTIONS[how](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
+    return attempt(lambda: REJECTIONS[kind](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
 
 
-def rejected_alone() -> list[Attempt]:
+def reject_alone() -> list[Attempt]:
     """Calls that need no other rank, and so must not wait for one; of the first rank alone."""
     if dist.get_rank():
         return []
-    cut, integers = parameters(ARRAYS[:1], "FSDP")[0], torch.ones(2, dtype=torch.int32)
+    sharded, integers = parameters(ARRAYS[:1], "FSDP")[0], torch.ones(2, dtype=torch.int32)
     return [
-        attempt(lambda: uc.clip_by_global_norm([cut.grad, integers], 1.0, use_norm=2.0)[1]),
-        attempt(lambda: uc.clip_grads_with_norm_([cut], -1.0, 2.0)),
+        attempt(lambda: uc.clip_by_global_norm([sharded.grad, integers], 1.0, use_norm=2.0)[1]),
+        attempt(lambda: uc.clip_grads_with_norm_([sharded], -1.0, 2.0)),
         attempt(lambda: uc.clip_by_value(integers.bool(), -1.0, 1.0)),
         attempt(lambda: uc.get_total_norm([torch.ones(2), integers])),
         attempt(lambda: uc.clip_grad_norm_([nn.Parameter(torch.zeros(2))], -1.0)),
-        attempt(lambda: uc.clip_by_global_norm([cut.grad], -1.0, use_norm=2.0)[1]),
-        attempt(lambda: uc.clip_grad_norm_([cut], -1.0, process_group=None)),
+        attempt(lambda: uc.clip_by_global_norm([sharded.grad], -1.0, use_norm=2.0)[1]),
+        attempt(lambda: uc.clip_grad_norm_([sharded], -1.0, process_group=None)),
     ]
 
 
 # -- ranks that are not at the same call
 
 
-def out_of_step() -> list[Attempt]:
+def clip_out_of_step() -> list[Attempt]:
     """One rank's first call fails on its way, and is caught. Then come the others' first call, one more, and one in
     another group."""
     group, fresh = dist.new_group(), dist.new_group()
-    given = parameters(ARRAYS, "FSDP")
+    params = parameters(ARRAYS, "FSDP")
     if dist.get_rank() == 1:
         with mock.patch.object(TorchGroup, "all_reduce_sum", side_effect=ConnectionError("the network is down")):
-            assert "ConnectionError" in attempt(lambda: uc.clip_grad_norm_(given, 1.0, process_group=group)).error
+            assert "ConnectionError" in attempt(lambda: uc.clip_grad_norm_(params, 1.0, process_group=group)).error
     return [
-        attempt(lambda each=each: uc.clip_grad_norm_(given, 1.0, process_group=each)) for each in (group, group, fresh)
+        attempt(lambda process_group=process_group: uc.clip_grad_norm_(params, 1.0, process_group=process_group))
+        for process_group in (group, group, fresh)
     ]
 
 
-def of_step(steps: Sequence[int]) -> Attempt:
+def clip_at_steps(steps: Sequence[int]) -> Attempt:
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="paddle").clipper()
     return attempt(lambda: clip.clip_(parameters(ARRAYS, "FSDP"), step=steps[dist.get_rank()]))
 
 
-def in_order(names: Sequence[str], each: bool, order: Sequence[int]) -> Attempt:
+def clip_in_order(names: Sequence[str], by_own_norms: bool, order: Sequence[int]) -> Attempt:
     """One rank lists the parameters in another order."""
-    given: Any = parameters([ARRAYS[at] for at in order], "FSDP")
-    given = list(zip(names, given, strict=True)) if names else given
+    params: Any = parameters([ARRAYS[position] for position in order], "FSDP")
+    params = list(zip(names, params, strict=True)) if names else params
     if dist.get_rank() == 1:
-        given.reverse()
-    clip = uc.GradientClipByNorm(1.0) if each else uc.GradientClipByGlobalNorm(1.0)
-    return attempt(lambda: clip.clip_(given) or 0.0)
+        params.reverse()
+    clip = uc.GradientClipByNorm(1.0) if by_own_norms else uc.GradientClipByGlobalNorm(1.0)
+    return attempt(lambda: clip.clip_(params) or 0.0)
 
 
-def in_order_of_groups() -> tuple[Attempt, list[Any]]:
+def clip_in_order_of_groups() -> tuple[Attempt, list[Any]]:
     """Norms of single gradients over two process groups with the same ranks. Rank 1 lists them in another order."""
     groups = [dist.new_group(timeout=timedelta(seconds=SHORT)) for _ in range(2)]
     meshes = [DeviceMesh.from_group(group, "cpu") for group in groups]
-    given = [distributed(np.full(4, number + 3, np.float32), mesh, [Shard(0)]) for number, mesh in enumerate(meshes)]
-    listed = [nn.Parameter(torch.zeros_like(gradient)) for gradient in given]
-    for parameter, gradient in zip(listed, given, strict=True):
+    gradients = [
+        distributed(np.full(4, number + 3, np.float32), mesh, [Shard(0)]) for number, mesh in enumerate(meshes)
+    ]
+    params = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(params, gradients, strict=True):
         parameter.grad = gradient
-    order = listed[::-1] if dist.get_rank() == 1 else listed
-    found = attempt(lambda: uc.GradientClipByNorm(1.0).clip_(order) or 0.0)
-    return found, [parameter.grad.to_local().tolist() for parameter in listed]  # type: ignore[union-attr]
+    order = params[::-1] if dist.get_rank() == 1 else params
+    result = attempt(lambda: uc.GradientClipByNorm(1.0).clip_(order) or 0.0)
+    return result, [parameter.grad.to_local().tolist() for parameter in params]  # type: ignore[union-attr]
 
 
-def without_one(function: str) -> Attempt:
+def call_without_a_gradient(function: str) -> Attempt:
     """One rank has a None in the place of a gradient, whose shape it does not know."""
-    gradients = [each.grad for each in parameters(ARRAYS, "FSDP")]
+    gradients = [parameter.grad for parameter in parameters(ARRAYS, "FSDP")]
     if dist.get_rank() == 1:
         gradients[1] = None
     return attempt(lambda: getattr(uc, function)(gradients))
 
 
-def differing_on_two_dimensions() -> Attempt:
+def differ_on_two_dimensions() -> Attempt:
     """Thresholds of single gradients, one of which is another, along both dimensions of a mesh."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
 
 
-def with_other_placements() -> Attempt:
+def clip_with_other_placements() -> Attempt:
     """A clip of a parameter that only rank 1 has as a shard."""
     placements = [Shard(0) if dist.get_rank() else Replicate()]
     gradient = distributed(np.ones(4, np.float32), mesh_of("row"), placements)
@@ -249,7 +262,7 @@ def with_other_placements() -> Attempt:
     return attempt(lambda: uc.clip_grad_norm_([parameter], math.inf, process_group=dist.group.WORLD))
 
 
-def rejected_on_two_dimensions() -> Attempt:
+def reject_on_two_dimensions() -> Attempt:
     """A gradient along both dimensions of a mesh, whose dtype one rank rejects."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(
@@ -257,8 +270,8 @@ def rejected_on_two_dimensions() -> Attempt:
     )
 
 
-def counted_without_gradients(check: bool) -> Attempt:
-    given = parameters(ARRAYS, "FSDP")
-    for parameter in given if dist.get_rank() == 1 else []:
+def clip_without_gradients(check: bool) -> Attempt:
+    params = parameters(ARRAYS, "FSDP")
+    for parameter in params if dist.get_rank() == 1 else []:
         parameter.grad = None
-    return attempt(lambda: uc.clip_grad_norm_(given, 1.0, check_numel=check))
+    return attempt(lambda: uc.clip_grad_norm_(params, 1.0, check_numel=check))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes.torch_sharded import counted, mesh_of
+from support.processes.torch_sharded import mesh_of, record_collectives
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -34,7 +34,7 @@ def no_keywords(mesh: DeviceMesh) -> dict[str, Any]:
     return {}
 
 
-def owned(**options: Any) -> Callable[[DeviceMesh], dict[str, Any]]:
+def mesh_owned(**options: Any) -> Callable[[DeviceMesh], dict[str, Any]]:
     return lambda mesh: {"ownership": mesh_ownership(mesh, **options)}
 
 
@@ -47,14 +47,14 @@ CASES: dict[str, Case] = {
     "all Replicate": Case(lambda mesh: mesh, [Replicate(), Replicate()], no_keywords, (0, 1)),
     "terms of a sum": Case(lambda mesh: mesh, [Partial(), Replicate()], no_keywords, (1,)),
     "shards": Case(lambda mesh: mesh, [Shard(0), Shard(1)], no_keywords, ()),
-    "beside tensor parallel": Case(lambda mesh: mesh["dp"], [Shard(0)], owned(), (1,)),
+    "beside tensor parallel": Case(lambda mesh: mesh["dp"], [Shard(0)], mesh_owned(), (1,)),
     "declared copies of shards": Case(lambda mesh: mesh["dp"], [Shard(0)], declared(lambda mesh: "replicated"), (1,)),
     "declared copies of copies": Case(
         lambda mesh: mesh["dp"], [Replicate()], declared(lambda mesh: "replicated"), (0, 1)
     ),
-    "copies beside tensor parallel": Case(lambda mesh: mesh["dp"], [Replicate()], owned(), (0, 1)),
-    "copies of stages": Case(lambda mesh: mesh["tp"], [Replicate()], owned(distinct="dp"), (1,)),
-    "stages": Case(lambda mesh: mesh["tp"], [Shard(0)], owned(distinct="dp"), ()),
+    "copies beside tensor parallel": Case(lambda mesh: mesh["dp"], [Replicate()], mesh_owned(), (0, 1)),
+    "copies of stages": Case(lambda mesh: mesh["tp"], [Replicate()], mesh_owned(distinct="dp"), (1,)),
+    "stages": Case(lambda mesh: mesh["tp"], [Shard(0)], mesh_owned(distinct="dp"), ()),
     "plain copies": Case(lambda mesh: None, (), declared(lambda mesh: "replicated"), (0, 1)),
     "plain copies of stages": Case(lambda mesh: None, (), declared(lambda mesh: mesh_ownership(mesh, "dp")), (1,)),
     "plain shards": Case(lambda mesh: None, (), declared(lambda mesh: "distinct"), ()),
@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {
 }
 
 
-class Checked(NamedTuple):
+class CheckedClip(NamedTuple):
     norm: float
     error: str
     unchanged: bool
@@ -81,31 +81,31 @@ def copies_of(case: str, rank: int) -> list[int]:
     return [int(number) for number in ranks[along].ravel()]
 
 
-def checked(case: str, drifted: int | None, p: float = 2.0, check: bool = True, **options: Any) -> Checked:
+def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool = True, **options: Any) -> CheckedClip:
     """A clip of two gradients. A rank's copy of the second one differs in the last bit of one element."""
     mesh, rank = rows(), dist.get_rank()
-    of, placements, keywords, _ = CASES[case]
+    submesh_of, placements, keywords, _ = CASES[case]
     named, locals_ = [], []
     for number, name in enumerate(("first.weight", DRIFTED)):
         local = torch.arange(6, dtype=torch.float32).reshape(3, 2) + 100 * copies_of(case, rank)[0] + number
         if number and rank == drifted:
             local[1, 1] = torch.nextafter(local[1, 1], torch.tensor(math.inf))
-        own = of(mesh)
-        gradient = local if own is None else DTensor.from_local(local, own, placements, run_check=False)
+        submesh = submesh_of(mesh)
+        gradient = local if submesh is None else DTensor.from_local(local, submesh, placements, run_check=False)
         parameter = nn.Parameter(torch.zeros_like(gradient))
         parameter.grad = gradient
         named.append((name, parameter))
         locals_.append(local)
     before, error, norm = [local.clone() for local in locals_], "", math.nan
-    with counted() as calls:
+    with record_collectives() as calls:
         try:
             norm = uc.clip_grad_norm_(named, 1.0, p, **{"check_replicas": check, **keywords(mesh), **options}).item()
-        except ValueError as raised:
-            error = str(raised)
-    return Checked(norm, error, all(map(torch.equal, locals_, before)), len(calls))
+        except ValueError as rejection:
+            error = str(rejection)
+    return CheckedClip(norm, error, all(map(torch.equal, locals_, before)), len(calls))
 
 
-def rejected(case: str, rejecting: int) -> Checked:
+def reject_and_check(case: str, rejecting: int) -> CheckedClip:
     """A rank's threshold is NaN, and the copies of another rank have drifted."""
     mesh = rows()
     threshold = math.nan if dist.get_rank() == rejecting else 1.0
@@ -118,19 +118,19 @@ def rejected(case: str, rejecting: int) -> Checked:
         uc.clip_grad_norm_([parameter], threshold, check_replicas=True)
     except ValueError as raised:
         error = str(raised)
-    return Checked(math.nan, error, parameter.grad.to_local()[0].item() == 1.0 + dist.get_rank(), 0)
+    return CheckedClip(math.nan, error, parameter.grad.to_local()[0].item() == 1.0 + dist.get_rank(), 0)
 
 
-def rejected_by_a_configuration(rejecting: int) -> str:
+def reject_by_a_configuration(rejecting: int) -> str:
     """A rank has a gradient of integers beside those on a mesh of two dimensions."""
     kind = torch.int32 if dist.get_rank() == rejecting else torch.float32
-    given = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
+    params = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
-    given[0].grad, given[1].grad = torch.ones(2), torch.ones_like(given[1])
-    given.append(nn.Parameter(torch.zeros_like(shard)))
-    given[2].grad = shard
+    params[0].grad, params[1].grad = torch.ones(2), torch.ones_like(params[1])
+    params.append(nn.Parameter(torch.zeros_like(shard)))
+    params[2].grad = shard
     try:
-        ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper(check_replicas=True).clip_(given)
+        ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper(check_replicas=True).clip_(params)
     except (TypeError, ValueError) as raised:
         return str(raised)
     return ""
@@ -142,12 +142,12 @@ def error_with(call: Callable[[nn.Parameter], Any], gradient: torch.Tensor) -> s
     parameter.grad = gradient
     try:
         call(parameter)
-    except ValueError as raised:
-        return str(raised)
+    except ValueError as rejection:
+        return str(rejection)
     return ""
 
 
-def attached(parameter: nn.Parameter, **keywords: Any) -> None:
+def step_with_config(parameter: nn.Parameter, **keywords: Any) -> None:
     optimizer = torch.optim.SGD([parameter], 0.1)
     with CONFIG.attach_to(optimizer, **keywords):
         optimizer.step()
@@ -164,7 +164,7 @@ CALLS: dict[str, Callable[..., Any]] = {
         [(parameter, parameter.grad)]
     ),
     "clipper": lambda parameter, **keywords: CONFIG.clipper(**keywords).clip_([parameter]),
-    "attach_to": attached,
+    "attach_to": step_with_config,
 }
 """Calls with the gradient of one parameter, by the name that takes the keyword."""
 
@@ -176,7 +176,7 @@ def error_of(name: str, has_drifted: bool) -> str:
     return error_with(functools.partial(CALLS[name], **keywords), gradient)
 
 
-def sparse(shift: int) -> torch.Tensor:
+def sparse_gradient(shift: int) -> torch.Tensor:
     """A sparse gradient with one row, which is another one on the last rank."""
     row = 1 + shift * (dist.get_rank() == 3)
     return torch.sparse_coo_tensor([[row]], torch.ones(1, 3), (4, 3), check_invariants=True)
@@ -184,17 +184,17 @@ def sparse(shift: int) -> torch.Tensor:
 
 def sparse_copies(shift: int) -> str:
     keywords = {"process_group": dist.group.WORLD, "ownership": "replicated", "check_replicas": True}
-    return error_with(functools.partial(CALLS["clip_grad_norm_"], **keywords), sparse(shift))
+    return error_with(functools.partial(CALLS["clip_grad_norm_"], **keywords), sparse_gradient(shift))
 
 
 def sparse_beside_a_mesh(shift: int) -> str:
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
     beside = nn.Parameter(torch.zeros_like(shard))
     beside.grad = shard
-    return error_with(lambda parameter: uc.clip_grad_norm_([beside, parameter], 1.0), sparse(shift))
+    return error_with(lambda parameter: uc.clip_grad_norm_([beside, parameter], 1.0), sparse_gradient(shift))
 
 
-def exchanged() -> str:
+def exchange_shards() -> str:
     """The two shards of one replica are those of the other one in the other order."""
     local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
     gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
@@ -216,7 +216,7 @@ def message_of(**keywords: Any) -> str:
     return ""
 
 
-def by_a_function() -> str:
+def error_by_a_function() -> str:
     return message_of(process_group=dist.group.WORLD, ownership=is_first_rank)
 
 
@@ -224,14 +224,14 @@ def is_first_rank(parameter: Any) -> bool:
     return dist.get_rank() == 0
 
 
-def within_a_part() -> str:
+def error_within_a_copy() -> str:
     """The group of one copy of HSDP, whose other copies are elsewhere."""
-    return checked("HSDP", None, process_group=rows()["tp"]).error
+    return clip_and_check("HSDP", None, process_group=rows()["tp"]).error
 
 
-def without_a_mesh() -> str:
+def error_without_a_mesh() -> str:
     return message_of()
 
 
-def of_this_process() -> str:
+def error_of_this_process() -> str:
     return message_of(process_group=None)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from support.processes.torch_sharded import counted, mesh_of
+from support.processes.torch_sharded import mesh_of, record_collectives
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -53,84 +53,84 @@ def term(layout: str, rank: int, number: int, dtype: torch.dtype) -> torch.Tenso
     return torch.randn(3, number + 1, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def clipped(
+def clip_terms(
     layout: str,
     p: float = 2.0,
     dtype: str = "float32",
     change: str = "",
     number: int = NUMBER,
-    limit: float = 1.0,
+    threshold: float = 1.0,
     everywhere: bool = False,
     **options: Any,
 ) -> Summed:
     """Clip six gradients and a sharded one. `change`: what another rank has, or each rank if `everywhere`."""
     rank, mesh = dist.get_rank(), mesh_of(LAYOUTS[layout][0])
-    _, part, placements, has_copies = LAYOUTS[layout]
+    _, submesh_of, placements, has_copies = LAYOUTS[layout]
     named: dict[str, nn.Parameter] = {}
     locals_ = []
-    for at in range(number):
-        local = term(layout, rank, at, getattr(torch, dtype))
-        parameter = nn.Parameter(DTensor.from_local(local, part(mesh), placements, run_check=False))
-        parameter.grad = DTensor.from_local(local, part(mesh), placements, run_check=False)
-        named[f"norm{at}.weight"] = parameter
+    for position in range(number):
+        local = term(layout, rank, position, getattr(torch, dtype))
+        parameter = nn.Parameter(DTensor.from_local(local, submesh_of(mesh), placements, run_check=False))
+        parameter.grad = DTensor.from_local(local, submesh_of(mesh), placements, run_check=False)
+        named[f"norm{position}.weight"] = parameter
         locals_.append(local)
     shard = torch.full((2,), 1.0 + rank)
     row = mesh_of("row")
     named["shard"] = nn.Parameter(DTensor.from_local(shard, row, [Shard(0)], run_check=False))
     named["shard"].grad = DTensor.from_local(shard, row, [Shard(0)], run_check=False)
-    given: list[tuple[str, Any]] = list(named.items())
+    named_params: list[tuple[str, Any]] = list(named.items())
     if rank == 1 or everywhere:
-        CHANGES[change](given)
+        CHANGES[change](named_params)
     keywords = {"ownership": mesh_ownership(mesh), **options} if has_copies else options
     before, error, norm = [local.float().numpy().copy() for local in (*locals_, shard)], "", float("nan")
-    with counted() as calls:
+    with record_collectives() as calls:
         try:
-            norm = uc.clip_grad_norm_(given, limit, p, **keywords).item()
+            norm = uc.clip_grad_norm_(named_params, threshold, p, **keywords).item()
         except (TypeError, ValueError) as raised:
             error = str(raised)
     return Summed(norm, error, len(calls), before, [local.float().numpy().copy() for local in (*locals_, shard)])
 
 
-def without_first(given: list[tuple[str, Any]]) -> None:
-    given[0][1].grad = None
+def without_first(named_params: list[tuple[str, Any]]) -> None:
+    named_params[0][1].grad = None
 
 
-def without_any(given: list[tuple[str, Any]]) -> None:
-    for _, parameter in given[:NUMBER]:
+def without_any(named_params: list[tuple[str, Any]]) -> None:
+    for _, parameter in named_params[:NUMBER]:
         parameter.grad = None
 
 
-def another_dtype(given: list[tuple[str, Any]]) -> None:
+def another_dtype(named_params: list[tuple[str, Any]]) -> None:
     """One of float64, of a parameter that may have such a gradient."""
-    old: Any = given[2][1].grad
-    wide = DTensor.from_local(old.to_local().double(), old.device_mesh, old.placements, run_check=False)
-    given[2] = (given[2][0], nn.Parameter(wide))
-    given[2][1].grad = wide.detach()
+    gradient: Any = named_params[2][1].grad
+    wide = DTensor.from_local(gradient.to_local().double(), gradient.device_mesh, gradient.placements, run_check=False)
+    named_params[2] = (named_params[2][0], nn.Parameter(wide))
+    named_params[2][1].grad = wide.detach()
 
 
-def summed_already(given: list[tuple[str, Any]]) -> None:
-    old: Any = given[1][1].grad
-    placements = [Replicate() if placement.is_partial() else placement for placement in old.placements]
-    given[1][1].grad = DTensor.from_local(old.to_local(), old.device_mesh, placements, run_check=False)
+def already_summed(named_params: list[tuple[str, Any]]) -> None:
+    gradient: Any = named_params[1][1].grad
+    placements = [Replicate() if placement.is_partial() else placement for placement in gradient.placements]
+    named_params[1][1].grad = DTensor.from_local(gradient.to_local(), gradient.device_mesh, placements, run_check=False)
 
 
-def integers(given: list[tuple[str, Any]]) -> None:
+def integers(named_params: list[tuple[str, Any]]) -> None:
     parameter = nn.Parameter(torch.zeros(2, dtype=torch.int32), requires_grad=False)
     parameter.grad = torch.zeros_like(parameter)
-    given.append(("integers", parameter))
+    named_params.append(("integers", parameter))
 
 
 CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
-    "": lambda given: None,
+    "": lambda named_params: None,
     "without the first": without_first,
     "without any": without_any,
     "another dtype": another_dtype,
-    "summed already": summed_already,
+    "summed already": already_summed,
     "integers": integers,
 }
 
 
-def norm_of_norms() -> str:
+def error_for_norms() -> str:
     """The error for a DTensor of norms that are not added up, although its placement is a subclass of Partial."""
     gradient = DTensor.from_local(torch.ones(2), mesh_of("row"), [Shard(0)], run_check=False)
     try:
@@ -142,8 +142,8 @@ def norm_of_norms() -> str:
 
 def norm_beside_a_mesh_of_two() -> float:
     """A norm of each gradient, of which one is on a mesh of the first two ranks."""
-    parts = [DTensor.from_local(torch.ones(2), DeviceMesh("cpu", [0, 1]), [Shard(0)], run_check=False)]
-    given = [nn.Parameter(each) for each in (*parts, torch.zeros(2))]
-    given[0].grad, given[1].grad = parts[0], torch.tensor([3.0, 4.0])
-    uc.GradientClipByNorm(1.0).clip_(given)
-    return float(given[1].grad.norm())
+    shards = [DTensor.from_local(torch.ones(2), DeviceMesh("cpu", [0, 1]), [Shard(0)], run_check=False)]
+    params = [nn.Parameter(tensor) for tensor in (*shards, torch.zeros(2))]
+    params[0].grad, params[1].grad = shards[0], torch.tensor([3.0, 4.0])
+    uc.GradientClipByNorm(1.0).clip_(params)
+    return float(params[1].grad.norm())

@@ -39,10 +39,10 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
+def train_sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
     """The last norm, and the weights after training."""
     net = model()
-    stated: dict[str, Any] = {"check_numel": True}
+    options: dict[str, Any] = {"check_numel": True}
     if kind == "FSDP2":
         for layer in net:
             fully_shard(layer)
@@ -52,9 +52,9 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
             warnings.simplefilter("ignore")  # FSDP1 is deprecated
             net = FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
         numel = sum(parameter.numel() for parameter in model().parameters())
-        stated = {"process_group": dist.group.WORLD, "ownership": "distinct", "check_numel": numel}
+        options = {"process_group": dist.group.WORLD, "ownership": "distinct", "check_numel": numel}
     optimizer = torch.optim.SGD(net.named_parameters(), lr=0.5)
-    handle = config.attach_to(optimizer, **stated)
+    handle = config.attach_to(optimizer, **options)
     train(net, optimizer)
     if kind == "FSDP2":
         weights = [p.full_tensor() if isinstance(p, DTensor) else p for p in net.parameters()]
@@ -64,7 +64,7 @@ def sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
     return handle.last.norm, [weight.detach().numpy().copy() for weight in weights]
 
 
-def resumed(config: ClipConfig, directory: str, steps: range) -> tuple[Any, list[list[float]]]:
+def train_and_resume(config: ClipConfig, directory: str, steps: range) -> tuple[Any, list[list[float]]]:
     """The state of the clip, and the weights, after these steps of FSDP2. The first ones save them all, and others go
     on from there, however many processes there are."""
     net = model()
@@ -90,10 +90,10 @@ def resumed(config: ClipConfig, directory: str, steps: range) -> tuple[Any, list
     return handle.state_dict(), [weight.full_tensor().flatten().tolist() for weight in net.parameters()]
 
 
-LIMIT = 1e-3
+THRESHOLD = 1e-3
 
 
-def clipped_flat(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
+def clip_fsdp1(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
     """FSDP1's gradients, where nobody says whose they are."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
@@ -102,42 +102,47 @@ def clipped_flat(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any
     return clip(list(net.parameters()))
 
 
-def in_place(holders: list[nn.Parameter]) -> float:
-    norm: float = unified_clip.clip_grad_norm_(holders, LIMIT).item()
+def clip_in_place(params: list[nn.Parameter]) -> float:
+    norm: float = unified_clip.clip_grad_norm_(params, THRESHOLD).item()
     return norm
 
 
-def in_pairs(holders: list[nn.Parameter]) -> float:
-    results = uc.GradientClipByGlobalNorm(LIMIT)([(each, each.grad) for each in holders])
+def clip_param_grads(params: list[nn.Parameter]) -> float:
+    results = uc.GradientClipByGlobalNorm(THRESHOLD)([(parameter, parameter.grad) for parameter in params])
     return uc.global_norm([gradient for _, gradient in results]).item()
 
 
-def each(holders: list[nn.Parameter]) -> float:
-    uc.GradientClipByNorm(LIMIT).clip_(holders)
+def clip_by_own_norms(params: list[nn.Parameter]) -> float:
+    uc.GradientClipByNorm(THRESHOLD).clip_(params)
     return 1.0
 
 
-def in_two_steps(holders: list[nn.Parameter]) -> tuple[float, float]:
+def clip_in_two_steps(params: list[nn.Parameter]) -> tuple[float, float]:
     """The norm before and after, where only the name that measures is told of the shards."""
 
-    def measured() -> Any:
-        gradients = [each.grad for each in holders]
+    def measure() -> Any:
+        gradients = [parameter.grad for parameter in params]
         return uc.get_total_norm(gradients, process_group=dist.group.WORLD, ownership="distinct")
 
-    before = measured()
-    uc.clip_grads_with_norm_(holders, LIMIT, before)
-    return before.item(), measured().item()
+    before = measure()
+    uc.clip_grads_with_norm_(params, THRESHOLD, before)
+    return before.item(), measure().item()
 
 
-def by_value(holders: list[nn.Parameter]) -> float:
-    uc.clip_grad_value_(holders, LIMIT)
-    uc.GradientClipByValue(LIMIT).clip_(holders)
+def clip_by_value(params: list[nn.Parameter]) -> float:
+    uc.clip_grad_value_(params, THRESHOLD)
+    uc.GradientClipByValue(THRESHOLD).clip_(params)
     return max(
-        (float(each.grad.abs().max()) for each in holders if each.grad is not None and each.grad.numel()), default=0
+        (
+            float(parameter.grad.abs().max())
+            for parameter in params
+            if parameter.grad is not None and parameter.grad.numel()
+        ),
+        default=0,
     )
 
 
-def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
+def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
     """Train under FSDP2 while all processes record, or one."""
     net = model()
     for layer in net:
@@ -153,7 +158,7 @@ def recorded(config: ClipConfig, directory: str, norms: bool, only: int | None =
         train(net, optimizer)
 
 
-def recorded_native(directory: str, norms: bool, only: int | None = None) -> list[float]:
+def record_pytorchs_clip(directory: str, norms: bool, only: int | None = None) -> list[float]:
     """The weights after training by PyTorch's own clip under FSDP2. All processes record, or one, or none (-1)."""
     net = model()
     for layer in net:
@@ -172,7 +177,7 @@ def recorded_native(directory: str, norms: bool, only: int | None = None) -> lis
     return [number for weight in net.parameters() for number in weight.full_tensor().flatten().tolist()]
 
 
-def recorded_flat(directory: str) -> float:
+def record_shards(directory: str) -> float:
     """The norm of plain parts of a gradient, which do not tell each other's norms."""
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.tensor([3.0 + dist.get_rank()])
@@ -181,15 +186,15 @@ def recorded_flat(directory: str) -> float:
     return float(norm)
 
 
-def recorded_beside_flat(directory: str) -> float:
+def record_beside_plain(directory: str) -> float:
     """The norm of gradients that all hold together, and of one that the first process has beside them; in two groups,
     both of which tell what they are."""
-    both = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
-    given = dict(zip("ab", both, strict=True))
+    sharded_params = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
+    named_params = dict(zip("ab", sharded_params, strict=True))
     if dist.get_rank() == 0:
-        given["c"] = nn.Parameter(torch.zeros(1))
-        given["c"].grad = torch.tensor([2.0])
+        named_params["c"] = nn.Parameter(torch.zeros(1))
+        named_params["c"].grad = torch.tensor([2.0])
     group = {"name": "a", "include": ["a"], "threshold": 2.0}
     config = ClipConfig(rule="global_norm", threshold=1.0, groups=[group])
     with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
-        return float(config.clipper(ownership="distinct").clip_(given))
+        return float(config.clipper(ownership="distinct").clip_(named_params))
