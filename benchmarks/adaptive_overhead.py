@@ -78,7 +78,7 @@ def measure(
     shapes: Sequence[tuple[int, ...]], rounds: int, calls: int, *, on_torch: bool = False, clipped: bool = False
 ) -> dict[str, tuple[Any, Any]]:
     """Return (the microseconds that a rule adds, the ratios) by rule: at the 10th percentile and the median."""
-    arrays, given = gradients(shapes, on_torch=on_torch)
+    arrays, clip_input = gradients(shapes, on_torch=on_torch)
     first, random = [array.copy() for array in arrays], np.random.default_rng(2)
     limits = {"total": 1e9, "per tensor": 1e9}
     if clipped:
@@ -96,7 +96,7 @@ def measure(
         factor = np.float32(random.uniform(*FACTORS))
         for clip in clips.values():
             put(arrays, [factor * array for array in first])
-            clip.clip_(given)
+            clip.clip_(clip_input)
     for name, rule in RULES.items():
         if "window" in rule:
             fill_window(clips[name], rule["window"])
@@ -109,7 +109,7 @@ def measure(
             for _ in range(calls):
                 put(arrays, values)
                 start = time.process_time()
-                clip.clip_(given)
+                clip.clip_(clip_input)
                 times[name].append(1e6 * (time.process_time() - start))
             changed[name] += clip.last.clipped is True
     if any(count < 0.8 * rounds if clipped else count for count in changed.values()):

@@ -52,7 +52,7 @@ def times(runs: Sequence[Run]) -> list[tuple[list[float], list[float]]]:
     """Return, for each function, (processor seconds, wall seconds) of all turns."""
     for run in runs:
         run(), run()
-    found: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
+    durations: list[tuple[list[float], list[float]]] = [([], []) for _ in runs]
     end = time.perf_counter() + SECONDS
     for turn in range(MOST):
         if turn >= LEAST and time.perf_counter() > end:
@@ -61,18 +61,20 @@ def times(runs: Sequence[Run]) -> list[tuple[list[float], list[float]]]:
         for index in order:
             begin = time.process_time(), time.perf_counter()
             runs[index]()
-            for values, clock, start in zip(found[index], (time.process_time, time.perf_counter), begin, strict=True):
+            for values, clock, start in zip(
+                durations[index], (time.process_time, time.perf_counter), begin, strict=True
+            ):
                 values.append(clock() - start)
-    return found
+    return durations
 
 
 def ratio_text(bare: list[float], unified: list[float], native: list[float]) -> str:
     """Return the ratio of the medians, and the quartiles of the ratios."""
     median = statistics.median(bare)
-    whole = (statistics.median(unified) - median) / (statistics.median(native) - median)
+    ratio = (statistics.median(unified) - median) / (statistics.median(native) - median)
     ratios = [(a - median) / (b - median) for a, b in zip(unified, native, strict=True) if b > median]
     low, _, high = statistics.quantiles(ratios, n=4)
-    return f"{whole:.2f} ({low:.2f} to {high:.2f})"
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -87,9 +89,9 @@ def main() -> None:
         norm = 1e-3 * float(np.sqrt(sum(np.prod(shape) for shape in shapes)))
         for is_clipped, threshold in ((False, 2 * norm), (True, norm / 2)):
             clips = None, uc.ClipGradByGlobalNorm(threshold), paddle.nn.ClipGradByGlobalNorm(threshold)
-            found = times([program(shapes, clip) for clip in clips])
-            cells = [name, "yes" if is_clipped else "no", str(len(found[0][0]))]
-            cells += [ratio_text(*(each[clock] for each in found)) for clock in (0, 1)]
+            durations = times([program(shapes, clip) for clip in clips])
+            cells = [name, "yes" if is_clipped else "no", str(len(durations[0][0]))]
+            cells += [ratio_text(*(seconds[clock] for seconds in durations)) for clock in (0, 1)]
             print(f"| {' | '.join(cells)} |", flush=True)
 
 

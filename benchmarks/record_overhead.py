@@ -34,20 +34,20 @@ OTHERWISE = 1000
 
 def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
     """A clip that always scales: its limit goes down, by 0.1 % each time."""
-    given = arrays(shapes, "float32")
-    norm = rough_norm(given)
+    gradients = arrays(shapes, "float32")
+    norm = rough_norm(gradients)
     limits = (norm * 0.999**number for number in itertools.count(1))
     if framework == "numpy":
         import unified_clip.numpy as uc
 
-        return lambda: uc.clip_grad_norm_(given, next(limits))
+        return lambda: uc.clip_grad_norm_(gradients, next(limits))
     import torch
 
     import unified_clip.torch as uc_torch
 
     torch.set_num_threads(2)
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
-    for parameter, array in zip(parameters, given, strict=True):
+    for parameter, array in zip(parameters, gradients, strict=True):
         parameter.grad = torch.from_numpy(array)
     return lambda: uc_torch.clip_grad_norm_(parameters, next(limits))
 
@@ -75,20 +75,20 @@ def beside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[fl
 def inside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     """The same of one call, whose line says what it took without being recorded: other programs disturb this less."""
     with unified_clip.record(folder / "run.jsonl"):
-        whole = [timed(clip) for _ in range(repeats)]
+        with_recording = [timed(clip) for _ in range(repeats)]
     lines = (folder / "run.jsonl").read_text().splitlines()[1:]
     alone = [json.loads(line)["seconds"] for line in lines[1::2]]  # every other call is `timed`'s first
-    return alone, [time - seconds for time, seconds in zip(whole, alone, strict=True)]
+    return alone, [time - seconds for time, seconds in zip(with_recording, alone, strict=True)]
 
 
 def measure(framework: str, name: str, folder: Path) -> None:
     clip, repeats = call(framework, SHAPES[name]), REPEATS.get(name, OTHERWISE)
-    for how in (beside, inside):
-        alone, added = how(clip, folder, repeats)
-        low, middle, high = (1e6 * each for each in statistics.quantiles(added, n=4))
+    for measurement in (beside, inside):
+        alone, added = measurement(clip, folder, repeats)
+        low, middle, high = (1e6 * seconds for seconds in statistics.quantiles(added, n=4))
         typical = 1e6 * statistics.median(alone)
         print(
-            f"{framework:6} {name:26} {len(SHAPES[name]):4} tensors, {how.__name__}: {typical:9.1f} us alone; "
+            f"{framework:6} {name:26} {len(SHAPES[name]):4} tensors, {measurement.__name__}: {typical:9.1f} us alone; "
             f"a recording adds {middle:6.1f} us (quartiles {low:.1f} to {high:.1f}), {middle / typical:.2%}",
             flush=True,
         )

@@ -89,14 +89,14 @@ def main(repeats: int = 20, threads: int = 1) -> None:
                     clock, processor = perf_counter(), process_time()
                     step()
                     times[way].append((perf_counter() - clock, process_time() - processor))
-    for number, what in enumerate(("clock", "processor")):
+    for number, time_kind in enumerate(("clock", "processor")):
         alone = [pair[number] for pair in times["alone"]]
         typical = statistics.median(alone)
         for way in WAYS[1:]:
             added = [pair[number] - before for pair, before in zip(times[way], alone, strict=True)]
-            low, middle, high = (1e3 * each for each in statistics.quantiles(added, n=4))
+            low, middle, high = (1e3 * seconds for seconds in statistics.quantiles(added, n=4))
             print(
-                f"{what:9} {1e3 * typical:7.0f} ms a step; {way:6} adds {middle:6.1f} ms (quartiles {low:.1f} to "
+                f"{time_kind:9} {1e3 * typical:7.0f} ms a step; {way:6} adds {middle:6.1f} ms (quartiles {low:.1f} to "
                 f"{high:.1f}), {middle / 10 / typical:.2f} %",
                 flush=True,
             )

@@ -1,10 +1,10 @@
-"""What one norm over several processes costs: ours and PyTorch's `clip_grad_norm_` on FSDP2, in turns, in one run.
+"""Measure `clip_grad_norm_` of unified_clip and of PyTorch over several processes on FSDP2, in turns, in one run.
 
     python benchmarks/sharded.py            # 2 and 4 processes with gloo, a transformer of 100 million parameters
 
 Gradients are those of a real backward pass. *Clipped*: the threshold is half the norm, so that all is scaled.
 *Measured*: it is infinite, so that nothing is written. Each time is that of the slowest process, from a barrier on; the
-ratio is ours to PyTorch's, the median of all turns with its quartiles. Collectives are counted by PyTorch's
+ratio is unified_clip to PyTorch, the median of all turns with its quartiles. Collectives are counted by PyTorch's
 `CommDebugMode`.
 """
 
@@ -29,7 +29,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import unified_clip.torch as uc
 
-SIDES: dict[str, Callable[..., Any]] = {"ours": uc.clip_grad_norm_, "PyTorch": nn.utils.clip_grad_norm_}
+SIDES: dict[str, Callable[..., Any]] = {"unified_clip": uc.clip_grad_norm_, "PyTorch": nn.utils.clip_grad_norm_}
 
 
 def transformer(layers: int, width: int) -> nn.Module:
@@ -52,7 +52,7 @@ def gradients(layers: int, width: int) -> list[Any]:
     return list(model.parameters())
 
 
-def one(clip: Callable[..., Any], parameters: list[Any], limit: float) -> float:
+def time_clip(clip: Callable[..., Any], parameters: list[Any], limit: float) -> float:
     """Seconds that the slowest process took."""
     dist.barrier()
     begin = time.perf_counter()
@@ -64,17 +64,17 @@ def one(clip: Callable[..., Any], parameters: list[Any], limit: float) -> float:
 
 def turns(parameters: list[Any], limit: float, number: int) -> dict[str, list[float]]:
     """Both sides in turns; what was clipped is scaled back in between."""
-    found: dict[str, list[float]] = {name: [] for name in SIDES}
-    held = [parameter.grad.to_local() for parameter in parameters]
+    seconds_by_side: dict[str, list[float]] = {name: [] for name in SIDES}
+    local_gradients = [parameter.grad.to_local() for parameter in parameters]
     for turn in range(number + 2):
         order = list(SIDES) if turn % 2 else list(reversed(SIDES))
         for name in order:
-            seconds = one(SIDES[name], parameters, limit)
+            seconds = time_clip(SIDES[name], parameters, limit)
             if math.isfinite(limit):
-                torch._foreach_mul_(held, 2.0)
+                torch._foreach_mul_(local_gradients, 2.0)
             if turn >= 2:  # the first ones warm up
-                found[name].append(seconds)
-    return found
+                seconds_by_side[name].append(seconds)
+    return seconds_by_side
 
 
 def collectives(parameters: list[Any]) -> dict[str, int]:
@@ -96,10 +96,12 @@ def process(rank: int, size: int, meeting: str, options: argparse.Namespace) -> 
     counts = collectives(parameters)
     for name, limit in (("clipped", norm / 2), ("measured", math.inf)):
         seconds = turns(parameters, limit, options.turns)
-        ratios = [ours / native for ours, native in zip(*seconds.values(), strict=True)]
+        ratios = [unified / native for unified, native in zip(*seconds.values(), strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         if rank == 0:
-            times = ", ".join(f"{side} {1000 * statistics.median(each):.1f} ms" for side, each in seconds.items())
+            times = ", ".join(
+                f"{side} {1000 * statistics.median(durations):.1f} ms" for side, durations in seconds.items()
+            )
             called = ", ".join(f"{side} {count}" for side, count in counts.items())
             print(
                 f"{size} processes, {total / 1e6:.0f} million parameters in {len(parameters)} tensors, {name}: ratio "

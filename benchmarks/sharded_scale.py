@@ -1,11 +1,11 @@
-"""What one clip costs the Python process of one rank among 8 to 100,000: ours and PyTorch's, in turns, in one run.
+"""Measure a clip on one rank of 8 to 100,000, by unified_clip and by PyTorch, in turns, in one run.
 
     python benchmarks/sharded_scale.py                  # a table for docs/distributed.md, in some minutes
 
 Process groups are PyTorch's fake ones: one process takes part as rank 0, and collectives return at once. Shards have 4
 elements. So the time is that of Python alone, on any number of ranks. It is processor time, of all threads. The ratio
-is ours to PyTorch's, the median of all turns with its quartiles. Gradients are new tensors before each turn, as after a
-backward pass of FSDP2, with the placements object of their parameter.
+is unified_clip to PyTorch, the median of all turns with its quartiles. Gradients are new tensors before each turn, as
+after a backward pass of FSDP2, with the placements object of their parameter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = 8
 
 class Case(NamedTuple):
     parameters: list[nn.Parameter]
-    ours: Callable[[list[nn.Parameter]], Any]
+    unified: Callable[[list[nn.Parameter]], Any]
     native: Callable[[list[nn.Parameter]], Any]
 
 
@@ -47,8 +47,8 @@ def sharded(number: int, mesh: DeviceMesh, placements: list[Any]) -> list[nn.Par
     for length, placement in zip(mesh.shape, placements, strict=True):
         if placement.is_shard():
             shape[placement.dim] *= length
-    made = partial(DTensor.from_local, run_check=False, shape=torch.Size(shape), stride=(shape[1], 1))
-    return [nn.Parameter(made(torch.zeros(2, 2), mesh, placements)) for _ in range(number)]
+    distribute = partial(DTensor.from_local, run_check=False, shape=torch.Size(shape), stride=(shape[1], 1))
+    return [nn.Parameter(distribute(torch.zeros(2, 2), mesh, placements)) for _ in range(number)]
 
 
 def renew(parameters: list[nn.Parameter]) -> None:
@@ -69,17 +69,17 @@ def interleaved(left: list[nn.Parameter], right: list[nn.Parameter]) -> list[nn.
 
 def cases(rows: DeviceMesh, number: int) -> dict[str, Case]:
     row = init_device_mesh("cpu", (rows.size(),), mesh_dim_names=("dp",))
-    ours, native = partial(uc.clip_grad_norm_, max_norm=1.0), partial(nn.utils.clip_grad_norm_, max_norm=1.0)
-    checked = partial(ours, check_replicas=True)
-    by_mesh = partial(ours, ownership=mesh_ownership(rows))
+    unified, native = partial(uc.clip_grad_norm_, max_norm=1.0), partial(nn.utils.clip_grad_norm_, max_norm=1.0)
+    checked = partial(unified, check_replicas=True)
+    by_mesh = partial(unified, ownership=mesh_ownership(rows))
     two = sharded(number // 2, rows, [Shard(0), Shard(1)])
-    one = sharded(number // 2, rows["dp"], [Shard(0)])
+    per_stage = sharded(number // 2, rows["dp"], [Shard(0)])
     return {
-        "FSDP2": Case(sharded(number, row, [Shard(0)]), ours, native),
-        "HSDP": Case(sharded(number, rows, [Replicate(), Shard(0)]), ours, native),
+        "FSDP2": Case(sharded(number, row, [Shard(0)]), unified, native),
+        "HSDP": Case(sharded(number, rows, [Replicate(), Shard(0)]), unified, native),
         "`check_replicas`": Case(sharded(number, rows, [Replicate(), Shard(0)]), checked, native),
-        "two dimensions": Case(sharded(number, rows, [Shard(0), Shard(1)]), ours, native),
-        "`mesh_ownership`": Case(interleaved(two, one), by_mesh, native_per_mesh),
+        "two dimensions": Case(sharded(number, rows, [Shard(0), Shard(1)]), unified, native),
+        "`mesh_ownership`": Case(interleaved(two, per_stage), by_mesh, native_per_mesh),
     }
 
 
@@ -109,7 +109,7 @@ def measured(case: Case, turns: int) -> tuple[list[float], list[float]]:
     for turn in range(turns + 2):
         for side in (0, 1) if turn % 2 else (1, 0):
             renew(case.parameters)
-            took = seconds((case.ours, case.native)[side], case.parameters)
+            took = seconds((case.unified, case.native)[side], case.parameters)
             if turn >= 2:  # the first ones warm up
                 times[side].append(took)
     return times
@@ -124,12 +124,14 @@ def simulate(_: int, ranks: int, options: argparse.Namespace) -> None:
     mesh = init_device_mesh("cpu", (ranks // COLUMNS, COLUMNS), mesh_dim_names=("dp", "tp"))
     cells = []
     for case in cases(mesh, options.parameters).values():
-        ours, native = measured(case, options.turns)
-        low, middle, high = statistics.quantiles([left / right for left, right in zip(ours, native, strict=True)], n=4)
-        times = f"{1000 * statistics.median(ours):.1f} / {1000 * statistics.median(native):.1f} ms"
+        unified, native = measured(case, options.turns)
+        low, middle, high = statistics.quantiles(
+            [left / right for left, right in zip(unified, native, strict=True)], n=4
+        )
+        times = f"{1000 * statistics.median(unified):.1f} / {1000 * statistics.median(native):.1f} ms"
         cells.append(f"{middle:.2f} ({low:.2f} to {high:.2f}), {times}")
-    made = statistics.median(seconds(mesh_ownership, mesh) for _ in range(5))
-    print(f"| {ranks:,} | {' | '.join(cells)} | {1000 * made:.1f} ms |", flush=True)
+    ownership_seconds = statistics.median(seconds(mesh_ownership, mesh) for _ in range(5))
+    print(f"| {ranks:,} | {' | '.join(cells)} | {1000 * ownership_seconds:.1f} ms |", flush=True)
 
 
 def main() -> None:

@@ -52,13 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def ratio(data: Mapping[str, Any], framework: str, native: str, kind: str) -> float:
     """Return the median ratio of a comparison, eager or in a graph. ValueError if it was not measured once."""
-    (found,) = (
+    (value,) = (
         entry["ratio"][1]
         for entry in data["results"]
         if (entry["framework"], entry["native"], entry["list"], entry["dtype"]) == (framework, native, LIST, DTYPE)
         and entry["what"].removesuffix(", in a graph") == kind
     )
-    return float(found)
+    return float(value)
 
 
 def x(value: float) -> float:
@@ -70,7 +70,7 @@ def plot(data: Mapping[str, Any]) -> str:
     """Return the plot as SVG."""
     step = BAR * len(KINDS) + 9
     bottom = TOP + step * len(ROWS)
-    parts = [
+    elements = [
         f'<rect width="{WIDTH}" height="{bottom + 40}" fill="#fff"/>',
         text(LEFT, 18, "Time of the framework's own function / time of unified_clip", weight="600"),
         text(x(1) + 6, 40, "unified_clip is faster →", fill="#0f766e"),
@@ -78,26 +78,26 @@ def plot(data: Mapping[str, Any]) -> str:
     ]
     for index, (kind, colour) in enumerate(KINDS.items()):
         left = LEFT + 110 * index
-        parts += [
+        elements += [
             f'<rect x="{left}" y="50" width="10" height="10" fill="{colour}"/>',
             text(left + 15, 59, kind),
         ]
     for value in (0.25, 0.5, 1, 2, 4, 8):
         colour = "#444" if value == 1 else "#ddd"
-        parts += [
+        elements += [
             f'<path d="M{x(value):.1f} {TOP - 6}V{bottom}" stroke="{colour}"/>',
             text(x(value), bottom + 16, f"{value:g}x", anchor="middle"),
         ]
     for row, (label, framework, native) in enumerate(ROWS):
         top = TOP + row * step
-        parts.append(text(LEFT - 10, top + BAR + 4, label, anchor="end"))
+        elements.append(text(LEFT - 10, top + BAR + 4, label, anchor="end"))
         for index, (kind, colour) in enumerate(KINDS.items()):
-            parts += bar(top + index * BAR, ratio(data, framework, native, kind), colour)
+            elements += bar(top + index * BAR, ratio(data, framework, native, kind), colour)
     machine = f"{LIST}'s gradients, {DTYPE}, {data['threads']} threads of a CPU. Right of 1x, unified_clip is faster."
-    parts.append(text(LEFT, bottom + 34, machine, fill="#555"))
+    elements.append(text(LEFT, bottom + 34, machine, fill="#555"))
     size = f'width="{WIDTH}" height="{bottom + 40}" viewBox="0 0 {WIDTH} {bottom + 40}"'
     style = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(parts) + "\n</svg>\n"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n' + "\n".join(elements) + "\n</svg>\n"
 
 
 def bar(top: float, value: float, colour: str) -> list[str]:

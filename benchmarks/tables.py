@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     data = json.loads(options.results.read_text(encoding="utf-8"))
     text = options.document.read_text(encoding="utf-8")
-    new, places = MARKED.subn(lambda found: found[1] + tables(data) + found[2], text)
+    new, places = MARKED.subn(lambda match: match[1] + tables(data) + match[2], text)
     if places != 1:
         print(f"{options.document.name} has no place for the tables: {MARKED.pattern}", file=sys.stderr)
         return 2
@@ -44,19 +44,19 @@ def tables(data: Mapping[str, Any]) -> str:
     """All tables, with what they were measured with."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
-    parts = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
+    paragraphs = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
     titled = [("In graphs", graphs_table(data))]
     titled += [(f"On {name}", report.pairs_table(data, name)) for name in data["compiled_kernels"]]
     titled += [("The machine's limits", report.limits_table(data)), ("Memory", report.memory_table(data))]
     for title, (header, rows) in titled:
         if rows:
-            parts += [f"### {title}", _markdown.table(header, rows)]
-    return "\n\n".join(parts)
+            paragraphs += [f"### {title}", _markdown.table(header, rows)]
+    return "\n\n".join(paragraphs)
 
 
 def graphs_table(data: Mapping[str, Any]) -> report.Table:
     """Return the table of the median ratios in graphs: a row for each kind of graph and list."""
-    columns = [(dtype, what) for dtype in ("float32", "bfloat16") for what in ("not clipped", "clipped")]
+    columns = [(dtype, threshold) for dtype in ("float32", "bfloat16") for threshold in ("not clipped", "clipped")]
     ratios: dict[str, dict[str, dict[tuple[str, str], str]]] = {}
     for row in data["results"]:
         kind, in_graph, _ = row["what"].partition(", in a graph")

@@ -15,11 +15,11 @@ LEARNING_RATE = 0.125
 
 def _numbers(seed: int, *shape: int) -> np.ndarray:
     """Eighths from -1 to 1, by the recurrence of Park and Miller (1988)."""
-    found = []
+    numbers = []
     for _ in range(int(np.prod(shape))):
         seed = seed * 48271 % 2147483647
-        found.append(seed % 17 - 8)
-    return (np.array(found, np.float32) / 8).reshape(shape)
+        numbers.append(seed % 17 - 8)
+    return (np.array(numbers, np.float32) / 8).reshape(shape)
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:

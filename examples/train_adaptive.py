@@ -57,12 +57,12 @@ class Model(nn.Module):
 
 def batches(steps: int) -> list[torch.Tensor]:
     """Sequences that repeat with periods from 2 to 5."""
-    chance, found = torch.Generator().manual_seed(1), []
+    chance, batches = torch.Generator().manual_seed(1), []
     for _ in range(steps):
         starts = torch.randint(SYMBOLS, (BATCH, 5), generator=chance)
         periods = torch.randint(2, 6, (BATCH, 1), generator=chance)
-        found.append(starts.gather(1, torch.arange(LENGTH + 1).expand(BATCH, -1) % periods))
-    return found
+        batches.append(starts.gather(1, torch.arange(LENGTH + 1).expand(BATCH, -1) % periods))
+    return batches
 
 
 def train(config: ClipConfig, steps: int = STEPS, bad: Mapping[int, float] = BAD) -> list[Step]:
@@ -70,7 +70,7 @@ def train(config: ClipConfig, steps: int = STEPS, bad: Mapping[int, float] = BAD
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    clip, found = config.attach_to(optimizer, model), []
+    clip, history = config.attach_to(optimizer, model), []
     for step, batch in enumerate(batches(steps)):
         if step in bad:
             batch = torch.randint(SYMBOLS, batch.shape, generator=torch.Generator().manual_seed(step))
@@ -78,8 +78,8 @@ def train(config: ClipConfig, steps: int = STEPS, bad: Mapping[int, float] = BAD
         loss = nn.functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
         (loss * bad.get(step, 1.0)).backward()
         optimizer.step()
-        found.append(Step(loss.item(), clip.last.norm, clip.last.norm_clipped or 0.0))
-    return found
+        history.append(Step(loss.item(), clip.last.norm, clip.last.norm_clipped or 0.0))
+    return history
 
 
 def plot(runs: Mapping[str, list[Step]], path: str) -> None:

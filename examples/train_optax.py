@@ -16,9 +16,9 @@ from unified_clip import ClipConfig
 from unified_clip.integrations.optax_transforms import last, rate
 
 
-def loss_of(params: Any, inputs: Any, wanted: Any) -> Any:
+def loss_of(params: Any, inputs: Any, targets: Any) -> Any:
     hidden = jnp.tanh(inputs @ params["hidden.weight"] + params["hidden.bias"])
-    return ((hidden @ params["output.weight"] + params["output.bias"] - wanted) ** 2).mean()
+    return ((hidden @ params["output.weight"] + params["output.bias"] - targets) ** 2).mean()
 
 
 def main(records: str) -> None:
@@ -27,8 +27,8 @@ def main(records: str) -> None:
     optimizer = optax.chain(clip, optax.sgd(data.LEARNING_RATE))
     state = optimizer.init(params)
     with unified_clip.record(records, norms=True):
-        for inputs, wanted in data.batches():
-            loss, grads = jax.jit(jax.value_and_grad(loss_of))(params, inputs, wanted)
+        for inputs, targets in data.batches():
+            loss, grads = jax.jit(jax.value_and_grad(loss_of))(params, inputs, targets)
             updates, state = optimizer.update(grads, state)  # a graph could not raise, as nonfinite = "raise" has it
             params = optax.apply_updates(params, updates)
     print({"loss": loss.item(), **last(state).metrics(), "clip_rate": rate(state)})

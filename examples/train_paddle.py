@@ -28,9 +28,9 @@ def main(records: str) -> None:
     clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).as_paddle(model)
     optimizer = paddle.optimizer.SGD(data.LEARNING_RATE, model.parameters(), grad_clip=clip)
     with unified_clip.record(records, norms=True, names=dict(model.named_parameters())):
-        for inputs, wanted in data.batches():
+        for inputs, targets in data.batches():
             optimizer.clear_grad()
-            loss = paddle.nn.functional.mse_loss(model(paddle.to_tensor(inputs)), paddle.to_tensor(wanted))
+            loss = paddle.nn.functional.mse_loss(model(paddle.to_tensor(inputs)), paddle.to_tensor(targets))
             loss.backward()
             optimizer.step()
     print({"loss": loss.item(), **clip.last.metrics(), "clip_rate": clip.rate})

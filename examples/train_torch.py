@@ -28,9 +28,9 @@ def main(records: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=data.LEARNING_RATE)
     clip = ClipConfig.load(Path(__file__).with_name("clip.toml")).attach_to(optimizer, model)
     with unified_clip.record(records, norms=True, names=model):
-        for inputs, wanted in data.batches():
+        for inputs, targets in data.batches():
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(torch.from_numpy(inputs)), torch.from_numpy(wanted))
+            loss = torch.nn.functional.mse_loss(model(torch.from_numpy(inputs)), torch.from_numpy(targets))
             loss.backward()
             optimizer.step()
     print({"loss": loss.item(), **clip.last.metrics(), "clip_rate": clip.rate})

@@ -49,13 +49,13 @@ def files() -> str:
     kinds = {"python": "Python source", "toml": "TOML", "yaml": "YAML", "json": "JSON"}
     rows = [
         [
-            f"`{each.name}`",
-            each.title,
-            ", ".join(kinds.get(kind, kind) for kind in each.kinds),
-            each.newest,
-            each.source,
+            f"`{file_format.name}`",
+            file_format.title,
+            ", ".join(kinds.get(kind, kind) for kind in file_format.kinds),
+            file_format.newest,
+            file_format.source,
         ]
-        for each in FORMATS.values()
+        for file_format in FORMATS.values()
     ]
     return _markdown.table(["name", "trainer", "files", "version for export", "source of the meaning"], rows)
 
@@ -64,21 +64,30 @@ def families() -> str:
     """Return a row for each family of rules, and one for each trainer that does not always follow its rule."""
     rows = []
     for family, title in FAMILY_TITLES.items():
-        trainers = [each.title for each in FORMATS.values() if each.family == family]
+        trainers = [file_format.title for file_format in FORMATS.values() if file_format.family == family]
         settings = ClipConfig(rule="global_norm", threshold=1.0, family=family)
         eps = f"{settings.as_clip_rule(1.0).convention.eps:g}"
         rows.append([f"`{family}`: {title}", eps, describe.nonfinite(settings), ", ".join(trainers)])
     rules = _markdown.table(["family", "eps", "a norm that is not finite", "trainers"], rows)
-    others = [[each.title, each.not_finite] for each in FORMATS.values() if each.not_finite]
-    return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], others)}"
+    nonfinite_rows = [
+        [file_format.title, file_format.not_finite] for file_format in FORMATS.values() if file_format.not_finite
+    ]
+    return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], nonfinite_rows)}"
 
 
 def keys() -> str:
     """Return a row for each key of a format."""
     rows = [
-        [f"`{each.name}`", f"`{key.key}`", key.versions or "all", key.default or "none", key.meaning, key.support]
-        for each in FORMATS.values()
-        for key in each.keys
+        [
+            f"`{file_format.name}`",
+            f"`{key.key}`",
+            key.versions or "all",
+            key.default or "none",
+            key.meaning,
+            key.support,
+        ]
+        for file_format in FORMATS.values()
+        for key in file_format.keys
     ]
     return _markdown.table(["format", "key", "versions", "default", "meaning", "unified_clip"], rows)
 
@@ -88,13 +97,13 @@ def known() -> str:
     settings = tomllib.loads(UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     rows = [
         [
-            each["trainer"],
-            each["key"],
-            each.get("default", "none"),
-            each["meaning"],
-            each.get("why", "write it by hand"),
+            setting["trainer"],
+            setting["key"],
+            setting.get("default", "none"),
+            setting["meaning"],
+            setting.get("why", "write it by hand"),
         ]
-        for each in sorted(settings, key=lambda each: each["trainer"].lower())
+        for setting in sorted(settings, key=lambda setting: setting["trainer"].lower())
     ]
     return _markdown.table(["trainer", "setting", "default", "meaning", "why it is not imported"], rows)
 

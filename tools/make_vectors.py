@@ -50,16 +50,16 @@ def files(directory: Path) -> dict[str, str]:
     sources = sorted(path for path in directory.glob("cases/*.toml") if path != shared)
     return {
         f"{path.stem}.json": _file(
-            path, cases.build([(each, schema.read(each, schema.CasesFile)) for each in (shared, path)], {})
+            path, cases.build([(file, schema.read(file, schema.CasesFile)) for file in (shared, path)], {})
         )
         for path in sources
     }
 
 
-def _file(source: Path, found: Sequence[Case]) -> str:
+def _file(source: Path, file_cases: Sequence[Case]) -> str:
     """Return the text of the file of vectors for a file of cases. Each vector is on one line, so that grep finds it."""
     comment = [line[2:] for line in source.read_text(encoding="utf-8").split("\n\n")[0].splitlines()]
-    lines = ",\n".join(json.dumps(vector(case)) for case in found)
+    lines = ",\n".join(json.dumps(vector(case)) for case in file_cases)
     return f'{{"about": {json.dumps(" ".join(comment))},\n"vectors": [\n{lines}\n]}}\n'
 
 
@@ -88,15 +88,15 @@ def _argument(value: float | bool | Sequence[int]) -> Any:
 
 
 def _expected(case: Case, right: Expected) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     if right.norm is not None and case.call.is_adaptive:
         numbers, steps = list(map(written, right.norm.values().tolist())), case.arguments["steps"]
-        found |= {"norms": numbers[:steps], "state": numbers[steps:]}
+        expected |= {"norms": numbers[:steps], "state": numbers[steps:]}
     elif right.norm is not None:
-        found["norm"] = {"dtype": right.norm.dtype, "value": written(float(right.norm.values()))}
+        expected["norm"] = {"dtype": right.norm.dtype, "value": written(float(right.norm.values()))}
     if right.gradients is not None:
-        found["gradients"] = [_gradient(gradient) for gradient in right.gradients]
-    return found
+        expected["gradients"] = [_gradient(gradient) for gradient in right.gradients]
+    return expected
 
 
 def _gradient(gradient: Gradient) -> dict[str, Any] | None:

@@ -94,7 +94,8 @@ def read_signature(arguments: ast.arguments) -> Signature:
     without_default = len(positional) - len(arguments.defaults)
     defaults = [*[None] * without_default, *arguments.defaults, *arguments.kw_defaults]
     return {
-        each.arg: code(default) for each, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True)
+        argument.arg: code(default)
+        for argument, default in zip([*positional, *arguments.kwonlyargs], defaults, strict=True)
     }
 
 
@@ -167,14 +168,14 @@ class Namespace:
         uc = "unified_clip" if self.framework == "any_framework" else f"unified_clip.{self.framework}"
         imports = f">>> {self.phrases.get('example_import', self.phrases['framework_import'])}\n>>> import {uc} as uc\n"
         example = imports + self.fill(words["example"].strip(), words).strip()
-        parts = [f'"""{wrapped(words["summary"], self.fill)}']
-        parts.append(wrapped(f"{words.get('text', '')} Source: {words['source']}.".lstrip(), self.fill))
-        parts.append(section("Args", {key: args[key] for key in parameters}, self.fill))
+        sections = [f'"""{wrapped(words["summary"], self.fill)}']
+        sections.append(wrapped(f"{words.get('text', '')} Source: {words['source']}.".lstrip(), self.fill))
+        sections.append(section("Args", {key: args[key] for key in parameters}, self.fill))
         if "returns" in words:
-            parts.append("Returns:\n" + wrapped(words["returns"], self.fill, "    "))
-        parts.append(section("Raises", words["raises"], self.fill))
-        parts.append("Example:\n" + textwrap.indent(example, "    "))
-        return textwrap.indent("\n\n".join(parts) + '\n"""', "    ")
+            sections.append("Returns:\n" + wrapped(words["returns"], self.fill, "    "))
+        sections.append(section("Raises", words["raises"], self.fill))
+        sections.append("Example:\n" + textwrap.indent(example, "    "))
+        return textwrap.indent("\n\n".join(sections) + '\n"""', "    ")
 
     def for_framework(self, words: dict[str, Any]) -> dict[str, Any]:
         """Return the entries of a name that are for this framework only, by their keys without the framework's name."""

@@ -62,7 +62,7 @@ def summary(report: Mapping[str, Any]) -> str:
     for title in titles:
         entries = [entry for entry in report["known"] if entry["title"] == title]
         cells = [
-            ", ".join(dict.fromkeys(said(entry) for entry in entries if entry["framework"] == framework))
+            ", ".join(dict.fromkeys(describe(entry) for entry in entries if entry["framework"] == framework))
             for framework in columns
         ]
         rows.append([title, *cells])
@@ -79,11 +79,11 @@ def details(report: Mapping[str, Any]) -> str:
     lines = [
         [
             *words,
-            ", ".join(dict.fromkeys(map(said, each))),
-            str(len({case for e in each for case in e["cases"]})),
+            ", ".join(dict.fromkeys(map(describe, grouped))),
+            str(len({case for e in grouped for case in e["cases"]})),
             reason,
         ]
-        for (*words, reason), each in rows.items()
+        for (*words, reason), grouped in rows.items()
     ]
     return markdown(["what differs", "framework", "function", "by", "cases", "why"], lines)
 
@@ -93,7 +93,7 @@ def why(entry: Entry) -> str:
     return f"{entry['reason']} ({entry['versions']})" if entry["versions"] else str(entry["reason"])
 
 
-def said(entry: Entry) -> str:
+def describe(entry: Entry) -> str:
     """Return the size of a difference in words, or a word for its kind if it has no size."""
     if entry["listed_size"] is None:
         return WORDS[entry["kind"]]

@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is stale")
     options = parser.parse_args(arguments)
     ported = {differences.framework_of(function) for function in catalog.names("measured")}
-    found = merged([entry(known) for known in entries.read(options.known) if known.framework in ported])
-    data = {"rounding": TOLERANCE, "known": [_json.plain(each) for each in found]}
+    largest = merged([entry(known) for known in entries.read(options.known) if known.framework in ported])
+    data = {"rounding": TOLERANCE, "known": [_json.plain(difference) for difference in largest]}
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if not options.check:
         options.file.write_text(text, encoding="utf-8")
@@ -56,13 +56,13 @@ def entry(known: entries.KnownDifference) -> dict[str, Any]:
     }
 
 
-def merged(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def merged(differences: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one difference for entries that differ only in their size: that of the largest size."""
     largest: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for each in found:
-        key = tuple(value for name, value in each.items() if name not in ("size", "by"))
-        if key not in largest or (each["size"] or 0.0) > (largest[key]["size"] or 0.0):
-            largest[key] = each
+    for difference in differences:
+        key = tuple(value for name, value in difference.items() if name not in ("size", "by"))
+        if key not in largest or (difference["size"] or 0.0) > (largest[key]["size"] or 0.0):
+            largest[key] = difference
     return list(largest.values())
 
 

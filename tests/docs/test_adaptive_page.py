@@ -21,12 +21,12 @@ TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
 def test_the_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
-    code, wanted = EXAMPLES[index]
+    code, output = EXAMPLES[index]
     (tmp_path / "clip.toml").write_text(TOML[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "docs/adaptive.md", "exec"), {})
-    assert printed.getvalue() == wanted
+    assert printed.getvalue() == output
 
 
 def test_every_block_of_the_page_is_executed() -> None:

@@ -21,13 +21,13 @@ def members(name: str, path: str) -> dict[str, bool]:
     """Return the members of a class by name, and whether they have a default."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     (definition,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    found = {}
+    has_default = {}
     for node in definition.body:
         if isinstance(node, ast.FunctionDef):
-            found[node.name] = any(not is_text(statement) for statement in node.body)
+            has_default[node.name] = any(not is_text(statement) for statement in node.body)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found[node.target.id] = node.value is not None
-    return found
+            has_default[node.target.id] = node.value is not None
+    return has_default
 
 
 def is_text(statement: ast.stmt) -> bool:
@@ -37,9 +37,9 @@ def is_text(statement: ast.stmt) -> bool:
 
 BY_PROTOCOL = [members(*item) for item in PROTOCOLS.items()]
 BY_CAPABILITY = {name: members(name, BACKEND) for name in CAPABILITIES}
-NAMES = {name for each in BY_PROTOCOL for name in each}
-REQUIRED = {name for name in NAMES if not any(each.get(name) for each in BY_PROTOCOL)}
-EXISTING = {name for each in (*BY_PROTOCOL, *BY_CAPABILITY.values()) for name in each}
+NAMES = {name for group in BY_PROTOCOL for name in group}
+REQUIRED = {name for name in NAMES if not any(group.get(name) for group in BY_PROTOCOL)}
+EXISTING = {name for group in (*BY_PROTOCOL, *BY_CAPABILITY.values()) for name in group}
 
 
 def section(heading: str) -> str:

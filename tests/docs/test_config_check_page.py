@@ -72,7 +72,7 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     assert rules is not None
     assert len(rules.ignore) == 2
     report = check_files.check(clip, [folder], check_files.files([folder], clip))
-    assert [each.kind for each in report.findings] == ["unused", "unused", "drift", "unknown"]
+    assert [finding.kind for finding in report.findings] == ["unused", "unused", "drift", "unknown"]
 
 
 def test_the_hooks_run_commands_with_all_that_they_import() -> None:
@@ -87,7 +87,9 @@ def test_the_hooks_run_commands_with_all_that_they_import() -> None:
         arguments = [*hook["entry"].split()[1:], *hook["args"], "--help"]
         with pytest.raises(SystemExit, match="0"):
             cli.main(arguments)
-        assert set(hook["additional_dependencies"]) == {each for each in needed if not each.startswith("unified_clip")}
+        assert set(hook["additional_dependencies"]) == {
+            module for module in needed if not module.startswith("unified_clip")
+        }
 
 
 def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,17 +101,17 @@ def test_the_job_for_gitlab_writes_a_code_quality_report(folder: Path, capsys: p
     assert capsys.readouterr().out.endswith("2 clips: 1 not as in clip.toml, 1 unknown.\n"), "the log is readable"
     assert job["artifacts"]["when"] == "always", "a job with findings fails"
     issues = json.loads((folder / job["artifacts"]["reports"]["codequality"]).read_text())
-    assert [(each["location"], each["severity"]) for each in issues] == [
+    assert [(issue["location"], issue["severity"]) for issue in issues] == [
         ({"path": "llm/ds_config.json", "lines": {"begin": 4}}, "major"),
         ({"path": "speech/train.py", "lines": {"begin": 6}}, "minor"),
     ]
-    assert len({each["fingerprint"] for each in issues}) == 2
+    assert len({issue["fingerprint"] for issue in issues}) == 2
     (folder / "clip.json").unlink()
     speech = folder / "speech" / "train.py"
     speech.write_text("\n" + speech.read_text())
     assert cli.main(command[1:]) == 1
     moved = json.loads((folder / "clip.json").read_text())
-    assert [each["fingerprint"] for each in moved] == [each["fingerprint"] for each in issues], "only a line moved"
+    assert [issue["fingerprint"] for issue in moved] == [issue["fingerprint"] for issue in issues], "only a line moved"
 
 
 def test_the_entry_for_a_key_of_own_code_approves_only_its_value(

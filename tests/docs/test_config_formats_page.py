@@ -49,7 +49,7 @@ def test_every_key_has_a_row() -> None:
         assert len(re.findall(rf"^\| `{trainer.name}` \| `", text, re.MULTILINE)) == len(trainer.keys)
     settings = tomllib.loads(table.UNSUPPORTED.read_text(encoding="utf-8"))["setting"]
     assert len(settings) > 20
-    assert all(f"| {each['trainer']} | {each['key']} |" in text for each in settings)
+    assert all(f"| {setting['trainer']} | {setting['key']} |" in text for setting in settings)
 
 
 def test_the_export_prints_what_the_page_shows(

@@ -52,8 +52,8 @@ def test_names_are_defined_in_the_files_that_are_said_to_have_them() -> None:
 def defines(name: str, path: str) -> bool:
     """Return whether a file with this path defines a name, such as `function` or `Class.method`."""
     files = [file for root in (*ROOTS[:2], *ROOTS[1].rglob("*/")) for file in root.glob(path)]
-    parts = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
-    patterns = [re.compile(part, re.MULTILINE) for part in parts]
+    definitions = (rf"^\s*(?:(?:async )?def|class|type) {part}\b|^\s*{part}\s*[:=]" for part in name.split("."))
+    patterns = [re.compile(part, re.MULTILINE) for part in definitions]
     return any(all(pattern.search(file.read_text(encoding="utf-8")) for pattern in patterns) for file in files)
 
 

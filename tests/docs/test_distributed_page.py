@@ -72,12 +72,12 @@ def test_every_row_has_a_test_and_every_test_a_row(section: str) -> None:
 def test_the_tests_of_the_rows_exist(test: str) -> None:
     path, name = test.split("::")
     functions = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8")).body
-    assert name in [each.name for each in functions if isinstance(each, ast.FunctionDef)]
+    assert name in [node.name for node in functions if isinstance(node, ast.FunctionDef)]
 
 
 def test_every_framework_with_a_table_is_here() -> None:
     """A new section with a table of layouts needs its tests."""
     layouts = PAGE.read_text(encoding="utf-8").partition("## Keywords for each layout\n")[2].partition("\n## ")[0]
     sections = layouts.split("\n### ")[1:]
-    with_tables = [each.partition("\n")[0] for each in sections if "| layout |" in each]
+    with_tables = [section.partition("\n")[0] for section in sections if "| layout |" in section]
     assert with_tables == ["PyTorch", *TESTS]

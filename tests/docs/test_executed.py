@@ -34,8 +34,8 @@ BESIDE = {"integrations/engines.md": "distributed/test_torch_engines.py"}
 
 
 def pages() -> list[str]:
-    found = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
-    return [page for page in found if re.search(r"^```python$", (DOCS / page).read_text("utf-8"), re.MULTILINE)]
+    paths = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+    return [page for page in paths if re.search(r"^```python$", (DOCS / page).read_text("utf-8"), re.MULTILINE)]
 
 
 @pytest.mark.parametrize("page", pages())

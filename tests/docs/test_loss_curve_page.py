@@ -51,7 +51,7 @@ def same(line: str, expected: str) -> bool:
     """Return whether two lines have the same text, and the same numbers up to the rounding of another processor."""
     if NUMBER.sub("#", line) != NUMBER.sub("#", expected):
         return False
-    printed, numbers = ([float(each) for each in NUMBER.findall(text)] for text in (line, expected))
+    printed, numbers = ([float(number) for number in NUMBER.findall(text)] for text in (line, expected))
     return printed == pytest.approx(numbers, rel=1e-4)
 
 
@@ -135,7 +135,7 @@ def test_rounded_betas_show_in_float64_that_nothing_else_differs(folder: Path) -
         for name, code in scripts.items():
             record(folder, {name: code})
         compared = compare(*(folder / f"{name}.jsonl" for name in scripts))
-        distances.append(max(each.greatest_relative for each in compared.agreements))
+        distances.append(max(agreement.greatest_relative for agreement in compared.agreements))
     assert 1e-10 < distances[0] < 1e-4
     assert distances[1] < 1e-12
 

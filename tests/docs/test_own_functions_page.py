@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_suite_of_the_page_names_both_functions(folder: Path) -> None:
     suite = load.read(Path("parity"))
-    assert {name: dict(each.functions) for name, each in suite.frameworks.items()} == {
+    assert {name: dict(framework.functions) for name, framework in suite.frameworks.items()} == {
         name: {"clip_by_global_norm": f"../ourclip_{name}.py:clip_by_global_norm"} for name in ("torch", "tensorflow")
     }
     assert f"FAIL: {len(suite.cases)} cases on torch, tensorflow" in PAGE
@@ -74,14 +74,14 @@ def test_the_tiny_norm_of_the_page_finds_a_small_eps_and_its_tolerance_only_mist
 
     def differs(name: str, eps: float, tolerance: float) -> bool:
         case = by_name[name]
-        arrays = [np.asarray(each.values(), np.float32) for each in case.gradients if each is not None]
+        arrays = [np.asarray(gradient.values(), np.float32) for gradient in case.gradients if gradient is not None]
         norm = np.sqrt(sum((np.sum(array * array) for array in arrays), np.float32(0)))
         scale = np.float32(case.arguments["clip_norm"]) / (norm + np.float32(eps))
         clipped = [encode(array * scale, "float32") for array in arrays]
         outcome = CallOutcome(encode(norm.reshape(()), "float32"), clipped, name="f")
-        found = measure.measure(case, oracle.expect(case), outcome, tolerance)
-        assert found is not None
-        return bool(found.kind)
+        difference = measure.measure(case, oracle.expect(case), outcome, tolerance)
+        assert difference is not None
+        return bool(difference.kind)
 
     assert differs(tiny, 1e-6, 1e-5)
     assert not differs(worked, 1e-6, 1e-6)
@@ -98,7 +98,7 @@ def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.Capt
     block = "".join(text for text in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL) if text != NOTE)
     assert [line for line in printed if line in block.splitlines()] == block.splitlines()
     written = entries.read(folder / "parity" / "known.toml")
-    (same,) = [each for each in written if each.cases == expected.cases and each.framework == expected.framework]
+    (same,) = [entry for entry in written if entry.cases == expected.cases and entry.framework == expected.framework]
     assert same.model_copy(update={"reason": expected.reason}) == expected
     assert cli.main(["parity", "--frameworks", "tensorflow"]) == 0
     function = folder / "ourclip_tensorflow.py"

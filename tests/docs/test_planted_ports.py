@@ -290,7 +290,7 @@ def compared(recordings: Recordings, pair: Pair) -> RecordingComparison:
 def test_a_right_port_differs_by_rounding_only(recordings: Recordings, port: str) -> None:
     comparison = compared(recordings, RIGHT[port])
     text = "\n".join(sentences.lines(comparison))
-    assert {each.kind for each in comparison.findings} <= ROUNDING, text
+    assert {finding.kind for finding in comparison.findings} <= ROUNDING, text
     assert all(comparison.divergences.values()), text
     assert len(comparison.pairs) >= 6
 
@@ -301,7 +301,11 @@ def test_a_wrong_port_is_named_at_the_first_differing_step(recordings: Recording
     pair, kind, step = WRONG[mistake]
     comparison = compared(recordings, pair)
     text = "\n".join(sentences.lines(comparison))
-    named = [each.step for each, causes in comparison.divergences.items() if kind in {cause.kind for cause in causes}]
+    named = [
+        divergence.step
+        for divergence, causes in comparison.divergences.items()
+        if kind in {cause.kind for cause in causes}
+    ]
     assert named[:1] == [step], text
-    causes = {each.kind for each in comparison.findings} - ROUNDING
+    causes = {finding.kind for finding in comparison.findings} - ROUNDING
     assert causes == {kind}, text

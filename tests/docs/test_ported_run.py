@@ -44,29 +44,29 @@ def compared(out: Path, port: str) -> compare.RecordingComparison:
 
 
 def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
-    found = compared(out, "right")
-    assert len(found.pairs) == 12
-    assert all(each.a.clipped for each in found.pairs)
-    apart = next(
+    comparison = compared(out, "right")
+    assert len(comparison.pairs) == 12
+    assert all(clip.a.clipped for clip in comparison.pairs)
+    first_difference = next(
         (
             index
-            for index, pair in enumerate(found.pairs)
+            for index, pair in enumerate(comparison.pairs)
             if any(a != b for _, a, b in divergence.numbers(pair, "gradient"))
         ),
-        len(found.pairs),
+        len(comparison.pairs),
     )
-    assert apart >= EXACT
-    for pair in found.pairs[:apart]:
+    assert first_difference >= EXACT
+    for pair in comparison.pairs[:first_difference]:
         for stage in ("weight", "norm", "coefficient"):
             compared_numbers = list(divergence.numbers(pair, stage))
             assert compared_numbers
             assert all(a == b for _, a, b in compared_numbers)
 
 
-def test_after_that_they_part_by_rounding_only(out: Path) -> None:
-    found = compared(out, "right")
-    assert {each.kind for each in found.findings} <= {"rounding"}
-    assert len(found.divergences) <= 1
+def test_later_steps_differ_by_rounding_only(out: Path) -> None:
+    comparison = compared(out, "right")
+    assert {finding.kind for finding in comparison.findings} <= {"rounding"}
+    assert len(comparison.divergences) <= 1
     assert compare.compare(out / "original.jsonl", out / "right.jsonl", max_ulp=64).first is None
 
 
@@ -85,10 +85,10 @@ def test_after_that_they_part_by_rounding_only(out: Path) -> None:
     ],
 )
 def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, mistake: str) -> None:
-    found = compared(out, port)
-    assert found.first is not None
-    assert found.first.step == 1
-    assert [each.kind for each in next(iter(found.divergences.values()))] == [mistake]
+    comparison = compared(out, port)
+    assert comparison.first is not None
+    assert comparison.first.step == 1
+    assert [cause.kind for cause in next(iter(comparison.divergences.values()))] == [mistake]
 
 
 def test_clipping_after_the_step_is_blamed_on_the_run_that_does_it(out: Path) -> None:

@@ -45,7 +45,7 @@ class Proof(NamedTuple):
     """What the proof of a page gave."""
 
     status: int
-    said: str
+    output: str
     out: Path
     """With both recordings, `old.jsonl` and `new.jsonl`, and their gradients."""
 
@@ -90,13 +90,13 @@ def test_the_index_has_every_guide_and_is_found_from_the_page_about_the_tool() -
 
 
 def test_the_data_is_what_its_script_makes() -> None:
-    made = runpy.run_path(str(PORTING / "make_data.py"))
-    source = np.random.default_rng(made["SEED"])
+    script = runpy.run_path(str(PORTING / "make_data.py"))
+    source = np.random.default_rng(script["SEED"])
     for name in ("weights", "batches"):
         with np.load(PORTING / f"{name}.npz") as stored:
-            wanted = made[name](source)
-            assert list(stored) == list(wanted)
-            for key, array in wanted.items():
+            expected = script[name](source)
+            assert list(stored) == list(expected)
+            for key, array in expected.items():
                 assert stored[key].dtype == np.float32
                 assert np.array_equal(stored[key], array)
                 assert np.array_equal(array * 8, np.round(array * 8))
@@ -108,11 +108,11 @@ def test_the_data_is_what_its_script_makes() -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_page_shows_what_the_tool_prints(guide: str) -> None:
     (command,) = pages.of(guide, SAYS, "sh")
-    status, said = pages.printed(command)
+    status, output = pages.printed(command)
     if "--format diff" in command:
-        assert (status, pages.of(guide, SAYS, "diff")) == (0, [said])
+        assert (status, pages.of(guide, SAYS, "diff")) == (0, [output])
     else:
-        assert (status, pages.of(guide, SAYS, "text")) == (1, [pages.flagged(said)])
+        assert (status, pages.of(guide, SAYS, "text")) == (1, [pages.flagged(output)])
 
 
 def lines_of_the_tool(guide: str) -> list[str]:
@@ -120,17 +120,17 @@ def lines_of_the_tool(guide: str) -> list[str]:
     if differences := pages.of(guide, SAYS, "diff"):
         added = [line[1:].strip() for line in differences[0].splitlines() if re.match(r"\+(?!\+)", line)]
         return [line for line in added if not re.search(r"\b(paddle|tf)\.", line)]
-    (said,) = pages.of(guide, SAYS, "text")
-    return [line.partition("#")[0].strip() for line in said.partition("write:\n")[2].splitlines()]
+    (output,) = pages.of(guide, SAYS, "text")
+    return [line.partition("#")[0].strip() for line in output.partition("write:\n")[2].splitlines()]
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_port_has_the_lines_that_the_tool_writes_or_says_to_write_in_their_order(guide: str) -> None:
-    wanted = [line for line in lines_of_the_tool(guide) if not line.startswith("import ")]
-    assert any("clip" in line for line in wanted)
+    expected = [line for line in lines_of_the_tool(guide) if not line.startswith("import ")]
+    assert any("clip" in line for line in expected)
     imports = [line for line in lines_of_the_tool(guide) if line.startswith("import unified_clip")]
     written = [line.strip() for line in pages.source(guide, "after.py").splitlines()]
-    places = [written.index(line) for line in wanted]
+    places = [written.index(line) for line in expected]
     assert places == sorted(places)
     assert set(imports or ["import unified_clip.torch"]) <= set(written)
 
@@ -150,7 +150,7 @@ def about(line: str) -> str:
 
 
 def numbers(cell: str) -> list[float]:
-    return [float(each) for each in NUMBER.findall(cell)]
+    return [float(number) for number in NUMBER.findall(cell)]
 
 
 @pytest.mark.nightly
@@ -160,39 +160,39 @@ def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
 ) -> None:
     command, shown = pages.of(guide, PROOF, "sh")[0], pages.of(guide, PROOF, "text")[0]
     assert command.split("--max-ulp ")[1].strip() == str(rounding.ROUNDING)
-    status, said, _ = proof(guide)
-    assert status == 0, said
+    status, output, _ = proof(guide)
+    assert status == 0, output
     head, *steps = rows(shown)
-    assert [head, len(steps)] == [rows(said)[0], STEPS]
-    for ours, todays in zip(steps, rows(said)[1:], strict=True):
-        step, *exact, tensors, update, verdict = zip(ours, todays, strict=True)
+    assert [head, len(steps)] == [rows(output)[0], STEPS]
+    for page_row, output_row in zip(steps, rows(output)[1:], strict=True):
+        step, *exact, tensors, update, verdict = zip(page_row, output_row, strict=True)
         assert step[0] == step[1]
         assert verdict == ("same", "same")
         for shown_cell, cell in exact:
             assert about(shown_cell) == about(cell)
             assert numbers(shown_cell) == pytest.approx(numbers(cell), rel=NORM)
         assert all(numbers(cell)[0] <= rounding.ROUNDING for cell in (*tensors, *update))
-    sentences = [line for line in said.splitlines() if line[:1].isalpha()]
+    sentences = [line for line in output.splitlines() if line[:1].isalpha()]
     assert sentences == [line for line in shown.splitlines() if line[:1].isalpha()]
 
 
 def gradients(out: Path, side: str) -> Iterator[Bits]:
     """The gradients of each step as they were before the clip, whatever their order, names and layout."""
     lines = map(json.loads, (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:])
-    for line in (each for each in lines if "call" in each):
+    for line in (line for line in lines if "call" in line):
         stored = safetensors.load(out / side / line["gradients"])
-        yield sorted(np.sort(each.array, axis=None).tobytes() for each in stored.values())
+        yield sorted(np.sort(tensor.array, axis=None).tobytes() for tensor in stored.values())
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
-    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
+    comparison = compare.compare(out / "old.jsonl", out / "new.jsonl")
     alike = [old == new for old, new in zip(gradients(out, "old"), gradients(out, "new"), strict=True)]
-    assert len(found.pairs) == len(alike) == STEPS
+    assert len(comparison.pairs) == len(alike) == STEPS
     assert all(alike[:EXACT])
-    for pair in found.pairs[: alike.index(False) if False in alike else STEPS]:
+    for pair in comparison.pairs[: alike.index(False) if False in alike else STEPS]:
         for stage in ("gradient", "norm", "coefficient"):
             compared = list(divergence.numbers(pair, stage))
             assert compared or (stage == "gradient" and pair.a.rule == "each")
@@ -203,9 +203,11 @@ def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: C
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
-    found = compare.compare(out / "old.jsonl", out / "new.jsonl")
-    assert {each.kind for each in found.findings} <= {"rounding"}
-    assert found.first is None or (found.first.step > EXACT and found.first.stage in ("weight", "gradient"))
+    comparison = compare.compare(out / "old.jsonl", out / "new.jsonl")
+    assert {finding.kind for finding in comparison.findings} <= {"rounding"}
+    assert comparison.first is None or (
+        comparison.first.step > EXACT and comparison.first.stage in ("weight", "gradient")
+    )
     where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
     assert re.match(
         rf"The runs first differ at step ({'|'.join(map(str, range(EXACT + 1, STEPS + 1)))}): the norm", where
@@ -218,8 +220,8 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_some_steps_clip_and_some_do_not(guide: str, proof: Callable[[str], Proof]) -> None:
-    found = compare.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
-    clipped = [min(pair.b.coefs()) < 1 for pair in found.pairs]
+    comparison = compare.compare(proof(guide).out / "old.jsonl", proof(guide).out / "new.jsonl")
+    clipped = [min(pair.b.coefs()) < 1 for pair in comparison.pairs]
     assert 2 <= clipped.count(True) <= STEPS - 2
 
 
@@ -237,13 +239,13 @@ MISTAKES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_wrong_port_is_named_as_the_page_says(guide: str, tmp_path: Path) -> None:
-    status, said = pages.printed(pages.wrong_port(guide, tmp_path))
-    assert status == 1, said
+    status, output = pages.printed(pages.wrong_port(guide, tmp_path))
+    assert status == 1, output
     (shown,) = pages.of(guide, WRONG, "text")
     where, why = shown.splitlines()
     assert "at step 1:" in where or "from step 1 on" in where
     assert why.startswith(f"{MISTAKES[guide]}: ")
-    assert about(pages.parting(said)) == about(shown)
+    assert about(pages.parting(output)) == about(shown)
 
 
 # -- set_gradient_clip
@@ -279,8 +281,8 @@ def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str,
 def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_path: Path) -> None:
     path = pages.silent(tmp_path)
     verify, _ = pages.of("paddle_static", SILENT, "sh")
-    status, said = pages.printed(verify.replace("paddle_static/before.py", str(path)))
-    assert (status, [said.replace(str(path), "paddle_static/before.py")]) == (
+    status, output = pages.printed(verify.replace("paddle_static/before.py", str(path)))
+    assert (status, [output.replace(str(path), "paddle_static/before.py")]) == (
         2,
         pages.of("paddle_static", SILENT, "text"),
     )
@@ -302,9 +304,9 @@ def test_the_drop_in_clips_what_set_gradient_clip_of_paddle_does_not(tmp_path: P
     }
     parameters = trained(tmp_path, sources)
 
-    def apart(name: str) -> list[float]:
+    def distances(name: str) -> list[float]:
         pairs = zip(parameters["before"], parameters[name], strict=True)
         return [max(float(np.abs(a[key] - b[key]).max()) for key in a) for a, b in pairs]
 
-    assert all(distance > 0.01 for distance in apart("ignored"))
-    assert all(distance <= math.ldexp(STEPS, -23) for distance in apart("dropped_in"))
+    assert all(distance > 0.01 for distance in distances("ignored"))
+    assert all(distance <= math.ldexp(STEPS, -23) for distance in distances("dropped_in"))

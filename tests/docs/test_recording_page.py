@@ -19,9 +19,9 @@ PAGE = (DOCS / "recording.md").read_text(encoding="utf-8")
 def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
     training, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", training)
-    found = runs.read(tmp_path / "run.jsonl")
-    assert [line.step for line in found.lines] == [1, 2, 3]
-    assert set(found.lines[0].parameters) == {"weight", "bias"}
+    recorded = runs.read(tmp_path / "run.jsonl")
+    assert [line.step for line in recorded.lines] == [1, 2, 3]
+    assert set(recorded.lines[0].parameters) == {"weight", "bias"}
 
 
 @pytest.mark.nightly

@@ -133,9 +133,11 @@ def test_every_function_with_a_replacement_has_a_page() -> None:
     """Those that `port` rewrites, under the names of current releases."""
     catalog = tomllib.loads((ROOT / "unified_clip/port/catalog.toml").read_text(encoding="utf-8"))["function"]
     current = re.compile(r"(torch\.nn\.utils|paddle\.nn|tf\.(?!contrib|keras)|optax)\.?[\w.]*(?<!clip_grad_norm)")
-    names = {each["name"] for each in catalog if "replacement" in each and current.fullmatch(each["name"])}
+    names = {
+        function["name"] for function in catalog if "replacement" in function and current.fullmatch(function["name"])
+    }
     assert len(names) > 12
-    assert names - {each["name"] for each in functions.FUNCTIONS} == set()
+    assert names - {function["name"] for function in functions.FUNCTIONS} == set()
 
 
 def test_a_page_of_a_function_has_its_deviations_and_the_lines_that_replace_it(site: Path) -> None:

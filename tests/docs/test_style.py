@@ -20,15 +20,15 @@ PAGES = [
 
 def test_pages_read_well() -> None:
     assert len(PAGES) > 40
-    found = [(page, each) for page in PAGES for each in prose.habits(page.read_text(encoding="utf-8"))]
-    assert [f"{page.relative_to(ROOT)}: {each.text!r}: {each.remedy}" for page, each in found] == []
+    habits = [(page, habit) for page in PAGES for habit in prose.habits(page.read_text(encoding="utf-8"))]
+    assert [f"{page.relative_to(ROOT)}: {habit.text!r}: {habit.remedy}" for page, habit in habits] == []
 
 
 def test_docstrings_messages_and_help_read_well() -> None:
     texts = list(source_prose.texts(ROOT, ROOT / "unified_clip"))
     assert {text.kind for text in texts} == {"docstring", "message"}
-    found = [(text.place, each) for text in texts for each in prose.habits(text.text, mentions_native=True)]
-    assert [f"{place}: {each.text!r}: {each.remedy}" for place, each in found] == []
+    habits = [(text.place, habit) for text in texts for habit in prose.habits(text.text, mentions_native=True)]
+    assert [f"{place}: {habit.text!r}: {habit.remedy}" for place, habit in habits] == []
 
 
 LONG = "One " + "word " * 35 + "more."
@@ -51,7 +51,7 @@ LONG = "One " + "word " * 35 + "more."
     ],
 )
 def test_a_habit_is_found(text: str, remedy: str) -> None:
-    assert [each.remedy for each in prose.habits(text)] == [remedy]
+    assert [habit.remedy for habit in prose.habits(text)] == [remedy]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def check(value):
 
 def test_habits_of_source_files_are_found(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE.format(long=LONG), encoding="utf-8")
-    found = [
+    habits = [
         (text.place, text.kind, habit.remedy)
         for text in source_prose.texts(tmp_path, tmp_path)
         for habit in prose.habits(text.text, mentions_native=True)
     ]
-    assert sorted(found) == [
+    assert sorted(habits) == [
         ("module.py:1", "docstring", "a semicolon joins sentences: write two"),
         ("module.py:16", "message", "reject, or raise"),
         ("module.py:16", "message", "unified_clip"),

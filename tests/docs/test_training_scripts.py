@@ -32,19 +32,19 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("records")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "tensorflow"}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    found = {script: directory / f"{script}.jsonl" for script in SCRIPTS}
-    for script, path in found.items():
+    paths = {script: directory / f"{script}.jsonl" for script in SCRIPTS}
+    for script, path in paths.items():
         command = [sys.executable, str(EXAMPLES / f"{script}.py"), str(path)]
         printed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert printed.returncode == 0, printed.stderr
         assert "'clip_rate': 0.8" in printed.stdout
-    return found
+    return paths
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of clips."""
-    found = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
-    return [line for line in found if "call" in line]
+    entries = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
+    return [line for line in entries if "call" in line]
 
 
 def test_there_is_a_script_for_each_framework(records: dict[str, Path]) -> None:
@@ -62,19 +62,19 @@ def test_every_step_has_the_threshold_of_the_file_and_the_coefficient_of_the_rul
     script: str, records: dict[str, Path]
 ) -> None:
     config = ClipConfig.load(EXAMPLES / "clip.toml")
-    found = lines(records[script])
-    assert [line["step"] for line in found] == list(range(1, 21))
-    for line in found:
+    steps = lines(records[script])
+    assert [line["step"] for line in steps] == list(range(1, 21))
+    for line in steps:
         assert line["threshold"] == threshold_at(config.threshold, line["step"] - 1)
         assert (line["norm_type"], line["eps"], line["dtype"]) == (2.0, 1e-6, "float32")
         assert line["coef"] == min(1.0, line["threshold"] / (line["norm"] + 1e-6))
         assert line["clipped"] == (line["coef"] < 1)
         assert len(line["parameters"]) == 2
         assert not any("bias" in name for name in line["parameters"])
-    assert sum(line["clipped"] for line in found) == 16
+    assert sum(line["clipped"] for line in steps) == 16
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "train_keras"])
 def test_the_records_are_those_of_the_other_frameworks(script: str, records: dict[str, Path]) -> None:
-    found = compare.compare(records["train_keras"], records[script], max_ulp=rounding.ROUNDING)
-    assert found.first is None, found
+    comparison = compare.compare(records["train_keras"], records[script], max_ulp=rounding.ROUNDING)
+    assert comparison.first is None, comparison

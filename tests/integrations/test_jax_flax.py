@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import linen, nnx
 from flax.training.train_state import TrainState
-from support.clip_cases import LINEAR, assert_told, by_numpy
+from support.clip_cases import LINEAR, assert_reported, clip_by_numpy
 
 from unified_clip import ClipConfig
 from unified_clip.integrations.optax_transforms import last, rate
@@ -57,7 +57,7 @@ def test_a_train_state_under_jit() -> None:
     for _ in range(6):
         state, grads = step(state)
         given.append(numpy_leaves(grads))
-        assert_told(last(state), by_numpy(CONFIG, given)[-1], len(given) - 1, ulp=1)
+        assert_reported(last(state), clip_by_numpy(CONFIG, given)[-1], len(given) - 1, ulp=1)
     assert set(given[0]) == {f"params.{layer}.{leaf}" for layer in ("hidden", "output") for leaf in ("kernel", "bias")}
     assert rate(state) > 0
 
@@ -75,8 +75,8 @@ def test_an_optimizer_of_nnx_under_jit() -> None:
     given = []
     for _ in range(3):
         given.append(numpy_leaves(nnx.as_pure(nnx.state(step(model, optimizer)))))
-        wanted = by_numpy(CONFIG, given)[-1]
-        assert_told(last(optimizer.opt_state), wanted, len(given) - 1, ulp=1)
+        wanted = clip_by_numpy(CONFIG, given)[-1]
+        assert_reported(last(optimizer.opt_state), wanted, len(given) - 1, ulp=1)
     assert set(given[0]) == {"hidden.kernel", "hidden.bias", "output.kernel", "output.bias"}
 
 

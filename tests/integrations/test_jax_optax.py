@@ -22,8 +22,8 @@ from support.clip_cases import (
     ONE_OVERFLOWS,
     STEPS,
     assert_equal,
-    assert_told,
-    by_numpy,
+    assert_reported,
+    clip_by_numpy,
     gradients,
     overflowing,
 )
@@ -64,11 +64,11 @@ def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
     config = ClipConfig(**CONFIGS[case])
     clip = config.as_optax()
     update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
-    steps = by_numpy(config, gradients())
+    steps = clip_by_numpy(config, gradients())
     for index, step in enumerate(steps):
         updates, state = update(nested(step.given), state)
         assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
-        assert_told(last(state), step, index, ulp=1 if jitted else 0)
+        assert_reported(last(state), step, index, ulp=1 if jitted else 0)
     clipped = [last_clipped(config, step) for step in steps]
     assert rate(state) == sum(clipped) / STEPS
 
@@ -86,7 +86,7 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
     config = ClipConfig(**NONFINITE[case])
     clip = config.as_optax()
     update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
-    for index, step in enumerate(by_numpy(config, gradients(3, **{where: 1}))):
+    for index, step in enumerate(clip_by_numpy(config, gradients(3, **{where: 1}))):
         updates, state = update(nested(step.given), state)
         assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
         assert math.isfinite(last(state).norm) == (index != 1)
@@ -141,7 +141,7 @@ def test_a_graph_finds_the_thresholds_that_python_finds(schedule: dict[str, Any]
 def test_it_is_the_same_in_a_scan() -> None:
     config = ClipConfig(**CONFIGS["cosine"])
     optimizer = optax.chain(config.as_optax(), optax.sgd(1.0))
-    steps = by_numpy(config, gradients())
+    steps = clip_by_numpy(config, gradients())
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *(nested(step.given) for step in steps))
 
     def step(state: Any, grads: Any) -> Any:
@@ -152,7 +152,7 @@ def test_it_is_the_same_in_a_scan() -> None:
     for index, wanted in enumerate(steps):
         got = flat(jax.tree.map(lambda each, at=index: -each[at], updates))
         assert_equal(got, wanted.clipped, ulp=1)
-    assert_told(last(state), steps[-1], STEPS - 1, ulp=1)
+    assert_reported(last(state), steps[-1], STEPS - 1, ulp=1)
 
 
 @pytest.mark.nightly
@@ -162,18 +162,20 @@ def test_after_accumulation_in_multisteps_it_sees_the_mean_once() -> None:
     state = optimizer.init(PARAMS)
     given = gradients()
     means = [{name: (a[name] + b[name]) / 2 for name in a} for a, b in zip(given[::2], given[1::2], strict=True)]
-    wanted = by_numpy(config, means)
+    wanted = clip_by_numpy(config, means)
     for index, grads in enumerate(given):
         _, state = jax.jit(optimizer.update)(nested(grads), state, PARAMS)
         if index % 2:
-            assert_told(last(state), wanted[index // 2], index // 2, ulp=4)  # of the mean, which optax sums its own way
+            assert_reported(
+                last(state), wanted[index // 2], index // 2, ulp=4
+            )  # of the mean, which optax sums its own way
 
 
 def test_a_state_comes_back_from_a_file_as_it_was() -> None:
     config = ClipConfig(**CONFIGS["linear"])
     optimizer = optax.chain(config.as_optax(), optax.adam(0.1))
     state = optimizer.init(PARAMS)
-    steps = by_numpy(config, gradients())
+    steps = clip_by_numpy(config, gradients())
     for step in steps[:3]:
         _, state = optimizer.update(nested(step.given), state)
     leaves, structure = jax.tree.flatten(state)
@@ -181,7 +183,7 @@ def test_a_state_comes_back_from_a_file_as_it_was() -> None:
     state = jax.tree.unflatten(structure, map(jnp.asarray, pickle.loads(stored)))
     for index, step in enumerate(steps[3:], 3):
         _, state = optimizer.update(nested(step.given), state)
-        assert_told(last(state), step, index, ulp=0)
+        assert_reported(last(state), step, index, ulp=0)
 
 
 @pytest.mark.parametrize("jitted", [False, True])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import paddle
 import pytest
-from support.clip_cases import CONFIGS, LINEAR, NONFINITE, SHAPES, STEPS, assert_equal, by_numpy, gradients
+from support.clip_cases import CONFIGS, LINEAR, NONFINITE, SHAPES, STEPS, assert_equal, clip_by_numpy, gradients
 from support.kits import Kit
 
 from unified_clip import ClipConfig, NonFiniteNormError
@@ -164,7 +164,7 @@ def test_every_step_is_clipped_as_on_the_host_path(case: str) -> None:
     named = parameters()
     clip = config.as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
-    for index, wanted in enumerate(by_numpy(config, given)):
+    for index, wanted in enumerate(clip_by_numpy(config, given)):
         for parameter in named.values():
             parameter.set_value(np.zeros(parameter.shape, "float32"))
         assert_equal(step(optimizer, named, wanted.given), wanted.clipped, 0)
@@ -195,7 +195,7 @@ def test_groups_of_parameters_make_one_step_with_a_norm_each() -> None:
     groups = [{"params": values[:2]}, {"params": values[2:], "learning_rate": 0.5}]
     optimizer = paddle.optimizer.SGD(1.0, groups, grad_clip=clip)
     names = [list(named)[:2], list(named)[2:]]
-    apart = [by_numpy(config, [{name: grads[name] for name in part} for grads in gradients()]) for part in names]
+    apart = [clip_by_numpy(config, [{name: grads[name] for name in part} for grads in gradients()]) for part in names]
     for index, grads in enumerate(gradients()):
         for parameter in values:
             parameter.set_value(np.zeros(parameter.shape, "float32"))
@@ -239,7 +239,7 @@ def test_where_heads_take_turns_the_step_is_set() -> None:
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
     given = gradients()
     turns = [{name: each[name] for name in list(SHAPES)[index % 2 :: 2]} for index, each in enumerate(given)]
-    for index, wanted in enumerate(by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), turns)):
+    for index, wanted in enumerate(clip_by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), turns)):
         optimizer.clear_grad(set_to_zero=False)
         for name, grad in wanted.given.items():
             (named[name] * paddle.to_tensor(grad)).sum().backward()
@@ -271,7 +271,7 @@ def test_a_run_that_goes_on_sets_the_step() -> None:
     clip = config.as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
     clip.step = 3
-    wanted = by_numpy(config, gradients())[3]
+    wanted = clip_by_numpy(config, gradients())[3]
     assert_equal(step(optimizer, named, wanted.given), wanted.clipped, 0)
     assert clip.step == 4
 
@@ -350,7 +350,7 @@ def run_static(config: ClipConfig, given: list[dict[str, np.ndarray]]) -> list[d
 def test_a_static_program(case: str) -> None:
     config = ClipConfig(**CONFIGS[case])
     (changes,) = run_static(config, gradients(1))
-    assert_equal(changes, by_numpy(config, gradients(1))[0].clipped, 1)
+    assert_equal(changes, clip_by_numpy(config, gradients(1))[0].clipped, 1)
 
 
 def test_a_static_program_warns_about_a_pattern_that_matches_no_name() -> None:
@@ -394,7 +394,7 @@ def test_a_schedule_that_stays_the_same_is_a_number_in_a_static_program() -> Non
     (changes,) = run_static(
         ClipConfig(rule="global_norm", threshold={"schedule": "constant", "value": 1.5}), gradients(1)
     )
-    (wanted,) = by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
+    (wanted,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
     assert_equal(changes, wanted.clipped, 1)
 
 
@@ -408,7 +408,7 @@ def test_a_step_in_to_static(schedule: bool) -> None:
     def clipped(grads: Any) -> Any:
         return [grad for _, grad in clip([(named[name], grads[i]) for i, name in enumerate(SHAPES)])]
 
-    (wanted,) = by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
+    (wanted,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
     grads = [paddle.to_tensor(wanted.given[name]) for name in SHAPES]
     if schedule:
         with pytest.raises(TypeError, match="a threshold with a schedule works in dynamic mode only"):

@@ -130,13 +130,13 @@ def test_it_conforms_to_the_contract(added: Path, path: str) -> None:
 def test_it_passes_the_parity_suite_and_has_the_bits_of_numpy(added: Path) -> None:
     run(added, "unified_clip", "parity", "--frameworks", "numpy,toy")
     cases = json.loads((added / "report" / "parity.json").read_text())["cases"]
-    found = [case["frameworks"] for case in cases]
-    assert found
-    for one in found:
-        assert one["toy"]["host"]["sha256"] == one["numpy"]["host"]["sha256"]
-    on_device = [one["toy"]["device"]["verdict"] for one in found if "device" in one["toy"]]
+    results = [case["frameworks"] for case in cases]
+    assert results
+    for result in results:
+        assert result["toy"]["host"]["sha256"] == result["numpy"]["host"]["sha256"]
+    on_device = [result["toy"]["device"]["verdict"] for result in results if "device" in result["toy"]]
     assert set(on_device) == {"equal", "close"}
-    assert len(on_device) > 0.9 * len(found)  # a few cases name the modes in which they run
+    assert len(on_device) > 0.9 * len(results)  # a few cases name the modes in which they run
 
 
 def test_it_keeps_to_the_layers(added: Path) -> None:

@@ -65,7 +65,7 @@ class Machine:
         self.put("unified-clip", f'exec "{sys.executable}" -P "{program}" "$@"')
 
     def run(self, lines: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        given = {
+        variables = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "GITHUB_ACTION_PATH": str(ROOT),
             "GITHUB_OUTPUT": str(self.output),
@@ -74,7 +74,7 @@ class Machine:
         return subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", lines],  # as GitHub does
             cwd=self.workspace,
-            env={**os.environ, **given, **environment},
+            env={**os.environ, **variables, **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -84,7 +84,7 @@ class Machine:
         """A step of the action with these inputs."""
         values = {key: entry["default"] for key, entry in ACTION["inputs"].items()} | inputs
         environment = {
-            key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: values[found[1]], text)
+            key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: values[match[1]], text)
             for key, text in STEPS[name]["env"].items()
         }
         return self.run(STEPS[name]["run"], environment)
@@ -114,7 +114,7 @@ def test_the_action_uses_the_inputs_that_it_declares_and_no_others() -> None:
 def test_no_shell_line_has_anything_pasted_into_it() -> None:
     lines = [step["run"] for step in STEPS.values() if "run" in step]
     assert len(lines) == 2
-    assert not [each for each in lines if "${{" in each]
+    assert not [line for line in lines if "${{" in line]
     assert all(step["shell"] == "bash" for step in STEPS.values() if "run" in step)
 
 
@@ -127,9 +127,9 @@ def test_the_report_is_uploaded_whatever_came_of_it() -> None:
 @pytest.mark.parametrize(("code", "status"), sampled([(WRONG, 1), (RIGHT, 0), (CRASHES, 3)], 3))
 def test_the_summary_is_written_and_the_exit_status_kept(machine: Machine, code: str, status: int) -> None:
     machine.behave(code)
-    found = machine.step(SUITE)
-    assert found.returncode == status
-    assert found.stdout.startswith("::error title=numpy%2C host path%2C ") == (status != 0)
+    completed = machine.step(SUITE)
+    assert completed.returncode == status
+    assert completed.stdout.startswith("::error title=numpy%2C host path%2C ") == (status != 0)
     assert machine.output.read_text() == f"exit-code={status}\n"
     assert machine.summary.read_text() == (machine.workspace / "report" / "parity.md").read_text()
     assert machine.summary.read_text().startswith("# Parity report\n")
@@ -139,9 +139,9 @@ def test_the_summary_is_written_and_the_exit_status_kept(machine: Machine, code:
 def test_a_suite_that_is_wrong_leaves_no_summary_of_an_earlier_run(machine: Machine) -> None:
     (machine.workspace / "report").mkdir()
     (machine.workspace / "report" / "parity.md").write_text("earlier")
-    found = machine.step(SUITE, suite="absent")
-    assert found.returncode == 2
-    assert "unified-clip: error UC301: absent/suite.toml is not a file" in found.stderr
+    completed = machine.step(SUITE, suite="absent")
+    assert completed.returncode == 2
+    assert "unified-clip: error UC301: absent/suite.toml is not a file" in completed.stderr
     assert machine.output.read_text() == "exit-code=2\n"
     assert machine.summary.read_text() == "unified-clip parity wrote no report: see the log.\n"
 
@@ -149,13 +149,13 @@ def test_a_suite_that_is_wrong_leaves_no_summary_of_an_earlier_run(machine: Mach
 def test_all_inputs_reach_the_command(machine: Machine) -> None:
     machine.put("unified-clip", 'printf "%s\\n" "$@"; mkdir -p "a report"; touch "a report/parity.md"')
     inputs = {"suite": "a suite", "frameworks": "numpy,torch", "out": "a report", "baseline": "old ones.json"}
-    found = machine.step(SUITE, **inputs, **{"extra-args": "--timeout  9"})
-    assert found.stdout.splitlines() == [
+    completed = machine.step(SUITE, **inputs, **{"extra-args": "--timeout  9"})
+    assert completed.stdout.splitlines() == [
         *("parity", "--format", "github", "--timeout", "9", "--suite", "a suite", "--out", "a report"),
         *("--frameworks", "numpy,torch", "--baseline", "old ones.json"),
     ]
-    found = machine.step(SUITE, out="a report")
-    assert found.stdout.splitlines() == ["parity", "--format", "github", "--suite", "parity", "--out", "a report"]
+    completed = machine.step(SUITE, out="a report")
+    assert completed.stdout.splitlines() == ["parity", "--format", "github", "--suite", "parity", "--out", "a report"]
 
 
 @pytest.mark.parametrize("name", ["suite", "frameworks", "out", "baseline", "extra-args"])
@@ -173,8 +173,8 @@ def test_the_action_installs_its_own_unified_clip_and_what_is_asked_for(machine:
         machine.step(INSTALL, install="-r requirements.txt\n  torch==2.*;touch hacked $(touch hacked)\n").returncode
         == 0
     )
-    wanted = ["-r", "requirements.txt", "torch==2.*;touch", "hacked", "$(touch", "hacked)"]
-    assert machine.pip.read_text().splitlines() == own + wanted
+    requested = ["-r", "requirements.txt", "torch==2.*;touch", "hacked", "$(touch", "hacked)"]
+    assert machine.pip.read_text().splitlines() == own + requested
     assert not (machine.workspace / "hacked").exists()
 
 
@@ -250,9 +250,9 @@ def test_the_job_without_the_action_takes_the_baseline_of_the_target_branch(mach
     assert machine.summary.read_text().startswith("# Parity report\n")
     machine.behave(WRONG)
     assert machine.run(f"unified-clip parity || {stored}", {}).returncode == 0
-    found = machine.run("\n".join(steps), target)
-    assert found.returncode == 1
-    assert found.stdout.startswith("::error title=numpy%2C host path%2C different")
+    completed = machine.run("\n".join(steps), target)
+    assert completed.returncode == 1
+    assert completed.stdout.startswith("::error title=numpy%2C host path%2C different")
 
 
 @pytest.mark.nightly
@@ -263,7 +263,7 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
     git = "git init -q; git config user.name A; git config user.email a@b.c\n"
     begin, accept, commit, make, take = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     assert machine.run(begin, {}).returncode == 0
-    (known,) = [each for each in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if each.startswith("known")]
+    (known,) = [code for code in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if code.startswith("known")]
     suite_file = machine.workspace / "parity" / "suite.toml"
     text = suite_file.read_text()
     assert f"# {known}" in text
@@ -271,9 +271,9 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
     assert machine.run(accept, {}).returncode == 0
     assert machine.run(git + commit, {}).returncode == 0
     assert machine.run(make, {}).returncode == 0
-    found = machine.run(take, {})
-    assert found.returncode == 0
-    assert "Against the baseline: nothing changed." in found.stdout
+    completed = machine.run(take, {})
+    assert completed.returncode == 0
+    assert "Against the baseline: nothing changed." in completed.stdout
     tracked = machine.run("git ls-files", {}).stdout.split()
     files = ["parity/baseline.json", "parity/known.toml", "parity/suite.toml"]
     assert tracked == [".gitignore", "gradients.npz", *files]
@@ -284,4 +284,4 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
 def test_what_the_page_links_to_is_there() -> None:
     linked = re.findall(r"\]\(([\w./-]+)\)", PAGE)
     assert len(linked) >= 3
-    assert [each for each in linked if not (ROOT / "docs" / each).exists()] == []
+    assert [name for name in linked if not (ROOT / "docs" / name).exists()] == []

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.clip_cases import CONFIGS, by_numpy, gradients
+from support.clip_cases import CONFIGS, clip_by_numpy, gradients
 
 from unified_clip import ClipConfig
 
 
 @pytest.mark.parametrize(("case", "low", "high"), [("values", -0.5, 0.5), ("two bounds", -0.25, 0.5)])
 def test_values_are_clipped_to_their_bounds(case: str, low: float, high: float) -> None:
-    for step in by_numpy(ClipConfig(**CONFIGS[case]), gradients()):
+    for step in clip_by_numpy(ClipConfig(**CONFIGS[case]), gradients()):
         for name, gradient in step.given.items():
             np.testing.assert_array_equal(step.clipped[name], np.clip(gradient, low, high))
 
 
 def test_one_norm_over_all() -> None:
     config = ClipConfig(**CONFIGS["without biases"])
-    for step in by_numpy(config, gradients()):
+    for step in clip_by_numpy(config, gradients()):
         kernels = [gradient.astype(float) for name, gradient in step.given.items() if "bias" not in name]
         norm = np.float32(np.sqrt(sum((kernel**2).sum() for kernel in kernels)))
         assert step.norm == norm

@@ -69,24 +69,24 @@ def imported(path: Path) -> list[str]:
 
 def own_modules(path: Path) -> set[str]:
     """Return the modules of this package that a file imports, named relative to the package."""
-    found = set()
+    modules = set()
     for name in imported(path):
         if name.split(".")[0] == "unified_clip":
-            parts = name.split(".")[1:]
-            places = (".".join(parts), ".".join([*parts, "__init__"]), ".".join(parts[:-1]))
-            found.add(next((place for place in places if place in FILES), ".".join([*parts[:-1], "__init__"])))
-    return found
+            names = name.split(".")[1:]
+            places = (".".join(names), ".".join([*names, "__init__"]), ".".join(names[:-1]))
+            modules.add(next((place for place in places if place in FILES), ".".join([*names[:-1], "__init__"])))
+    return modules
 
 
-def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+def import_cycles(imports: dict[str, set[str]]) -> list[set[str]]:
     """Return the sets of modules that import each other, directly or through others."""
     reached = {module: _reached(module, imports) for module in imports}
-    found: list[set[str]] = []
+    cycles: list[set[str]] = []
     for module in imports:
-        circle = {other for other in reached[module] if module in reached[other]}
-        if circle and circle not in found:
-            found.append(circle)
-    return found
+        circle = {successor for successor in reached[module] if module in reached[successor]}
+        if circle and circle not in cycles:
+            cycles.append(circle)
+    return cycles
 
 
 def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
@@ -107,8 +107,8 @@ def test_no_module_imports_from_a_later_layer() -> None:
 
 
 def test_modules_do_not_import_each_other() -> None:
-    found = circles({module: own_modules(path) for module, path in FILES.items()})
-    assert not found, "break these circles: move what both need into a module that both can import"
+    cycles = import_cycles({module: own_modules(path) for module, path in FILES.items()})
+    assert not cycles, "break these circles: move what both need into a module that both can import"
 
 
 def test_modules_are_short() -> None:
@@ -163,7 +163,7 @@ def test_relative_imports_name_modules_that_exist() -> None:
                 base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
                 if base.is_dir():
                     start = (base / "__init__.py").read_text()
-                    names = [each.name for each in node.names if each.name not in start and base.name != "_native"]
+                    names = [alias.name for alias in node.names if alias.name not in start and base.name != "_native"]
                     missing += [f"{path}: {name}" for name in names if not is_module(base / name)]
                 elif not is_module(base):
                     missing.append(f"{path}: {node.module}")

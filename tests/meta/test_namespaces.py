@@ -70,8 +70,8 @@ def test_a_reader_of_the_source_finds_functions_with_the_signature_of_their_body
             body = body[1:]  # without the backend
             arguments = [*node.args.args, *node.args.kwonlyargs]
             defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
-            assert [each.arg for each in arguments] == [each.name for each in body], name
+            assert [argument.arg for argument in arguments] == [argument.name for argument in body], name
             expected = [each.default for each in body if each.default is not each.empty]
-            assert [ast.literal_eval(each) for each in defaults] == expected, name
+            assert [ast.literal_eval(default) for default in defaults] == expected, name
         for parameter in body:
             assert f"    {parameter.name}: " in documented, f"{name}: {parameter.name} is not described"

@@ -27,7 +27,7 @@ OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
 
 
 class Proof(NamedTuple):
-    what: str
+    subject: str
     targets: tuple[str, ...]
     """What `make` runs."""
 
@@ -43,8 +43,8 @@ def proofs() -> list[Proof]:
     ]
     assert rows[0] == ["proof", "`make`", "tests", "tier"]
     return [
-        Proof(what, *(tuple(re.findall("`([^`]+)`", cell)) for cell in (targets, tests)), tuple(tier.split(", ")))
-        for what, targets, tests, tier in rows[2:]
+        Proof(subject, *(tuple(re.findall("`([^`]+)`", cell)) for cell in (targets, tests)), tuple(tier.split(", ")))
+        for subject, targets, tests, tier in rows[2:]
     ]
 
 
@@ -130,7 +130,9 @@ def steps(workflow: dict[Any, Any]) -> list[dict[str, Any]]:
 
 
 def test_workflows_call_targets_that_exist() -> None:
-    called = [line for each in WORKFLOWS.values() for step in steps(each) for line in step.get("run", "").splitlines()]
+    called = [
+        line for workflow in WORKFLOWS.values() for step in steps(workflow) for line in step.get("run", "").splitlines()
+    ]
     targets = [goal for line in called for goal in re.findall(r'\bmake "?([\w$-]+)', line)]
     assert sorted(targets) == ["docs", "nightly", "test-$FRAMEWORK", "wheel-test"]
     made_by("nightly", "wheel-test")
@@ -167,10 +169,10 @@ def in_the_change_tier(suite: str, items: list[Variant]) -> list[str]:
 
 def test_a_third_of_many_variants_runs_in_the_change_tier_and_other_suites_run_others() -> None:
     many = [f"test_x.py::test_many[{number}]" for number in range(30)]
-    found = {suite: in_the_change_tier(suite, list(map(Variant, many))) for suite in FRAMEWORKS}
-    assert {len(kept) for kept in found.values()} == {10}
-    assert len(set(map(tuple, found.values()))) == len(FRAMEWORKS)
-    assert found["torch"] == in_the_change_tier("torch", list(map(Variant, reversed(many))))
+    chosen = {suite: in_the_change_tier(suite, list(map(Variant, many))) for suite in FRAMEWORKS}
+    assert {len(kept) for kept in chosen.values()} == {10}
+    assert len(set(map(tuple, chosen.values()))) == len(FRAMEWORKS)
+    assert chosen["torch"] == in_the_change_tier("torch", list(map(Variant, reversed(many))))
     assert len(in_the_change_tier("torch", list(map(Variant, many[:5])))) == 1
 
 

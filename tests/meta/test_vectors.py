@@ -159,6 +159,6 @@ def thresholds_not_checked(t: Any, clip_norm: float) -> Any:
 )
 def test_an_implementation_with_a_fault_fails(file: str, name: str, faulty: Callable[..., Any]) -> None:
     namespace = SimpleNamespace(**{**vars(unified_clip.numpy), name: faulty})
-    found = vectors.failures(VECTORS / f"{file}.json", Framework(), namespace)
-    assert found
-    assert all(f": {name}(" in failure for failure in found)
+    failures = vectors.failures(VECTORS / f"{file}.json", Framework(), namespace)
+    assert failures
+    assert all(f": {name}(" in failure for failure in failures)

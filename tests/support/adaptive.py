@@ -15,7 +15,7 @@ from unified_clip.parity.judge.recursions import RULES, Step
 
 def norms(seed: int) -> list[float]:
     """Return 200 norms that float32 represents: with spikes, NaN, infinities and zeros, within and after warm-up."""
-    chance, found = random.Random(seed), []
+    chance, norms = random.Random(seed), []
     for step in range(200):
         norm = chance.uniform(0.5, 2.0) * (1 + 2.0 ** -(step / 40))
         if step in (7, 40, 41, 90, 150, 151, 152):
@@ -26,8 +26,8 @@ def norms(seed: int) -> list[float]:
             norm = math.inf
         if step in (0, 5, 6, 70, 71, 199):
             norm = 0.0
-        found.append(float(np.float32(norm)))
-    return found
+        norms.append(float(np.float32(norm)))
+    return norms
 
 
 NORMS = norms(0)

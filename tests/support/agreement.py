@@ -33,8 +33,8 @@ def agreeing(folder: Path, calls: int) -> Iterator[None]:
 
 
 def _calls(path: Path) -> list[dict[str, Any]]:
-    found = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
-    return [line for line in found if "call" in line]
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()[1:])
+    return [line for line in lines if "call" in line]
 
 
 def _check(line: dict[str, Any], evidence: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ STEPS = 6
 class Step(NamedTuple):
     """One clip: what was given, what came of it, and what was told."""
 
-    given: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
     clipped: dict[str, np.ndarray]
     norm: float
     coef: float
@@ -56,55 +56,56 @@ class Step(NamedTuple):
 def gradients(steps: int = STEPS, *, nan_at: int | None = None, inf_at: int | None = None) -> list[dict[str, Any]]:
     """The same for every framework; their norms are between 0.2 and 10."""
     random = np.random.default_rng(7)
-    found = []
+    sequence = []
     for step in range(steps):
         size = np.float32((3.0, 0.1, 1.0)[step % 3])
-        each = {name: random.standard_normal(shape, np.float32) * size for name, shape in SHAPES.items()}
+        step_gradients = {name: random.standard_normal(shape, np.float32) * size for name, shape in SHAPES.items()}
         if step in (nan_at, inf_at):
-            each["output.kernel"][1, 0] = np.nan if step == nan_at else np.inf
-        found.append(each)
-    return found
+            step_gradients["output.kernel"][1, 0] = np.nan if step == nan_at else np.inf
+        sequence.append(step_gradients)
+    return sequence
 
 
 def overflowing() -> dict[str, Any]:
     """Gradients of one step for `ONE_OVERFLOWS`."""
-    found = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
-    found["hidden.bias"][:2] = 2.4e38
-    return found
+    gradients = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    gradients["hidden.bias"][:2] = 2.4e38
+    return gradients
 
 
-def by_numpy(config: ClipConfig, given: list[dict[str, Any]]) -> list[Step]:
+def clip_by_numpy(config: ClipConfig, gradients: list[dict[str, Any]]) -> list[Step]:
     clip = config.clipper()
-    found = []
-    for grads in given:
+    steps = []
+    for grads in gradients:
         clipped = clip(grads)
         last = clip.last
-        found.append(Step(grads, clipped, last.norm, last.coef, last.clipped))
-    return found
+        steps.append(Step(grads, clipped, last.norm, last.coef, last.clipped))
+    return steps
 
 
-def assert_equal(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray], ulp: int) -> None:
+def assert_equal(results: dict[str, np.ndarray], expected: dict[str, np.ndarray], ulp: int) -> None:
     """To the bit, or within so many ULP; NaN is NaN, whatever its bits."""
-    for name, array in wanted.items():
+    for name, array in expected.items():
         if ulp == 0:
-            np.testing.assert_array_equal(got[name], array, err_msg=name)
+            np.testing.assert_array_equal(results[name], array, err_msg=name)
         else:
             finite = np.isfinite(array)
-            np.testing.assert_array_equal(got[name][~finite], array[~finite], err_msg=name)
-            np.testing.assert_array_max_ulp(got[name][finite], array[finite], ulp)
+            np.testing.assert_array_equal(results[name][~finite], array[~finite], err_msg=name)
+            np.testing.assert_array_max_ulp(results[name][finite], array[finite], ulp)
 
 
-def assert_told(last: Any, wanted: Step, step: int, ulp: int) -> None:
+def assert_reported(last: Any, expected: Step, step: int, ulp: int) -> None:
     """What an integration tells of a step is what the host path found, rounded to float32."""
     assert last.step == step
-    for got, number in ((last.norm, wanted.norm), (last.coef, wanted.coef)):
+    for result, number in ((last.norm, expected.norm), (last.coef, expected.coef)):
         if np.isfinite(number):
-            np.testing.assert_array_max_ulp(np.float32(got), np.float32(number), ulp)
+            np.testing.assert_array_max_ulp(np.float32(result), np.float32(number), ulp)
         else:
-            assert str(got) == str(number)
-    if wanted.is_clipped is not None:
-        assert last.clipped == wanted.is_clipped
+            assert str(result) == str(number)
+    if expected.is_clipped is not None:
+        assert last.clipped == expected.is_clipped
     else:  # the host path does not say; the gradients do
         assert last.clipped == any(
-            not np.array_equal(wanted.clipped[name], wanted.given[name], equal_nan=True) for name in wanted.given
+            not np.array_equal(expected.clipped[name], expected.gradients[name], equal_nan=True)
+            for name in expected.gradients
         )

@@ -33,13 +33,13 @@ def measured(name: str, steps: Callable[[float, Sequence[float]], Sequence[float
         return {1.0: "to each gradient", round(1 / BETA2, 4): "to the maximum"}[round(second / first, 4)]
     gradients = [GRADIENT] * STEPS
     without, once, twice = (steps(eps, gradients)[-1] for eps in (1e-12, EPS, 2 * EPS))
-    one, two = without / once, without / twice  # the divisors, relative to that without eps
-    if (two**2 - 1) / (one**2 - 1) == pytest.approx(2, rel=1e-4):
+    once_divisor, twice_divisor = without / once, without / twice  # the divisors, relative to that without eps
+    if (twice_divisor**2 - 1) / (once_divisor**2 - 1) == pytest.approx(2, rel=1e-4):
         return "inside the root"
-    assert (two - 1) / (one - 1) == pytest.approx(2, rel=1e-4)
+    assert (twice_divisor - 1) / (once_divisor - 1) == pytest.approx(2, rel=1e-4)
     if name.lower() in ("rmsprop", "adagrad"):
         return "outside the root"
-    size = (one - 1) * GRADIENT / EPS
+    size = (once_divisor - 1) * GRADIENT / EPS
     if size == pytest.approx(1, rel=1e-4):
         return "after the bias correction"
     assert size == pytest.approx((1 - BETA2**STEPS) ** -0.5, rel=1e-4)

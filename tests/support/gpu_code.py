@@ -109,33 +109,35 @@ def code(variant: Variant, architecture: int) -> dict[str, Any]:
     )  # fmt: skip
     target = GPUTarget("cuda", architecture, 32)
     ptx = triton.compile(source, target=target, options={"num_warps": WARPS, **table.OPTIONS}).asm["ptx"]
-    found = re.findall(r"^\s*(@!?%p\d+ )?([a-z]\w*(?:\.\w+(?:::\w+)?)+)\s", ptx, re.MULTILINE)
-    instructions = [instruction for _, instruction in found]
+    matches = re.findall(r"^\s*(@!?%p\d+ )?([a-z]\w*(?:\.\w+(?:::\w+)?)+)\s", ptx, re.MULTILINE)
+    instructions = [instruction for _, instruction in matches]
     vectors = {
-        kind: sum(each.startswith((f"{kind}.global.v4.b32", f"{kind}.global.v2.b64")) for each in instructions)
+        kind: sum(name.startswith((f"{kind}.global.v4.b32", f"{kind}.global.v2.b64")) for name in instructions)
         for kind in ("ld", "st")
     }
     per_vector = 16 * 32 * WARPS / table.LANES
     return {
         "bytes read": vectors["ld"] * per_vector,
         "bytes written": vectors["st"] * per_vector,
-        "conditional": sorted({instruction for condition, instruction in found if condition}),
+        "conditional": sorted({instruction for condition, instruction in matches if condition}),
         "instructions": sorted(set(instructions)),
     }
 
 
 def all_code(architecture: int) -> dict[str, Any]:
     """The code of all kernels, by names that end with the dtype of gradients, or of the norm."""
-    found: dict[str, Any] = {}
+    summaries: dict[str, Any] = {}
     for wide in (True, False):
         dtype = "float64" if wide else "float32"
-        found |= {
-            f"{name}, {dtype}": {**code(each, architecture), "dtype": ""} for name, each in of_norms(wide).items()
+        summaries |= {
+            f"{name}, {dtype}": {**code(kernel, architecture), "dtype": ""} for name, kernel in of_norms(wide).items()
         }
     for dtype in DTYPES:
         variants = of_gradients(dtype)
-        found |= {f"{name}, {dtype}": {**code(each, architecture), "dtype": dtype} for name, each in variants.items()}
-    return found
+        summaries |= {
+            f"{name}, {dtype}": {**code(kernel, architecture), "dtype": dtype} for name, kernel in variants.items()
+        }
+    return summaries
 
 
 if __name__ == "__main__":

@@ -221,9 +221,9 @@ class TensorflowKit(Kit):
         import tensorflow as tf
 
         assert isinstance(sparse, tf.IndexedSlices)
-        found = np.zeros(sparse.dense_shape.numpy(), self.dtype(sparse.values))
-        np.add.at(found, sparse.indices.numpy(), self.array(sparse.values))
-        return found
+        array = np.zeros(sparse.dense_shape.numpy(), self.dtype(sparse.values))
+        np.add.at(array, sparse.indices.numpy(), self.array(sparse.values))
+        return array
 
     def stored_rows(self, sparse: Any) -> list[int]:
         return sparse.indices.numpy().tolist()
@@ -293,13 +293,13 @@ class PaddleKit(Kit):
     def dense(self, sparse: Any) -> np.ndarray:
         if not sparse.is_selected_rows():
             assert sparse.is_sparse_coo()
-            found = np.zeros(sparse.shape, self.dtype(sparse.values()))
-            np.add.at(found, tuple(sparse.indices().numpy()), self.array(sparse.values()))
-            return found
+            array = np.zeros(sparse.shape, self.dtype(sparse.values()))
+            np.add.at(array, tuple(sparse.indices().numpy()), self.array(sparse.values()))
+            return array
         values = self.array(sparse._get_tensor_from_selected_rows())
-        found = np.zeros((sparse.get_selected_rows().height(), *values.shape[1:]), values.dtype)
-        np.add.at(found, sparse.rows(), values)
-        return found
+        array = np.zeros((sparse.get_selected_rows().height(), *values.shape[1:]), values.dtype)
+        np.add.at(array, sparse.rows(), values)
+        return array
 
     def stored_rows(self, sparse: Any) -> list[int]:
         return sparse.rows()

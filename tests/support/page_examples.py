@@ -17,9 +17,9 @@ EXAMPLE = re.compile(r"```python\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
 def examples(page: str) -> list[tuple[str, str]]:
     """The code of each, and what the page says it prints."""
     text = (ROOT / "docs" / "integrations" / f"{page}.md").read_text(encoding="utf-8")
-    found = EXAMPLE.findall(text)
-    assert len(found) == text.count("```python") > 0
-    return found
+    matches = EXAMPLE.findall(text)
+    assert len(matches) == text.count("```python") > 0
+    return matches
 
 
 def printed(code: str, directory: Path, *, here: bool) -> str:

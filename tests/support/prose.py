@@ -84,8 +84,8 @@ def _sentences(block: str) -> Iterator[Habit]:
         count = len(re.findall(r"[\w'.-]+", sentence))
         if count > MOST_WORDS:
             yield Habit(sentence, f"{count} words: write two sentences, or a list")
-        parts = re.sub(r"\([^()]*\)", "", sentence).split("; ")
-        if any(VERB.search(left) and VERB.search(right) for left, right in pairwise(parts)):
+        clauses = re.sub(r"\([^()]*\)", "", sentence).split("; ")
+        if any(VERB.search(left) and VERB.search(right) for left, right in pairwise(clauses)):
             yield Habit(sentence, "a semicolon joins sentences: write two")
 
 
@@ -99,18 +99,18 @@ def _headings(page: str) -> Iterator[Habit]:
 def _words(prose: list[str]) -> Iterator[Habit]:
     text = "\n".join(prose)
     for pattern, remedy in PRIVATE.items():
-        for found in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
-            yield Habit(_around(text, found), remedy)
+        for match in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
+            yield Habit(_around(text, match), remedy)
 
 
 def _natives(prose: list[str]) -> Iterator[Habit]:
     text = "\n".join(prose)
-    if (found := NATIVE.search(text)) and not DEFINED.search(text):
-        yield Habit(_around(text, found), "define native first, or write: the framework's function")
+    if (match := NATIVE.search(text)) and not DEFINED.search(text):
+        yield Habit(_around(text, match), "define native first, or write: the framework's function")
 
 
-def _around(text: str, found: re.Match[str]) -> str:
-    return text[max(found.start() - 40, 0) : found.end() + 40].replace("\n", " ")
+def _around(text: str, match: re.Match[str]) -> str:
+    return text[max(match.start() - 40, 0) : match.end() + 40].replace("\n", " ")
 
 
 def _semicolons(prose: list[str]) -> Iterator[Habit]:

@@ -39,10 +39,10 @@ def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
     """The exact p-norm (p of 1, 2, inf) of everything, rounded once; float32 unless any array is wider."""
     arrays = list(arrays)
     dtype = norm_dtype(a.dtype.name for a in arrays)
-    parts = [part for a in arrays for part in (_wide(a).real, _wide(a).imag)]
-    if any(np.isnan(part).any() for part in parts):
+    components = [component for a in arrays for component in (_wide(a).real, _wide(a).imag)]
+    if any(np.isnan(component).any() for component in components):
         return math.nan
-    if any(np.isinf(part).any() for part in parts):
+    if any(np.isinf(component).any() for component in components):
         return math.inf
     squares = [sum(Fraction(x) ** 2 for x in (z.real, z.imag)) for a in arrays for z in _wide(a).ravel().tolist()]
     if p == 1:

@@ -63,7 +63,7 @@ def strings(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 if isinstance(child, ast.AST):
                     nodes.append(child)
                 elif isinstance(child, list):
-                    nodes += [each for each in child if isinstance(each, ast.AST)]
+                    nodes += [node for node in child if isinstance(node, ast.AST)]
 
 
 def prose_of(docstring: str) -> str:

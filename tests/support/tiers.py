@@ -18,8 +18,8 @@ def nightly(*values: Any) -> list[Any]:
 def quick(values: Iterable[Any], *change: Any) -> list[Any]:
     """Return all of `values` as parameters. Only the tests of those in `change` run in the change tier, too."""
     values = list(values)
-    assert all(each in values for each in change), f"{change} are not all in {values}"
-    return [each if each in change else nightly(each)[0] for each in values]
+    assert all(value in values for value in change), f"{change} are not all in {values}"
+    return [value if value in change else nightly(value)[0] for value in values]
 
 
 def sampled(values: Iterable[Any], every: int) -> list[Any]:

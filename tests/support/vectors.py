@@ -27,8 +27,8 @@ def read(written: Mapping[str, Any] | None) -> Gradient:
     if written is None:
         return None
     dtype, shape, rows = written["dtype"], written["shape"], written.get("rows")
-    held = [*(shape if rows is None else [len(rows), *shape[1:]]), *([2] if dtype in PARTS else [])]
-    dense = encode(np.array([float.fromhex(x) for x in written["values"]], np.float64).reshape(held), dtype)
+    stored_shape = [*(shape if rows is None else [len(rows), *shape[1:]]), *([2] if dtype in PARTS else [])]
+    dense = encode(np.array([float.fromhex(x) for x in written["values"]], np.float64).reshape(stored_shape), dtype)
     return dense if rows is None else Sparse(np.array(rows, np.int64), dense, tuple(shape))
 
 
@@ -43,8 +43,8 @@ def argument(name: str, value: Any) -> Any:
 def failures(path: Path, adapter: Adapter, namespace: Any, without: Collection[str] = ()) -> list[str]:
     """Return the vectors of a file that a namespace fails, and why. `without`: dtypes that the framework lacks."""
     chosen = [vector for vector in load(path)["vectors"] if not dtypes(vector) & set(without)]
-    found = ((vector["name"], wrong(vector, adapter, namespace)) for vector in chosen)
-    return [f"{name}: {why}" for name, why in found if why]
+    reasons = ((vector["name"], wrong(vector, adapter, namespace)) for vector in chosen)
+    return [f"{name}: {reason}" for name, reason in reasons if reason]
 
 
 def dtypes(vector: Mapping[str, Any]) -> set[str]:
@@ -88,11 +88,11 @@ def _wrong(vector: Mapping[str, Any], adapter: Adapter, namespace: Any) -> str:
     return ""
 
 
-def distance(right: Gradient, found: Gradient) -> float:
+def distance(expected: Gradient, result: Gradient) -> float:
     """In ulps; infinite between different dtypes or shapes."""
-    if right is None or found is None:
-        return 0.0 if right is found else float("inf")
-    assert isinstance(right, Dense)
-    assert isinstance(found, Dense)
-    same_form = (right.dtype, right.shape) == (found.dtype, found.shape)
-    return ulps([right], [found]) if same_form else float("inf")
+    if expected is None or result is None:
+        return 0.0 if expected is result else float("inf")
+    assert isinstance(expected, Dense)
+    assert isinstance(result, Dense)
+    same_form = (expected.dtype, expected.shape) == (result.dtype, result.shape)
+    return ulps([expected], [result]) if same_form else float("inf")

@@ -56,13 +56,13 @@ def configuration() -> str:
 
 def page(title: str, modules: list[str]) -> str:
     """Return a page with a section for each public name of its modules."""
-    parts = [f"# {title}"]
+    sections = [f"# {title}"]
     for module in modules:
         if len(modules) > 1:
-            parts.append(f"## {module}")
+            sections.append(f"## {module}")
         names = sorted(public_names(module), key=lambda name: place(module, name))
-        parts += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in names)]
-    return "\n\n".join(parts) + "\n"
+        sections += [summary(module), *(section(module, name, 2 + (len(modules) > 1)) for name in names)]
+    return "\n\n".join(sections) + "\n"
 
 
 def section(module: str, name: str, level: int) -> str:
@@ -73,7 +73,10 @@ def section(module: str, name: str, level: int) -> str:
 def index() -> str:
     """Return the page that lists all modules and names."""
     rows = [
-        [f"[{title}]({name}.md)", ", ".join(f"[`{each}`][{module}.{each}]" for each in public_names(module))]
+        [
+            f"[{title}]({name}.md)",
+            ", ".join(f"[`{public_name}`][{module}.{public_name}]" for public_name in public_names(module)),
+        ]
         for name, (title, modules) in PAGES.items()
         for module in modules
     ]

@@ -18,19 +18,21 @@ prints the same texts.
 
 def page() -> str:
     """Return the page: a section for each command."""
-    found = list(subcommands(cli._parser()))
-    return "\n\n".join([BEGIN, *(section(name, parser) for name, parser in found if parser.get_default("run"))]) + "\n"
+    commands = list(subcommands(cli._parser()))
+    return (
+        "\n\n".join([BEGIN, *(section(name, parser) for name, parser in commands if parser.get_default("run"))]) + "\n"
+    )
 
 
 def section(name: str, parser: argparse.ArgumentParser) -> str:
     """Return the section of a command."""
     usage = parser.format_usage().removeprefix("usage: ").strip()
-    parts = [f"## unified-clip {name}", *description(parser), f"```text\n{usage}\n```"]
+    paragraphs = [f"## unified-clip {name}", *description(parser), f"```text\n{usage}\n```"]
     rows = [[f"`{form}`", text] for form, text in options(parser)]
-    parts.append(_markdown.table(["argument", "meaning"], rows))
+    paragraphs.append(_markdown.table(["argument", "meaning"], rows))
     meanings = statuses.COMMANDS.get(name, {})
-    parts.append(_markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in meanings.items()]))
-    return "\n\n".join(part for part in parts if part)
+    paragraphs.append(_markdown.table(["exit status", "meaning"], [[str(key), text] for key, text in meanings.items()]))
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def description(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -55,28 +55,35 @@ def path(function: Mapping[str, Any]) -> str:
 
 def index() -> str:
     """Return the page that lists all functions, by what they do."""
-    parts = [INDEX]
+    sections = [INDEX]
     for group, title in GROUPS.items():
         rows = [
-            [f"[`{each['name']}`]({path(each).partition('/')[2]})", TITLES[each["framework"]], f"`{each['use']}`"]
-            for each in FUNCTIONS
-            if each["group"] == group
+            [
+                f"[`{function['name']}`]({path(function).partition('/')[2]})",
+                TITLES[function["framework"]],
+                f"`{function['use']}`",
+            ]
+            for function in FUNCTIONS
+            if function["group"] == group
         ]
-        parts += [f"## {title.capitalize()}\n", _markdown.table(["function", "framework", "unified_clip"], rows) + "\n"]
-    return "\n".join(parts)
+        sections += [
+            f"## {title.capitalize()}\n",
+            _markdown.table(["function", "framework", "unified_clip"], rows) + "\n",
+        ]
+    return "\n".join(sections)
 
 
 def page(function: Mapping[str, Any], known: list[dict[str, Any]]) -> str:
     """Return the page of a function."""
-    others = " and ".join(", ".join(elsewhere(function)).rsplit(", ", 1))
-    parts = [f"# `{function['name']}` in {others}", function["computes"], *function.get("differs", ())]
-    parts += [NAN] if function.get("infinite_norm_gives_nan") else []
-    parts += ["## With unified_clip", replacement(function)]
-    parts += ["## Closest functions elsewhere", closest(function)]
+    other_frameworks = " and ".join(", ".join(elsewhere(function)).rsplit(", ", 1))
+    sections = [f"# `{function['name']}` in {other_frameworks}", function["computes"], *function.get("differs", ())]
+    sections += [NAN] if function.get("infinite_norm_gives_nan") else []
+    sections += ["## With unified_clip", replacement(function)]
+    sections += ["## Closest functions elsewhere", closest(function)]
     if rows := [deviation(entry) for entry in known if covers(entry, function)]:
-        parts += ["## Measured differences from the exact result", MEASURED]
-        parts.append(_markdown.table(["input", "largest difference in the suite", "functions", "reason"], rows))
-    return "\n\n".join(parts) + "\n"
+        sections += ["## Measured differences from the exact result", MEASURED]
+        sections.append(_markdown.table(["input", "largest difference in the suite", "functions", "reason"], rows))
+    return "\n\n".join(sections) + "\n"
 
 
 MEASURED = """The parity suite measures these differences, and fails if a difference changes. Differences may be larger
@@ -104,7 +111,7 @@ def replacement(function: Mapping[str, Any]) -> str:
     link = f"`{use}` returns the same bits on every framework ([reference](../api/{function['framework']}.md))."
     if alias:
         link = f"{link} It is an alias of `{alias}`, the name in recordings and reports."
-    followed = next(each for each in FUNCTIONS if each["name"].rpartition(".")[2] == use)
+    followed = next(entry for entry in FUNCTIONS if entry["name"].rpartition(".")[2] == use)
     if any(function.get(key) != followed.get(key) for key in ("eps", "infinite_norm_gives_nan")):
         link = f"{link} `{use}` follows `{followed['name']}`. {difference(function, followed)} {SAME_RULE}"
     return "\n\n".join([link, *(tab(name, title, use) for name, title in TITLES.items())])
@@ -141,11 +148,23 @@ def alias_of(framework: str, name: str) -> str:
 
 def closest(function: Mapping[str, Any]) -> str:
     """Return a table of the functions that do the same, and how their rules differ."""
-    same = [each for each in FUNCTIONS if each["group"] == function["group"] and each is not function]
-    without = [title for name, title in TITLES.items() if name not in {each["framework"] for each in [function, *same]}]
+    same = [
+        alternative
+        for alternative in FUNCTIONS
+        if alternative["group"] == function["group"] and alternative is not function
+    ]
+    without = [
+        title
+        for name, title in TITLES.items()
+        if name not in {alternative["framework"] for alternative in [function, *same]}
+    ]
     rows = [
-        [f"[`{each['name']}`]({path(each).partition('/')[2]})", TITLES[each["framework"]], difference(function, each)]
-        for each in same
+        [
+            f"[`{alternative['name']}`]({path(alternative).partition('/')[2]})",
+            TITLES[alternative["framework"]],
+            difference(function, alternative),
+        ]
+        for alternative in same
     ]
     table = _markdown.table(["function", "framework", "difference of the rules"], rows)
     names = " and ".join(", ".join(without).rsplit(", ", 1))
@@ -153,16 +172,16 @@ def closest(function: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in (table, none if without else "") if part)
 
 
-def difference(function: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def difference(function: Mapping[str, Any], alternative: Mapping[str, Any]) -> str:
     """Return how the rules of two functions differ."""
-    own, eps = function.get("eps", 0.0), other.get("eps", 0.0)
-    sentences = list(other.get("differs", ()))
+    own, eps = function.get("eps", 0.0), alternative.get("eps", 0.0)
+    sentences = list(alternative.get("differs", ()))
     if own != eps:
-        adding = other if eps else function
+        adding = alternative if eps else function
         clipped = f"With a threshold of 1, clipped gradients differ by at most {abs(own - eps):g}, relative."
         sentences = [f"`{adding['name']}` adds {max(own, eps):g} to the norm. {clipped}", *sentences]
-    if function.get("infinite_norm_gives_nan") != other.get("infinite_norm_gives_nan"):
-        zero, nan = sorted((function, other), key=lambda each: bool(each.get("infinite_norm_gives_nan")))
+    if function.get("infinite_norm_gives_nan") != alternative.get("infinite_norm_gives_nan"):
+        zero, nan = sorted((function, alternative), key=lambda entry: bool(entry.get("infinite_norm_gives_nan")))
         sentences.append(
             f"If the norm is infinite, `{zero['name']}` makes finite gradients 0, and `{nan['name']}` makes them NaN."
         )
@@ -178,7 +197,7 @@ def covers(entry: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
 
 def deviation(entry: Mapping[str, Any]) -> list[str]:
     """Return the row of a known difference."""
-    names = dict.fromkeys(each.get("known", each["name"]) for each in FUNCTIONS if covers(entry, each))
+    names = dict.fromkeys(function.get("known", function["name"]) for function in FUNCTIONS if covers(entry, function))
     if "not_finite" in entry:
         size = size_in_words(math.inf)
     else:

@@ -87,11 +87,11 @@ If your library is missing, call a function of your framework's namespace, which
 def page() -> str:
     """Return the page, with a row for each library."""
     header = ["library", "clip", "configuration", "port", "record"]
-    others = sorted({*PAGES, *formats(), *ported()} - set(FRAMEWORKS), key=str.lower)
-    tables = (_markdown.table(header, [row(name) for name in part]) for part in (FRAMEWORKS, others))
+    trainer_names = sorted({*PAGES, *formats(), *ported()} - set(FRAMEWORKS), key=str.lower)
+    tables = (_markdown.table(header, [row(name) for name in section]) for section in (FRAMEWORKS, trainer_names))
     frameworks, trainers = tables
-    parts = [BEGIN, "## Frameworks", frameworks, "## Trainers and optimizers", trainers, END]
-    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+    sections = [BEGIN, "## Frameworks", frameworks, "## Trainers and optimizers", trainers, END]
+    return "\n\n".join(section.strip("\n") for section in sections) + "\n"
 
 
 def row(name: str) -> list[str]:
@@ -107,16 +107,16 @@ def row(name: str) -> list[str]:
 
 def formats() -> dict[str, list[str]]:
     """Return the names of the formats of each library."""
-    found: dict[str, list[str]] = {}
-    for name, each in FORMATS.items():
-        for title in _libraries(TITLES.get(each.title, each.title)):
-            found.setdefault(title, []).append(name)
-    return found
+    by_title: dict[str, list[str]] = {}
+    for name, file_format in FORMATS.items():
+        for title in _libraries(TITLES.get(file_format.title, file_format.title)):
+            by_title.setdefault(title, []).append(name)
+    return by_title
 
 
 def ported() -> set[str]:
     """Return the libraries with clips that `unified-clip port` rewrites or flags."""
-    trainers = (name for each in settings() for name in (*each.packages, *each.classes, *each.elsewhere))
+    trainers = (name for setting in settings() for name in (*setting.packages, *setting.classes, *setting.elsewhere))
     packages = {name.partition(".")[0] for name in (*clip_functions(), *trainers)}
     return {PACKAGES[name] for name in packages if name in PACKAGES}
 

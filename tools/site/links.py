@@ -34,11 +34,11 @@ class Links:
 
     def mend(self, page: str, text: str) -> str:
         """Return the text of a page with links that are valid on the site. Code blocks stay unchanged."""
-        parts, end = [], 0
+        pieces, end = [], 0
         for code in CODE.finditer(text):
-            parts += [self._mend(page, text[end : code.start()]), code[0]]
+            pieces += [self._mend(page, text[end : code.start()]), code[0]]
             end = code.end()
-        return "".join([*parts, self._mend(page, text[end:])])
+        return "".join([*pieces, self._mend(page, text[end:])])
 
     def _mend(self, page: str, text: str) -> str:
         return LINK.sub(lambda link: self._link(page, link), text)

@@ -17,7 +17,7 @@ You need no installation. The first start takes a minute, because the browser lo
 def page() -> str:
     """Return the page: the notebook, with a button that runs it after its title."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    beginning, *rest = (part for cell in cells for part in parts(cell))
+    beginning, *rest = (part for cell in cells for part in markdown_of_cell(cell))
     return "\n\n".join([beginning, RUN, *rest]) + "\n"
 
 
@@ -28,7 +28,7 @@ def code() -> list[str]:
     return [source for source in sources if not source.startswith("%")]
 
 
-def parts(cell: dict[str, Any]) -> Iterator[str]:
+def markdown_of_cell(cell: dict[str, Any]) -> Iterator[str]:
     """Yield the Markdown of a cell: its text, or its code and its output. The installation is for the browser only."""
     source = "".join(cell["source"])
     if cell["cell_type"] == "markdown":

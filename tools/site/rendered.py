@@ -68,12 +68,12 @@ class Described(NamedTuple):
 def main(site: Path = SITE) -> int:
     """Print the problems of a site, and the other sites that it links to. Return the exit status."""
     pages = read(site)
-    found = list(problems(pages, site))
+    all_problems = list(problems(pages, site))
     links = {link for text in pages.values() for link in targets(text) if urlsplit(link).netloc}
     outside = [link for link in sorted(links) if not link.startswith(ADDRESSES)]
-    print(*found, *outside, sep="\n")
-    print(f"{len(pages)} pages, {len(outside)} links to other sites, {len(found)} problems")
-    return 1 if found or not pages else 0
+    print(*all_problems, *outside, sep="\n")
+    print(f"{len(pages)} pages, {len(outside)} links to other sites, {len(all_problems)} problems")
+    return 1 if all_problems or not pages else 0
 
 
 def read(site: Path) -> dict[Path, str]:
@@ -85,15 +85,15 @@ def read(site: Path) -> dict[Path, str]:
 def problems(pages: dict[Path, str], site: Path) -> Iterator[str]:
     """Yield a sentence for each name that lacks a part, and for each broken link."""
     for path, page in pages.items():
-        yield from (f"{each.name} {problem}" for each in objects(page) for problem in each.problems())
+        yield from (f"{documented.name} {problem}" for documented in objects(page) for problem in documented.problems())
         yield from broken_links(path, pages, site)
 
 
 def objects(page: str) -> Iterator[Described]:
     """Yield the objects of the API on a page, in order."""
-    found = list(OBJECT.finditer(page))
-    ends = [each.start() for each in found[1:]] + [len(page)]
-    for this, end in zip(found, ends, strict=False):
+    matches = list(OBJECT.finditer(page))
+    ends = [match.start() for match in matches[1:]] + [len(page)]
+    for this, end in zip(matches, ends, strict=False):
         text = page[this.end() : end]
         signature = SIGNATURE.search(text)
         plain = html.unescape(re.sub(r"<[^>]*>", "", signature[1])) if signature else ""
@@ -105,25 +105,25 @@ def parameters(signature: str) -> list[str]:
     (function,) = ast.parse(f"def {signature.strip()}: ...").body
     assert isinstance(function, ast.FunctionDef)
     named = function.args
-    return [each.arg for each in (*named.posonlyargs, *named.args, *named.kwonlyargs)]
+    return [argument.arg for argument in (*named.posonlyargs, *named.args, *named.kwonlyargs)]
 
 
 def broken_links(path: Path, pages: dict[Path, str], site: Path) -> Iterator[str]:
     """Yield a sentence for each link of a page to no file, to no heading, or to another site without https."""
     for link in dict.fromkeys(targets(pages[path])):
-        parts = urlsplit(link)
+        url = urlsplit(link)
         place = path.relative_to(site).as_posix()
-        if parts.netloc or parts.scheme:
-            if parts.scheme not in ("https", "data", "mailto") or re.search(r"[\s<>]|\.$", link):
+        if url.netloc or url.scheme:
+            if url.scheme not in ("https", "data", "mailto") or re.search(r"[\s<>]|\.$", link):
                 yield f"{place}: the link {link} is no address that begins with https://"
             continue
-        target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-        if parts.path.startswith("/"):
+        target = (path.parent / unquote(url.path)).resolve() if url.path else path
+        if url.path.startswith("/"):
             continue  # of the page for addresses without a page, which has absolute links
         target = target / "index.html" if target.is_dir() else target
         if not target.is_file():
             yield f"{place}: the link {link} leads to no file"
-        elif parts.fragment and target in pages and unquote(parts.fragment) not in identifiers(pages[target]):
+        elif url.fragment and target in pages and unquote(url.fragment) not in identifiers(pages[target]):
             yield f"{place}: the link {link} leads to no heading"
 
 

@@ -15,8 +15,8 @@ def with_tabs(text: str) -> str:
 
 
 def _tabs(text: str) -> str:
-    before, *parts = HEADING.split(text)
-    if before.strip() or not parts:
+    before, *headings_and_texts = HEADING.split(text)
+    if before.strip() or not headings_and_texts:
         raise ValueError(f"text between '<!-- tabs -->' and the first heading: {text[:80]}")
-    tabs = zip(parts[::2], parts[1::2], strict=True)
+    tabs = zip(headings_and_texts[::2], headings_and_texts[1::2], strict=True)
     return "".join(f'=== "{name}"\n\n{textwrap.indent(body.strip(), "    ")}\n\n' for name, body in tabs)

@@ -74,10 +74,10 @@ class GradientClip(FrameworkBinding):
 
     def _call(self, params_grads: Iterable[Any]) -> ParamGrads:
         backend, params_grads = self._resolve(params_grads)
-        whole = self._whole(backend, params_grads)
-        if whole is None:
+        total_clip = self._whole(backend, params_grads)
+        if total_clip is None:
             return clip_pairs(backend, params_grads, lambda parameter: self)
-        gradients, writer = whole
+        gradients, writer = total_clip
         self._clip(gradients)
         pairs: ParamGrads = writer.result()
         return pairs

@@ -140,18 +140,25 @@ def clip_by_global_norm(
                 "check_replicas compares copies while the call measures the norm, and with use_norm the call measures "
                 "none. Leave out check_replicas or use_norm"
             )
-        given = None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
+        known_norm = (
+            None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)
+        )
         try:
             threshold = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
         except (TypeError, ValueError):
-            if given is None:
+            if known_norm is None:
                 prepare_rejection_for(backend, t_list, spec, "total", in_place=False)
             raise
-        plain = isinstance(threshold, float) and isinstance(given, float | None)
+        plain = isinstance(threshold, float) and isinstance(known_norm, float | None)
         gradients, writer = collect(
-            backend, t_list, "clip_by_global_norm", plain=plain, spec=spec, measures="total" if given is None else None
+            backend,
+            t_list,
+            "clip_by_global_norm",
+            plain=plain,
+            spec=spec,
+            measures="total" if known_norm is None else None,
         )
-        norm = rule.clip(gradients, ClipRule("global_norm", rule.TENSORFLOW_GLOBAL, threshold, given_norm=given))
+        norm = rule.clip(gradients, ClipRule("global_norm", rule.TENSORFLOW_GLOBAL, threshold, given_norm=known_norm))
         return writer.result(), norm
 
 

@@ -77,33 +77,35 @@ def clip(
     """
     everything, scalars = range(len(gradients.values)), nonfinite != "family"
     if gradients.shards is not None:
-        gradients.set_consensus_fields(_must_match([each for _, each in groups], nonfinite, details, patterns, step))
+        gradients.set_consensus_fields(
+            _must_match([group_rule for _, group_rule in groups], nonfinite, details, patterns, step)
+        )
     is_single = len(groups) == 1 and groups[0][1].kind == "global_norm"
-    whole = groups[0][1] if is_single else ClipRule("global_norm")
+    total_rule = groups[0][1] if is_single else ClipRule("global_norm")
     # first the norms per tensor: on CPUs the total norm then needs no pass of its own
     norms = [] if is_single else [rule.measure(gradients, group, own, inputs, scalars=scalars) for group, own in groups]
-    (total,) = rule.measure(gradients, everything, whole, inputs)
+    (total,) = rule.measure(gradients, everything, total_rule, inputs)
     with total.path.scope():
         is_wrong = total.path.on_host and not total.path.is_finite(total.n)
         needs_counts = is_wrong or (details and not total.path.on_host)
         counts = total.path.count_nonfinite() if needs_counts else None
     norms = norms or [[total]]
-    measured = [[] if own.kind == "value" else found for (_, own), found in zip(groups, norms, strict=True)]
+    measured = [[] if own.kind == "value" else group_norms for (_, own), group_norms in zip(groups, norms, strict=True)]
     max_abs = [_max_abs(gradients, group, inputs) if own.kind == "value" else None for group, own in groups]
     orders = [
-        (total, whole.p),
-        *((norm, own.p) for (_, own), found in zip(groups, measured, strict=True) for norm in found),
+        (total, total_rule.p),
+        *((norm, own.p) for (_, own), group_norms in zip(groups, measured, strict=True) for norm in group_norms),
     ]
     skipped = _is_skipped(nonfinite, gradients, orders)
     per_tensor = []
     if details:
-        gradients.tensor_norms(whole.p)
-        single = ClipRule("norm", p=whole.p)
+        gradients.tensor_norms(total_rule.p)
+        single = ClipRule("norm", p=total_rule.p)
         per_tensor = [rule.measure_one(gradients, range(i, i + 1), single, inputs) for i in everything]
     outcome = Outcome(total.path, total.n, total.total, measured, max_abs, counts, per_tensor, skipped)
     keep = _keep(outcome) if nonfinite == "zero" else None
-    for (_, own), found in zip(groups, norms, strict=True):
-        for norm in found:
+    for (_, own), group_norms in zip(groups, norms, strict=True):
+        for norm in group_norms:
             if skipped:
                 rule.notify(gradients, own, norm)
             else:
@@ -122,13 +124,17 @@ def _must_match(
     rules: Sequence[ClipRule], nonfinite: Nonfinite, details: bool, patterns: object, step: int | None
 ) -> dict[str, Any]:
     """Return, by name, the values that must be equal on every rank. Thresholds that are tensors are left out."""
-    thresholds = [each.threshold for each in rules if isinstance(each.threshold, float)]
+    thresholds = [clip_rule.threshold for clip_rule in rules if isinstance(clip_rule.threshold, float)]
     threshold = {"threshold": thresholds[0]} if len(thresholds) == 1 else {"thresholds": thresholds}
     described = [
-        f"{each.kind} with norm_type {each.p}, bounds {each.bounds}"
-        + "".join(f", {name} {value}" for name, value in each.convention.arguments.items())
-        + (f", {each.threshold.describe()}" if isinstance(each.threshold, AdaptiveThreshold | OwnThresholds) else "")
-        for each in rules
+        f"{clip_rule.kind} with norm_type {clip_rule.p}, bounds {clip_rule.bounds}"
+        + "".join(f", {name} {value}" for name, value in clip_rule.convention.arguments.items())
+        + (
+            f", {clip_rule.threshold.describe()}"
+            if isinstance(clip_rule.threshold, AdaptiveThreshold | OwnThresholds)
+            else ""
+        )
+        for clip_rule in rules
     ]
     fields = {"nonfinite": nonfinite, "details": details, "names": patterns, "step": step}
     return {**threshold, "rules": " and ".join(described), **fields}
@@ -178,10 +184,10 @@ def smallest_coefficient(outcome: Outcome) -> Tensor:
     path = outcome.path
     with path.scope():
         xp = path.xp
-        one, nan = xp.asarray(1.0), xp.asarray(math.nan)
-        smallest = one
+        unchanged, nan = xp.asarray(1.0), xp.asarray(math.nan)
+        smallest = unchanged
         for norm in _norms(outcome):
-            coef = one if norm.coef is None else xp.asarray(_least(norm.path, norm.coef))
+            coef = unchanged if norm.coef is None else xp.asarray(_least(norm.path, norm.coef))
             smallest = xp.where(coef <= smallest, coef, xp.where(coef >= smallest, smallest, nan))
         return path.as_norm(smallest)
 
@@ -196,11 +202,11 @@ def all_finite(outcome: Outcome) -> Tensor:
 
 def _is_all_finite(outcome: Outcome) -> Any:
     measured = [(outcome.path, outcome.n), *((norm.path, norm.n) for norm in _norms(outcome))]
-    found = []
+    conditions = []
     for path, n in measured:
         with path.scope():
-            found.append(_one_number(path, n) <= path.xp.asarray(sys.float_info.max))
-    return functools.reduce(operator.and_, found)
+            conditions.append(_one_number(path, n) <= path.xp.asarray(sys.float_info.max))
+    return functools.reduce(operator.and_, conditions)
 
 
 def _norms(outcome: Outcome) -> Iterator[Norm]:

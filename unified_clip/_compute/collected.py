@@ -77,9 +77,9 @@ class TensorListPath(HostPath):
 class PerTensorPath(TensorListPath):
     """A `TensorListPath` with one norm and one coefficient for each tensor: its scalars are arrays."""
 
-    def __init__(self, whole: TensorListPath) -> None:
-        super().__init__(whole._backend, whole._list)
-        self._whole = whole
+    def __init__(self, full_list: TensorListPath) -> None:
+        super().__init__(full_list._backend, full_list._list)
+        self._whole = full_list
 
     def norm(self, p: float) -> Array:
         """Return the 2-norm of each tensor."""

@@ -110,17 +110,17 @@ def _parts(view: Array) -> tuple[int, int]:
     return size, step
 
 
-def _check_writable(view: Array, what: str) -> None:
+def _check_writable(view: Array, subject: str) -> None:
     if not view.flags.writeable:
-        raise ValueError(f"{what} is read-only, so it cannot be clipped in place. Replace it by a writable copy")
+        raise ValueError(f"{subject} is read-only, so it cannot be clipped in place. Replace it by a writable copy")
     if _overlaps_itself(view):
-        raise expanded(what)
+        raise expanded(subject)
 
 
-def expanded(what: str) -> ValueError:
+def expanded(subject: str) -> ValueError:
     """Return the error for a tensor whose elements overlap in memory, so that it cannot be written."""
     return ValueError(
-        f"{what} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Replace "
+        f"{subject} has elements that overlap in memory (an expanded view), so it cannot be clipped in place. Replace "
         "it by a contiguous copy"
     )
 

@@ -104,16 +104,20 @@ def with_parameters(backend: Backend, leaves: Sequence[Leaf], parameters: Any) -
     at the same position.
     ValueError: the numbers of parameters and gradients differ, or a name is missing.
     """
-    given = flatten(backend, parameters).leaves
-    if len(given) != len(leaves):
+    parameter_leaves = flatten(backend, parameters).leaves
+    if len(parameter_leaves) != len(leaves):
         raise ValueError(
-            f"`parameters` has {len(given)} entries, but there are {len(leaves)} gradients. Pass one parameter for "
+            f"`parameters` has {len(parameter_leaves)} entries, but there are {len(leaves)} gradients. "
+            "Pass one parameter for "
             "each gradient."
         )
-    names = {leaf.name for leaf in given}
+    names = {leaf.name for leaf in parameter_leaves}
     if None in names or None in {leaf.name for leaf in leaves} or not isinstance(parameters, Mapping):
-        return [leaf._replace(parameter=other.tensor) for leaf, other in zip(leaves, given, strict=True)]
-    by_name = {leaf.name: leaf.tensor for leaf in given}
+        return [
+            leaf._replace(parameter=parameter_leaf.tensor)
+            for leaf, parameter_leaf in zip(leaves, parameter_leaves, strict=True)
+        ]
+    by_name = {leaf.name: leaf.tensor for leaf in parameter_leaves}
     missing = [leaf.name for leaf in leaves if leaf.name not in by_name]
     if missing:
         raise ValueError(f"`parameters` has no key {missing[0]!r}. Pass a dict with the keys of the gradients.")
@@ -200,10 +204,11 @@ def _check_replaceable(backend: Backend, node: Any, function: str, instead: str,
             raise TypeError(
                 f"{function} cannot update {kind} inside a list or a dict. {remedy}, which returns the result"
             )
-        made = "dict" if isinstance(node, Mapping) else "list"
+        container = "dict" if isinstance(node, Mapping) else "list"
         raise TypeError(
             f"{function} updates a list or a dict, because tensors of {backend.name} cannot be written in place. "
-            f"It received {kind}. Call grads = {made}(grads) first and pass grads, or use {instead}, which returns the "
+            f"It received {kind}. Call grads = {container}(grads) first and pass grads, "
+            f"or use {instead}, which returns the "
             "result"
         )
 

@@ -83,20 +83,24 @@ class DistributedSpec:
             self.ownership_of(leaf)
         warnings, patterns = [], list(self.ownership.items())
         for at, (pattern, owner) in enumerate(patterns):
-            others = [earlier for earlier, earlier_owner in patterns[:at] if earlier_owner != owner]
-            if covering := [earlier for earlier in others if _covers(earlier, pattern)]:
+            earlier_patterns = [earlier for earlier, earlier_owner in patterns[:at] if earlier_owner != owner]
+            if covering := [earlier for earlier in earlier_patterns if _covers(earlier, pattern)]:
                 raise ValueError(
                     f"the pattern {pattern!r} of ownership has no effect, because {covering[0]!r} is before it, and "
                     f"matches every name that {pattern!r} matches. Put {pattern!r} before {covering[0]!r}"
                 )
-            names = [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)] if others else []
+            names = (
+                [str(leaf.name) for leaf in leaves if fnmatchcase(str(leaf.name), pattern)] if earlier_patterns else []
+            )
             deciding = [next(each for each, _ in patterns if fnmatchcase(name, each)) for name in names]
-            if pattern not in deciding and (other := next((each for each in deciding if each in others), None)):
-                name = names[deciding.index(other)]
+            if pattern not in deciding and (
+                winner := next((each for each in deciding if each in earlier_patterns), None)
+            ):
+                name = names[deciding.index(winner)]
                 warnings.append(
                     f"the pattern {pattern!r} of ownership has no effect on the parameters of this rank, because "
-                    f"earlier patterns match them: {other!r} matches {name!r}, too. To use the value of {pattern!r}, "
-                    f"put {pattern!r} before {other!r}"
+                    f"earlier patterns match them: {winner!r} matches {name!r}, too. To use the value of {pattern!r}, "
+                    f"put {pattern!r} before {winner!r}"
                 )
         return warnings
 

@@ -263,17 +263,17 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
     Neither the result nor its derivative divides by zero. `n` and `threshold` may be arrays with a number for each
     slice. The coefficient is then an array, too, or the number 1 if no norm exceeds its threshold.
     """
-    one, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
+    unchanged, is_known = xp.asarray(1.0), isinstance(threshold, int | float)
     threshold = xp.asarray(threshold) if is_known else threshold
     denominator = n + xp.asarray(convention.eps)
     is_within = denominator <= threshold
     if xp.is_true(is_within):
-        return one
-    coef = xp.where(is_within, one, threshold / xp.where(is_within, one, denominator))
+        return unchanged
+    coef = xp.where(is_within, unchanged, threshold / xp.where(is_within, unchanged, denominator))
     if convention.infinite_norm_gives_nan:
         coef = xp.where(n >= xp.asarray(math.inf), xp.asarray(math.nan), coef)
     # A threshold of inf only measures, for any norm. A known inf never gets here.
-    return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), one, coef)
+    return coef if is_known else xp.where(threshold >= xp.asarray(math.inf), unchanged, coef)
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:

@@ -217,22 +217,22 @@ def _describe_set(
     copies: Sequence[Sequence[Position]], texts: Sequence[dict[str, Any]], from_others: str, exchange: Exchange
 ) -> str:
     """Return a sentence on how the most frequent content of a set differs from the second most frequent one."""
-    most, other = (text["contents"] for text in texts)
-    compared = [{key: entry[1] for key, entry in entries.items()} for entries in (other, most)]
-    keys = [key for key in {**most, **other} if compared[0].get(key) != compared[1].get(key)]
-    places = [{**most, **other}[key][0] for key in keys or other]  # none differs: it is their order
+    most, differing = (text["contents"] for text in texts)
+    compared = [{key: entry[1] for key, entry in entries.items()} for entries in (differing, most)]
+    keys = [key for key in {**most, **differing} if compared[0].get(key) != compared[1].get(key)]
+    places = [{**most, **differing}[key][0] for key in keys or differing]  # none differs: it is their order
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
     where, elsewhere = (
         _ranks(positions, text, exchange) for positions, text in ((copies[1], texts[1]), (copies[0], texts[0]))
     )
-    missing = [key for key in keys if key not in other or key not in most]
+    missing = [key for key in keys if key not in differing or key not in most]
     note = " in their order" * (not keys)
     if missing:
-        lacking = where if missing[0] not in other else elsewhere
-        note = f" ({({**most, **other})[missing[0]][0]} is missing on {lacking})"
+        lacking = where if missing[0] not in differing else elsewhere
+        note = f" ({({**most, **differing})[missing[0]][0]} is missing on {lacking})"
     rest = sum(map(len, copies[2:]))
-    others = f"; {rest} other{' differs' if rest == 1 else 's differ'}, too" if rest else ""
-    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{note}{others}"
+    further = f"; {rest} other{' differs' if rest == 1 else 's differ'}, too" if rest else ""
+    return f"gradients at {', '.join(places[:4])}{more} on {where} differ {from_others} on {elsewhere}{note}{further}"
 
 
 def _ranks(positions: Sequence[Position], text: dict[str, Any], exchange: Exchange) -> str:

@@ -234,8 +234,8 @@ class AGC:
     smallest_norm: float | None = None
 
     def __post_init__(self) -> None:
-        given = {name: (0, math.inf) for name in ("eps", "smallest_norm") if getattr(self, name) is not None}
-        _check(self, clip_factor=(0, math.inf), **given)
+        optional = {name: (0, math.inf) for name in ("eps", "smallest_norm") if getattr(self, name) is not None}
+        _check(self, clip_factor=(0, math.inf), **optional)
         _check_choice(self, convention=("timm", "optax", "composer"))
 
     def axes(self, shape: Sequence[int | None]) -> Sequence[int] | None:
@@ -287,14 +287,16 @@ def _check(rule: Any, **ranges: tuple[float, float]) -> None:
     kinds = {field.name: str(field.type) for field in fields(rule)}
     for name, (low, high) in ranges.items():
         value = getattr(rule, name)
-        whole = kinds[name].startswith("int")
-        if isinstance(value, bool) or not isinstance(value, int | np.integer if whole else int | float | np.number):
-            raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if whole else ''}number.")
+        is_integer = kinds[name].startswith("int")
+        if isinstance(value, bool) or not isinstance(
+            value, int | np.integer if is_integer else int | float | np.number
+        ):
+            raise TypeError(f"{name} is {value!r}. Pass a {'whole ' if is_integer else ''}number.")
         if not isinstance(value, int | float):  # a NumPy number
-            object.__setattr__(rule, name, int(value) if whole else float(value))
+            object.__setattr__(rule, name, int(value) if is_integer else float(value))
         if not low <= value <= high or not math.isfinite(value):
             least = "above 0" if (low, high) == TINY else f"of {low} or more"
-            kind = "whole" if whole else "finite"
+            kind = "whole" if is_integer else "finite"
             expected = f"a number from {low} to {high}" if high < math.inf else f"a {kind} number {least}"
             raise ValueError(f"{name} is {value!r}. Give {expected}.")
 

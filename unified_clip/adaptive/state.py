@@ -64,10 +64,12 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     expected = {STEPS: 0.0, **rule.init()}
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
-        found = f"is {_kind(data)}, not a dict with {keys}"
+        problem = f"is {_kind(data)}, not a dict with {keys}"
         if isinstance(data, Mapping):
-            found = f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but the state of {rule} has {keys}"
-        raise ValueError(f"the state {found}. Load the state of the same rule.")
+            problem = (
+                f"has the keys {', '.join(sorted(map(str, data))) or '(none)'}, but the state of {rule} has {keys}"
+            )
+        raise ValueError(f"the state {problem}. Load the state of the same rule.")
     low = 0.0 if type(rule) in RULES.values() else -sys.float_info.max  # that of a user's rule may be negative
     state: dict[str, Real] = {}
     for name, value in data.items():
@@ -84,8 +86,8 @@ def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
     steps = state[STEPS]
     has_all = not isinstance(rule, Percentile) or rule.window is not None or len(state["norms"]) == steps
     if not steps.is_integer() or not has_all:
-        found = f"steps of the state is {steps:g}" + ("" if has_all else f", but it has {len(state['norms'])} norms")
-        raise ValueError(f"{found}. {REMEDY}")
+        problem = f"steps of the state is {steps:g}" + ("" if has_all else f", but it has {len(state['norms'])} norms")
+        raise ValueError(f"{problem}. {REMEDY}")
     return state
 
 

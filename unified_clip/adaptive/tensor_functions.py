@@ -209,7 +209,7 @@ def _clip(gradients: GradientList, thresholds: OwnThresholds, *inputs: Any) -> l
     clip_rule = ClipRule("norm", rule.PADDLE, thresholds)
     if gradients.shards is not None:
         gradients.set_consensus_fields({"adaptive": thresholds.describe(), **clip_rule.convention.arguments})
-    given = [tensor for tensor in inputs if not isinstance(tensor, float)]
-    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, given)
+    tensor_inputs = [tensor for tensor in inputs if not isinstance(tensor, float)]
+    norms = rule.measure(gradients, range(len(gradients.values)), clip_rule, tensor_inputs)
     rule.apply(gradients, clip_rule, norms)
     return norms

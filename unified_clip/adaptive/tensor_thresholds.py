@@ -52,14 +52,14 @@ class TensorThresholds(OwnThresholds):
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
     ) -> list[Norm]:
         adagc, limit, current = self.adagc, self.limit, sized(self.state, self.count)
-        together = _path_together(gradients, group, current, inputs)
-        if together is not None:
-            with together.scope():
+        path = _path_together(gradients, group, current, inputs)
+        if path is not None:
+            with path.scope():
                 # one `Norm` without thresholds, which only recordings need, and without a total norm
-                norms, total = together.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
+                norms, total = path.norm(2.0), gradients.norm(gradients.path(group), group, 2.0)
                 slots = gradients.places
                 coefs, new = _coefficients(adagc, current, clip_rule, limit, HOST, total, norms, slots)
-                return [Norm(group, together, norms, coef=coefs, state=new)]
+                return [Norm(group, path, norms, coef=coefs, state=new)]
         plain = clip_rule._replace(threshold=math.inf)
         total = rule.measure_one(gradients, group, plain._replace(kind="global_norm"), inputs)
         gradients.tensor_norms(2.0)  # a collective, for ranks without a gradient too
@@ -105,12 +105,12 @@ def _decided(
 ) -> list[Norm]:
     """Return each norm with its threshold, its coefficient and the state after the step."""
     xp = total.path.xp
-    each = [xp.asarray(norm.n) for norm in norms]
-    coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, each), slots)
-    one, infinite = xp.asarray(1.0), xp.asarray(math.inf)
+    tensor_norms = [xp.asarray(norm.n) for norm in norms]
+    coefs, new = _coefficients(adagc, state, clip_rule, limit, xp, total.n, _stacked(xp, tensor_norms), slots)
+    unchanged, infinite = xp.asarray(1.0), xp.asarray(math.inf)
     return [
-        norm._replace(threshold=xp.where(coef < one, n * coef, infinite), coef=coef, total=total.total, state=new)
-        for norm, n, coef in zip(norms, each, _parts(xp, coefs, len(each)), strict=True)
+        norm._replace(threshold=xp.where(coef < unchanged, n * coef, infinite), coef=coef, total=total.total, state=new)
+        for norm, n, coef in zip(norms, tensor_norms, _parts(xp, coefs, len(tensor_norms)), strict=True)
     ]
 
 
@@ -147,8 +147,8 @@ def _coefficients(
         coefs = own if coefs is None else xp.where(is_warm, own, coefs)
     if not isinstance(limit, float) or limit < math.inf:
         largest = rule.at_most(xp, xp.asarray(math.inf), limit)
-        other = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
-        coefs = xp.where(other < coefs, other, coefs)
+        fixed = rule.coefficient(xp, vector, _repeated(mean, largest), convention)
+        coefs = xp.where(fixed < coefs, fixed, coefs)
     after = new["norms"] if slots is None else _put(xp, numbers["norms"], slots, new["norms"])
     if isinstance(state, dict):
         return coefs, {states.STEPS: step + 1.0, "norms": after} if is_finite else state

@@ -56,19 +56,19 @@ def limits_table(data: Mapping[str, Any]) -> Table:
     rows = []
     for row in data["limits"]:
         read, both = row["read_ms"][1], row["read_write_ms"][1]
-        norm, clipped = (_fastest(data, row, what) for what in ("norm alone", "clipped"))
+        norm, clipped = (_fastest(data, row, kind) for kind in ("norm alone", "clipped"))
         numbers = map(number, (read, both, norm / read, clipped / (read + both)))
         rows.append([*_labels(row), f"{row['bytes']:,}", *numbers])
     return header, rows
 
 
-def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], what: str) -> float:
+def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> float:
     """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`.
 
     what: The measurement, such as "clipped" or "norm alone".
     """
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
-    return min(float(row["ours_ms"][1]) for row in alike if row["what"] == what)
+    return min(float(row["ours_ms"][1]) for row in alike if row["what"] == kind)
 
 
 def memory_table(data: Mapping[str, Any]) -> Table:

@@ -50,9 +50,9 @@ class Options:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for what, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
-            if unknown := [name for name in getattr(self, what) if name not in known]:
-                raise OptionsError(f"--{what} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
+        for field, known in (("frameworks", FRAMEWORKS), ("lists", LISTS), ("dtypes", DTYPES)):
+            if unknown := [name for name in getattr(self, field) if name not in known]:
+                raise OptionsError(f"--{field} has {', '.join(map(repr, unknown))}. Choose from {', '.join(known)}.")
         if self.device not in DEVICES:
             raise OptionsError(f"--device is {self.device!r}. Choose from {', '.join(DEVICES)}.")
         if self.device == "cuda" and set(self.frameworks) != {"torch"}:

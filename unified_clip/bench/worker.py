@@ -81,9 +81,9 @@ def one_list(framework: Framework, shapes: Any, dtype: str, job: Mapping[str, An
     memory = [_memory(pair) for pair in pairs.clips(norm / 2) if pair.in_place and on_host]
     ways = [("", pairs.clips)] + ([(", in a graph", pairs.in_graphs)] if len(arrays) <= MOST_COMPILED else [])
     compared = [
-        {"what": f"{what}{where}", **measure.compare(pair, seconds, milliseconds=framework.milliseconds)}
+        {"what": f"{kind}{where}", **measure.compare(pair, seconds, milliseconds=framework.milliseconds)}
         for where, clips in ways
-        for what, threshold in (("clipped", norm / 2), ("not clipped", 2 * norm))
+        for kind, threshold in (("clipped", norm / 2), ("not clipped", 2 * norm))
         for pair in clips(threshold)
     ]
     compared.append({"what": "norm alone", **measure.compare(pairs.norm, seconds, milliseconds=framework.milliseconds)})

@@ -235,7 +235,11 @@ class Attached(AbstractContextManager[Any, None]):
         """
         optimizer = self._optimizer
         sums = [total for total in getattr(optimizer, "_accumulated_gradients", ()) if total is not None]
-        kept = [each for each in (*variables, *self._others()) if not _holds([optimizer._iterations, *sums], each)]
+        kept = [
+            variable
+            for variable in (*variables, *self._others())
+            if not _holds([optimizer._iterations, *sums], variable)
+        ]
         before, steps_before = list(map(ops.copy, kept)), ops.copy(self._steps)
         self._apply(grads, variables)
         is_step = ops.not_equal(self._steps, steps_before)  # if equal, this batch only accumulates gradients
@@ -306,9 +310,9 @@ class Attached(AbstractContextManager[Any, None]):
     def _load(self, store: Any) -> None:
         if self._adaptive:
             warnings.warn(NO_STATE, ClipWarning, stacklevel=3)
-        others = self._others()
-        if len(store.keys()) == len(others):
-            values = {self._index(variable): store[str(index)] for index, variable in enumerate(others)}
+        other_variables = self._others()
+        if len(store.keys()) == len(other_variables):
+            values = {self._index(variable): store[str(index)] for index, variable in enumerate(other_variables)}
             values.update((self._index(variable), np.asarray(variable)) for variable in self._own)
             store = {str(index): value for index, value in values.items()}
         self._originals["load_own_variables"](store)
@@ -317,7 +321,7 @@ class Attached(AbstractContextManager[Any, None]):
         return [variable for variable in self._optimizer.variables if not _holds(self._own, variable)]
 
     def _index(self, variable: Variable) -> int:
-        return next(index for index, each in enumerate(self._optimizer.variables) if each is variable)
+        return next(index for index, candidate in enumerate(self._optimizer.variables) if candidate is variable)
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
@@ -354,4 +358,4 @@ def _read(variable: Variable) -> np.ndarray[Any, Any]:
 
 
 def _holds(variables: Sequence[Variable], variable: Variable) -> bool:
-    return any(other is variable for other in variables)  # not `in`: == compares the values of variables
+    return any(candidate is variable for candidate in variables)  # not `in`: == compares the values of variables

@@ -131,7 +131,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
     def _new_clipper(self, trainer: Any, pl_module: Any, optimizer: Any) -> Clipper:
         """Return a clipper for an optimizer, with the state that was loaded from a checkpoint."""
         clipper = self._config.clipper(pl_module if self._names is None else self._names, **vars(self._spec))
-        index = [id(each) for each in trainer.optimizers].index(id(optimizer))
+        index = [id(candidate) for candidate in trainer.optimizers].index(id(optimizer))
         self._by_index[index] = clipper
         if index in self._loaded:
             clipper.load_state_dict(self._loaded.pop(index))

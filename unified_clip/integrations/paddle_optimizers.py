@@ -176,8 +176,8 @@ def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
 
     needs_all: Raise ValueError for a parameter that is not in `names`, because patterns would not match its name.
     """
-    given = by_own_name or {}
-    known = {*given, *given.values()}  # the clipper also looks up the names that this function returned
+    names = by_own_name or {}
+    known = {*names, *names.values()}  # the clipper also looks up the names that this function returned
 
     def name_of(leaf: Leaf) -> str | None:  # a plain function: Clipper treats other callables as models
         if needs_all and by_own_name is not None and leaf.name not in known:
@@ -185,6 +185,6 @@ def _namer(by_own_name: dict[str, str] | None, needs_all: bool) -> Namer:
                 f"The configuration selects parameters by name. The optimizer's parameter {leaf.name!r} is not in the "
                 "model or dict that as_paddle got. Pass the whole model: clip.as_paddle(model)."
             )
-        return leaf.name and given.get(leaf.name, leaf.name)
+        return leaf.name and names.get(leaf.name, leaf.name)
 
     return name_of

@@ -161,8 +161,8 @@ class ToyBackend(Backend, DevicePrimitives):
         return toyframe.Tensor(np.concatenate([scalar.numpy().ravel() for scalar in scalars]))
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:
-        parts = np.split(packed.numpy(), np.cumsum([length or 1 for length in lengths])[:-1])
-        return [toyframe.Tensor(part if length else part[0]) for part, length in zip(parts, lengths, strict=True)]
+        chunks = np.split(packed.numpy(), np.cumsum([length or 1 for length in lengths])[:-1])
+        return [toyframe.Tensor(chunk if length else chunk[0]) for chunk, length in zip(chunks, lengths, strict=True)]
 
     # -- for checks and recordings
 

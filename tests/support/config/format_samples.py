@@ -63,7 +63,7 @@ def samples(trainer: Format) -> list[Sample]:
 SAMPLES = [sample for trainer in FORMATS.values() for sample in samples(trainer)]
 
 VERSIONS = sorted(
-    {(each.format.name, each.version or each.format.newest) for each in SAMPLES if not each.error}
+    {(entry.format.name, entry.version or entry.format.newest) for entry in SAMPLES if not entry.error}
     | {(name, trainer.newest) for name, trainer in FORMATS.items()}
 )
 """The formats and the versions of them to be tried."""

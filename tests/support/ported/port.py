@@ -42,7 +42,9 @@ def train(path: Path, clip: Clip, *, late: bool = False, loss: str = "mean") -> 
             optimizer.zero_grad()
 
 
-def each(clip: Clip, groups: Callable[[list[torch.nn.Parameter]], Iterable[list[torch.nn.Parameter]]]) -> Clip:
+def clip_each_group(
+    clip: Clip, groups: Callable[[list[torch.nn.Parameter]], Iterable[list[torch.nn.Parameter]]]
+) -> Clip:
     return lambda parameters: [clip(group) for group in groups(parameters)]
 
 
@@ -52,10 +54,13 @@ RIGHT = uc.ClipGradByGlobalNorm(setting.LIMIT).clip_
 def main(out: Path) -> None:
     train(out / "right.jsonl", RIGHT)
     train(out / "per tensor.jsonl", uc.ClipGradByNorm(setting.LIMIT).clip_)
-    train(out / "a call for each.jsonl", each(RIGHT, lambda parameters: ([each] for each in parameters)))
+    train(
+        out / "a call for each.jsonl",
+        clip_each_group(RIGHT, lambda parameters: ([clip_each_group] for clip_each_group in parameters)),
+    )
     train(out / "eps.jsonl", lambda parameters: uc.clip_grad_norm_(parameters, setting.LIMIT))
     train(out / "late.jsonl", RIGHT, late=True)
-    train(out / "twice.jsonl", each(RIGHT, lambda parameters: [parameters, parameters]))
+    train(out / "twice.jsonl", clip_each_group(RIGHT, lambda parameters: [parameters, parameters]))
     train(out / "threshold.jsonl", uc.ClipGradByGlobalNorm(2 * setting.LIMIT).clip_)
     train(out / "norm type.jsonl", lambda parameters: uc.clip_grad_norm_(parameters, setting.LIMIT, norm_type=1))
     train(out / "missing.jsonl", lambda parameters: RIGHT(parameters[:-1]))

@@ -13,7 +13,7 @@ from support import adaptive_tensors as oracle
 from unified_clip import ClipConfig
 from unified_clip import adaptive as functions
 
-FITTING = [each for each in adaptive.SETTINGS if each not in adaptive.GROWING]
+FITTING = [setting for setting in adaptive.SETTINGS if setting not in adaptive.GROWING]
 """The rules that compiled graphs can have."""
 
 HALF = 100
@@ -64,8 +64,8 @@ def check_graph(clip: Any, make: Any, rule: Any = None, settings: Any = None) ->
     """
     rule = rule or rule_of(settings)
     state, host = functions.initial_state(rule, make(gradient(1.0))), functions.initial_state(rule, np.zeros(1))
-    wanted = adaptive.steps(settings) if settings else [(None, None)] * len(adaptive.NORMS)
-    for norm, (_, recursion) in zip(adaptive.NORMS, wanted, strict=True):
+    expected_steps = adaptive.steps(settings) if settings else [(None, None)] * len(adaptive.NORMS)
+    for norm, (_, recursion) in zip(adaptive.NORMS, expected_steps, strict=True):
         result, total, state = clip(make(gradient(norm)), state)
         (expected,), _, host = functions.clip_by_global_norm([gradient(norm)], rule, host)
         np.testing.assert_array_equal(np.asarray(result), expected)
@@ -87,20 +87,20 @@ def check_tensor_graph(clip: Any, make: Any, clip_units: Any) -> None:
     gradients and parameters.
     """
     steps = [[0.5 if norm is None else norm for norm in norms] for norms in oracle.NORMS[:70]]
-    state = functions.initial_state(ADAGC, [make(each) for each in oracle.gradients(steps[0])])
-    for norms, (coefs, wanted) in zip(steps, oracle.adagc(steps, warmup_steps=25, eps=0.0), strict=True):
-        results, state = clip([make(each) for each in oracle.gradients(norms)], state)
+    state = functions.initial_state(ADAGC, [make(gradient) for gradient in oracle.gradients(steps[0])])
+    for norms, (coefs, expected_state) in zip(steps, oracle.adagc(steps, warmup_steps=25, eps=0.0), strict=True):
+        results, state = clip([make(gradient) for gradient in oracle.gradients(norms)], state)
         for result, expected in zip(results, oracle.scaled(norms, coefs), strict=True):
             np.testing.assert_array_equal(np.asarray(result), expected)
-        assert functions.read_state(ADAGC, state) == wanted
+        assert functions.read_state(ADAGC, state) == expected_state
     chance = np.random.default_rng(0)
     gradients, parameters = ([chance.standard_normal((4, 3)).astype(np.float32), np.float32([0, 2, 3])] for _ in "gp")
     gradients[0][1:3] = [[np.nan, 1, 1], [0, 1e-4, 0]]
-    wanted = [
+    expected_state = [
         oracle.agc(*pair, clip_factor=0.5, convention="optax") for pair in zip(gradients, parameters, strict=True)
     ]
-    results = clip_units([make(each) for each in gradients], [make(each) for each in parameters])
-    for result, expected in zip(results, wanted, strict=True):
+    results = clip_units([make(gradient) for gradient in gradients], [make(gradient) for gradient in parameters])
+    for result, expected in zip(results, expected_state, strict=True):
         np.testing.assert_array_equal(np.asarray(result), expected)
 
 
@@ -133,9 +133,9 @@ def check_tensors_resume(begin: Any, restore: Any = None) -> None:
     effects on the weights, and the handle with the state). restore: Continues a stopped run: takes (the handle of the
     stopped run, the handle of the new one). Default: by `state_dict` and a JSON text.
     """
-    whole, expected = TENSORS.clipper(), []
+    uninterrupted, expected = TENSORS.clipper(), []
     for norms in TENSOR_NORMS:
-        expected.append((whole(list(map(gradient, norms))), whole.state_dict()))
+        expected.append((uninterrupted(list(map(gradient, norms))), uninterrupted.state_dict()))
     (step, handle), stopped = begin(), None
     for index, (norms, (effects, state)) in enumerate(zip(TENSOR_NORMS, expected, strict=True)):
         if index in (2, 9):

@@ -62,7 +62,7 @@ def adagc_in_an_optimizer() -> tuple[Callable[[Any], Any], Any]:
     def step(gradients: Any) -> Any:
         for weight in weights:
             weight.assign(np.zeros(3, np.float32))
-        optimizer.apply([None if each is None else keras.ops.convert_to_tensor(each) for each in gradients], weights)
+        optimizer.apply([None if array is None else keras.ops.convert_to_tensor(array) for array in gradients], weights)
         return [keras.ops.convert_to_numpy(weight) for weight in weights]
 
     return step, handle
@@ -109,11 +109,11 @@ def test_a_compiled_fit_has_the_state_of_the_recursion() -> None:
     optimizer = keras.optimizers.SGD(0.0)
     handle = CONFIG.attach_to(optimizer)
     on_jax = keras.backend.backend() == "jax"
-    model.compile(optimizer, loss=lambda wanted, outputs: keras.ops.sum(outputs), jit_compile=on_jax)
+    model.compile(optimizer, loss=lambda targets, outputs: keras.ops.sum(outputs), jit_compile=on_jax)
     rows = np.stack([gradient(norm) for norm in norms])
     model.fit(rows, np.zeros(len(rows)), batch_size=1, shuffle=False, verbose=0)
-    wanted = adaptive.steps({"rule": "zclip"}, norms)[-1][1]
-    assert handle.state_dict()["adaptive"][""]["state"] == wanted
+    expected = adaptive.steps({"rule": "zclip"}, norms)[-1][1]
+    assert handle.state_dict()["adaptive"][""]["state"] == expected
 
 
 def test_loading_a_file_of_keras_gives_a_warning() -> None:

@@ -22,8 +22,8 @@ from support.clip_cases import (
     SHAPES,
     STEPS,
     assert_equal,
-    assert_told,
-    by_numpy,
+    assert_reported,
+    clip_by_numpy,
     gradients,
     overflowing,
 )
@@ -89,7 +89,7 @@ def in_graph(optimizer: Any, named: dict[str, Any], jit_compile: bool = True) ->
 WAYS = {"torch": ["eager"], "jax": ["eager", "compiled"], "tensorflow": ["eager", "graph", "compiled"]}[BACKEND]
 
 
-def made(way: str, optimizer: Any, named: dict[str, Any]) -> Apply:
+def make_apply(way: str, optimizer: Any, named: dict[str, Any]) -> Apply:
     return eager(optimizer, named) if way == "eager" else in_graph(optimizer, named, way == "compiled")
 
 
@@ -108,13 +108,13 @@ def test_every_update_is_clipped_as_on_the_host_path(case: str, way: str) -> Non
     config = ClipConfig(**CONFIGS[case])
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     handle = config.attach_to(optimizer)
-    apply, ulp = made(way, optimizer, named), 0 if way == "eager" else 1
-    for index, step in enumerate(by_numpy(config, gradients())):
+    apply, ulp = make_apply(way, optimizer, named), 0 if way == "eager" else 1
+    for index, step in enumerate(clip_by_numpy(config, gradients())):
         for variable in named.values():
             variable.assign(np.zeros(variable.shape, "float32"))
         apply(step.given)
         assert_equal({name: -value for name, value in values(named).items()}, step.clipped, ulp)
-        assert_told(handle.last, step, index, ulp)
+        assert_reported(handle.last, step, index, ulp)
     assert handle.step == STEPS
 
 
@@ -124,8 +124,8 @@ def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
     config = ClipConfig(**NONFINITE[case])
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     handle = config.attach_to(optimizer)
-    apply = made(way, optimizer, named)
-    (step,) = by_numpy(config, gradients(1, **{where: 0}))
+    apply = make_apply(way, optimizer, named)
+    (step,) = clip_by_numpy(config, gradients(1, **{where: 0}))
     apply(step.given)
     assert_equal({name: -value for name, value in values(named).items()}, step.clipped, 0 if way == "eager" else 1)
     assert not math.isfinite(handle.last.norm)
@@ -137,10 +137,10 @@ def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("nonfinite", ["zero", "skip"])
-def test_one_norm_that_is_not_finite_is_enough(nonfinite: str, way: str) -> None:
+def test_one_nonfinite_norm_per_tensor_is_a_nonfinite_step(nonfinite: str, way: str) -> None:
     named, optimizer = variables(), keras.optimizers.SGD(1.0, momentum=0.9)
     handle = ClipConfig(**ONE_OVERFLOWS, nonfinite=nonfinite).attach_to(optimizer)
-    made(way, optimizer, named)(overflowing())
+    make_apply(way, optimizer, named)(overflowing())
     assert not any(map(np.any, values(named).values()))
     assert math.isfinite(handle.last.norm)
     assert handle.last[2:] == ((None, None, None, True) if nonfinite == "skip" else (0.0, 0.0, True, False))
@@ -155,7 +155,7 @@ def test_a_skipped_step_changes_nothing_but_the_count(way: str) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
     named, optimizer = variables(), adam()
     handle = config.attach_to(optimizer)
-    apply = made(way, optimizer, named)
+    apply = make_apply(way, optimizer, named)
     for index, grads in enumerate(gradients(4, nan_at=2)):
         before = values(named | {v.path: v for v in optimizer.variables})
         apply(grads)
@@ -180,20 +180,23 @@ def test_after_accumulation_it_sees_the_mean_once(way: str) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
     named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
     handle = config.attach_to(optimizer)
-    apply = made(way, optimizer, named)
-    given = gradients(6, nan_at=2)
-    means = [{name: (a[name] + b[name]) / 2 for name in a} for a, b in zip(given[::2], given[1::2], strict=True)]
-    wanted = by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), means)
-    for index, grads in enumerate(given):
+    apply = make_apply(way, optimizer, named)
+    micro_gradients = gradients(6, nan_at=2)
+    means = [
+        {name: (a[name] + b[name]) / 2 for name in a}
+        for a, b in zip(micro_gradients[::2], micro_gradients[1::2], strict=True)
+    ]
+    expected = clip_by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), means)
+    for index, grads in enumerate(micro_gradients):
         before = values(named)
         apply(grads)
         assert handle.step == (index + 1) // 2
         if index % 2 and index != 3:
-            assert_told(handle.last, wanted[index // 2], index // 2, ulp=1)
+            assert_reported(handle.last, expected[index // 2], index // 2, ulp=1)
         else:
             assert_equal(values(named), before, 0)
     assert_equal(
-        values(named), {n: -(wanted[0].clipped[n] + wanted[2].clipped[n]) for n in named}, ulp=4
+        values(named), {n: -(expected[0].clipped[n] + expected[2].clipped[n]) for n in named}, ulp=4
     )  # NaN left nothing behind
 
 
@@ -277,7 +280,7 @@ def test_gradients_that_are_missing_are_left_out() -> None:
     config = ClipConfig(rule="norm", threshold=1.0, exclude=["hidden.bias"])
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     config.attach_to(optimizer)
-    (step,) = by_numpy(config, gradients(1))
+    (step,) = clip_by_numpy(config, gradients(1))
     with pytest.warns(UserWarning, match=r"Gradients do not exist"):
         optimizer.apply([None, *(tensor(step.given[name]) for name in list(named)[1:])], list(named.values()))
     got = {name: -value for name, value in values(named).items() if name != "hidden.kernel"}
@@ -286,7 +289,7 @@ def test_gradients_that_are_missing_are_left_out() -> None:
 
 def test_the_scale_of_a_loss_is_taken_out_first() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.5)
-    (step,) = by_numpy(config, gradients(1))
+    (step,) = clip_by_numpy(config, gradients(1))
     scaled = {name: grad * 1024 for name, grad in step.given.items()}
     inner, fixed = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
     with pytest.raises(TypeError, match=r"a LossScaleOptimizer, which has scaled .* Attach to its inner_optimizer"):
@@ -294,7 +297,7 @@ def test_the_scale_of_a_loss_is_taken_out_first() -> None:
     outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
     for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
         in_graph(optimizer, variables())(scaled)  # eagerly, JAX refuses a LossScaleOptimizer
-        assert_told(handle.last, step, 0, ulp=1)
+        assert_reported(handle.last, step, 0, ulp=1)
 
 
 def test_what_a_loss_scale_optimizer_leaves_out_is_no_error() -> None:
@@ -400,10 +403,10 @@ def test_a_handle_that_is_detached_holds_neither_optimizer_nor_variables() -> No
     handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer, dict(named))
     eager(optimizer, named)(gradients(1)[0])
     handle.detach()
-    alive = [weakref.ref(each) for each in (optimizer, named["hidden.kernel"])]
+    alive = [weakref.ref(referent) for referent in (optimizer, named["hidden.kernel"])]
     del optimizer, named
     gc.collect()
-    assert [each() for each in alive] == [None, None]
+    assert [reference() for reference in alive] == [None, None]
     assert handle.last.clipped
 
 
@@ -441,7 +444,7 @@ def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.
 
 def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR)
-    steps = by_numpy(config, gradients())
+    steps = clip_by_numpy(config, gradients())
 
     def begun() -> tuple[Any, Any, Apply]:
         optimizer = adam()
@@ -457,7 +460,9 @@ def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> Non
     plain = adam()
     plain.build(list(variables().values()))
     plain.load_own_variables(saved)  # Keras warns where the number of variables is another
-    assert [np.array(each).tolist() for each in plain.variables] == [each.tolist() for each in saved.values()]
+    assert [np.array(variable).tolist() for variable in plain.variables] == [
+        variable.tolist() for variable in saved.values()
+    ]
 
     optimizer, handle, apply = begun()
     optimizer.load_own_variables(saved)

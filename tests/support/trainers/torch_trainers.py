@@ -64,9 +64,9 @@ def train(using: Accelerator, model: torch.nn.Module, clip: Clipper) -> list[flo
     """Norms before clipping."""
     model, optimizer = using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
     norms = []
-    for inputs, wanted in batches():
+    for inputs, targets in batches():
         optimizer.zero_grad()
-        using.backward(torch.nn.functional.mse_loss(model(inputs), wanted))
+        using.backward(torch.nn.functional.mse_loss(model(inputs), targets))
         norms.append(clip_(using, clip, model.named_parameters()).item())
         optimizer.step()
     return norms
@@ -80,12 +80,12 @@ def accelerate(directory: str) -> Records:
 
 
 def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
-    stated = {"process_group": dist.group.WORLD, "ownership": "distinct"} if is_stated else {}
+    options = {"process_group": dist.group.WORLD, "ownership": "distinct"} if is_stated else {}
     with accelerator() as using, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         by_fsdp(using, 1)
         model = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"), use_orig_params=True)
-        return train(using, model, config().clipper(**stated))
+        return train(using, model, config().clipper(**options))
 
 
 # -- Transformers
@@ -94,16 +94,16 @@ def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
 class WithLoss(Model):
     """As the trainer calls models."""
 
-    def forward(self, inputs: torch.Tensor, wanted: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
         outputs = super().forward(inputs)
-        return {"loss": torch.nn.functional.mse_loss(outputs, wanted), "outputs": outputs}
+        return {"loss": torch.nn.functional.mse_loss(outputs, targets), "outputs": outputs}
 
 
 def dealt() -> list[dict[str, torch.Tensor]]:
     """Each batch as often as there are processes, to which the trainer deals them out."""
     size = dist.get_world_size()
-    found = [(inputs, wanted) for inputs, wanted in batches() for _ in range(size)]
-    return [{"inputs": x, "wanted": y} for inputs, wanted in found for x, y in zip(inputs, wanted, strict=True)]
+    copies = [(inputs, targets) for inputs, targets in batches() for _ in range(size)]
+    return [{"inputs": x, "wanted": y} for inputs, targets in copies for x, y in zip(inputs, targets, strict=True)]
 
 
 def transformers(directory: str) -> Records:
@@ -125,10 +125,10 @@ def transformers(directory: str) -> Records:
     )
     clip = transformers_callback.ClipCallback(config(), check_numel=True)
     with accelerator():
-        made = Trainer(WithLoss(), arguments, train_dataset=dealt(), callbacks=[clip])
-        by_fsdp(made.accelerator, 2)
-        made.is_fsdp_enabled = True
-        return recorded(own_file(directory), made.model, made.train)
+        trainer = Trainer(WithLoss(), arguments, train_dataset=dealt(), callbacks=[clip])
+        by_fsdp(trainer.accelerator, 2)
+        trainer.is_fsdp_enabled = True
+        return recorded(own_file(directory), trainer.model, trainer.train)
 
 
 # -- Lightning

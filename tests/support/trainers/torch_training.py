@@ -45,19 +45,19 @@ class Model(torch.nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.output(torch.tanh(self.hidden(inputs)))
 
-    def loss(self, inputs: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.mse_loss(self(inputs), wanted)
+    def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self(inputs), targets)
 
 
 def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for inputs, wanted in DATA.batches():
-        yield torch.from_numpy(inputs), torch.from_numpy(wanted)
+    for inputs, targets in DATA.batches():
+        yield torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 def rows() -> torch.utils.data.Dataset[Any]:
     """All of them in order, for loaders that make batches of 8."""
-    inputs, wanted = zip(*batches(), strict=True)
-    return torch.utils.data.TensorDataset(torch.cat(inputs), torch.cat(wanted))
+    inputs, targets = zip(*batches(), strict=True)
+    return torch.utils.data.TensorDataset(torch.cat(inputs), torch.cat(targets))
 
 
 def recorded(path: Path, model: torch.nn.Module, train: Callable[[], object]) -> list[dict[str, Any]]:
@@ -74,9 +74,9 @@ def plain_records(path: Path) -> list[dict[str, Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
     def train() -> None:
-        for inputs, wanted in batches():
+        for inputs, targets in batches():
             optimizer.zero_grad()
-            model.loss(inputs, wanted).backward()
+            model.loss(inputs, targets).backward()
             clip.clip_(model.named_parameters())
             optimizer.step()
 

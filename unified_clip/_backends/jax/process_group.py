@@ -136,11 +136,11 @@ def _along(axes: tuple[str, ...], arrays: Sequence[Any]) -> tuple[int, ...]:
     """
     shardings = [array.sharding for array in arrays]
     meshes = {sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)}
-    found = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
-    if len(found) == 1:
-        return found.pop()
+    rank_sets = {_along_mesh(mesh, axes) for mesh in meshes if set(axes) <= set(mesh.axis_names)}
+    if len(rank_sets) == 1:
+        return rank_sets.pop()
     names = ", ".join(map(repr, axes))
-    problem = "gradients are on meshes with different processes along" if found else "no gradient is on a mesh with"
+    problem = "gradients are on meshes with different processes along" if rank_sets else "no gradient is on a mesh with"
     raise ValueError(
         f"process_group names {names}, but {problem} {'these axes' if len(axes) > 1 else 'this axis'}. Pass a "
         "jax.sharding.Mesh, or a list of process indices"
@@ -161,7 +161,7 @@ def _along_mesh(mesh: Mesh, axes: tuple[str, ...]) -> tuple[int, ...]:
     lines = [frozenset(row) for row in rows.tolist()]
 
     def beside(rank: int) -> set[int]:
-        return {other for line in lines if rank in line for other in line}
+        return {member for line in lines if rank in line for member in line}
 
     own = beside(jax.process_index())
     if not own:

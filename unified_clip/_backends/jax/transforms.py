@@ -164,7 +164,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     return _transformation(
         "clip_by_norm",
         lambda updates: [
-            functions.clip_by_norm(BACKEND, each, clip_norm, process_group=process_group) for each in updates
+            functions.clip_by_norm(BACKEND, update, clip_norm, process_group=process_group) for update in updates
         ],
     )
 
@@ -201,21 +201,21 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     if isinstance(low, int | float) and isinstance(high, int | float):
         validation.ordered(low > high, low, high)
     return _transformation(
-        "clip_by_value", lambda updates: [functions.clip_by_value(BACKEND, each, low, high) for each in updates]
+        "clip_by_value", lambda updates: [functions.clip_by_value(BACKEND, update, low, high) for update in updates]
     )
 
 
 def _by_one_norm(
     name: str,
     threshold: Any,
-    what: str,
+    argument: str,
     family: rule.ClipConvention,
     process_group: Any,
     p: float = 2.0,
     need_clip: NeedClip | None = None,
 ) -> Any:
     spec = DistributedSpec(process_group)
-    limit = validation.threshold(BACKEND, threshold, what, differentiable=True)
+    limit = validation.threshold(BACKEND, threshold, argument, differentiable=True)
 
     def clip(updates: Sequence[Any]) -> Any:
         gradients, writer = collect(BACKEND, list(updates), name, plain=isinstance(limit, float), spec=spec)

@@ -37,9 +37,10 @@ def is_of_old_ir(value: Any) -> bool:
     return issubclass(type(value), OLD_IR)  # isinstance with Variable accepts every eager tensor in dynamic mode
 
 
-def of_old_ir(what: str) -> TypeError:
+def of_old_ir(subject: str) -> TypeError:
     return TypeError(
-        f"{what} of Paddle's old IR, which unified_clip does not support. Unset FLAGS_enable_pir_api (or set it to 1), "
+        f"{subject} of Paddle's old IR, which unified_clip does not support. "
+        "Unset FLAGS_enable_pir_api (or set it to 1), "
         "do not enter paddle.pir_utils.OldIrGuard, and build the program again"
     )
 

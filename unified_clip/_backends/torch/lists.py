@@ -162,8 +162,8 @@ def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], resul
 
     PyTorch's kernel computes in float32 if the coefficient has an axis.
     """
-    each = coefs if isinstance(coefs, list) else [coefs] * len(group)
-    for tensor, coef, result in zip(group, each, results, strict=True):
+    factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
+    for tensor, coef, result in zip(group, factors, results, strict=True):
         torch.mul(tensor, coef.reshape(1), out=result)
 
 

@@ -258,9 +258,13 @@ class TorchShards(DistributedGradients):
         """Return the `Partial` gradients if each rank of the process group has a partial sum of each, with at most 32
         bits. Otherwise, return None.
         """
-        bucket, *others = self._buckets
+        bucket, *further_buckets = self._buckets
         values = [self.values[index] for index in bucket.members]
-        if others or len(bucket.ranks) != self._group.size or not all(value.dtype in NARROW for value in values):
+        if (
+            further_buckets
+            or len(bucket.ranks) != self._group.size
+            or not all(value.dtype in NARROW for value in values)
+        ):
             return None
         length = sum(value.numel() for value in values)
 

@@ -75,7 +75,7 @@ def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
     """Return the buckets of `Partial` gradients. Buckets that ranks have in common come in the same order on these
     ranks.
     """
-    found: dict[Any, Bucket] = {}
+    by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)
         coordinate = mesh.get_coordinate()
@@ -83,8 +83,8 @@ def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
         ranks, sizes = Ranks(np.asarray(mesh.mesh)[along]), tuple(mesh.size(dim) for dim in dims)
         bucket = Bucket(ranks, gradient.to_local().device.type, sizes, {})
         key = ranks.key, bucket.device, sizes
-        found.setdefault(key, bucket).members[index] = leaf, gradient
-    return [found[key] for key in sorted(found)]
+        by_key.setdefault(key, bucket).members[index] = leaf, gradient
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _layout(leaf: Leaf, gradient: Any) -> str:

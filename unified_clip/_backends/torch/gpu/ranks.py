@@ -88,8 +88,8 @@ def norm_over_ranks(
                     kernels.pack_largest[(1,)](magnitudes, counted.table.chunks, states, width=SUM_LANES, **OPTIONS)
             largest = max(bits(own.largest), bits(terms.largest))  # NaN has the largest bits
             if largest:
-                other = _sent([largest, *[0] * (WINDOWS - 1)], device)
-                torch.maximum(second, other, out=second)
+                local_largest = _sent([largest, *[0] * (WINDOWS - 1)], device)
+                torch.maximum(second, local_largest, out=second)
             all_reduce(second, "MAX")
             kernels.round_largest[(1,)](states, norm, **OPTIONS)
         else:
