@@ -1,4 +1,4 @@
-"""Every row of PyTorch's table in docs/distributed.md is executed: its code gives the norm of the whole gradients."""
+"""The code in each row of PyTorch's table in docs/distributed.md gives the norm of unsharded gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 
 def rows() -> list[tuple[str, str]]:
-    """The layouts of the table, and for each its keywords: several rows where a cell has alternatives."""
+    """Return the layouts of the table with their keywords. Alternatives in a cell are separate rows."""
     section = PAGE.read_text().partition("### PyTorch\n")[2].partition("\n### ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert cells[0] == ["layout", "gradients", "keywords"]
@@ -55,7 +55,7 @@ def test_the_keywords_of_a_row_give_the_norm_of_unsharded_gradients(
 
 
 def join_pieces(pieces: Sequence[Piece]) -> dict[str, np.ndarray]:
-    """The whole gradients. Elements that several ranks have are equal, and no element is missing."""
+    """Join the gradients of all ranks. Check that copies are equal, and that no element is missing."""
     full = {piece.name: np.full(piece.size, np.nan, np.float32) for piece in pieces}
     for name, size, positions, values in pieces:
         present = full[name][positions]

@@ -1,4 +1,4 @@
-"""The examples in docs/distributed.md run as the page says, and print that."""
+"""The examples in docs/distributed.md run, and print the output on the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.processes import torch_sharded_layouts as layouts
 from support.processes.worlds import World
 
 ENDED_BADLY = "terminate called without an active exception"
-"""What PyTorch's own threads may say when a process ends after a backward pass by FSDP2 on a CPU, and abort it."""
+"""The message of PyTorch's threads if they abort a process that ends after a backward pass of FSDP2 on a CPU."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 

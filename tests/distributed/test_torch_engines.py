@@ -1,4 +1,4 @@
-"""The code of docs/integrations/engines.md gives the engines the exact norm, on several ranks."""
+"""With the code of docs/integrations/engines.md, engines compute the exact norm on several ranks."""
 
 from __future__ import annotations
 

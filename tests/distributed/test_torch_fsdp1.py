@@ -1,4 +1,4 @@
-"""`fsdp1_ownership` gives the norm of one process where ranks have shards of some parameters and copies of others."""
+"""`fsdp1_ownership` gives the norm of one process for shards of some parameters and copies of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch: the parity suite's modes of several processes, and faults planted in one of them, each under its verdict."""
+"""PyTorch: the parity suite on several processes, and its verdicts on faults that are planted in one process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ VERDICTS = {
     "none again": ("equal", ""),
     "it ends badly at last": ("crashed", "after the last case, and perhaps because of an earlier one: exit status 1"),
 }
-"""By fault of the second process, or of both, the verdict and what its detail has."""
+"""By fault of the second process, or of both: the verdict, and a text in its detail."""
 
 
 def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
@@ -72,7 +72,7 @@ def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict
 
 @pytest.fixture(scope="module")
 def with_faults() -> dict[str, Verdict]:
-    """The verdict on each of FAULTS: one worker makes all of them, as a suite's cases."""
+    """Return the verdict on each fault. One worker runs all of them as cases of a suite."""
     code = f"FAULTS = {list(VERDICTS)}\n{FAULTS}"
     cases = [case(GRADIENTS, "clip_grad_norm_", max_norm=float(number)) for number in range(len(VERDICTS))]
     return dict(zip(VERDICTS, judge_cases([sys.executable, "-c", code, "torch"], "processes_2", cases), strict=True))

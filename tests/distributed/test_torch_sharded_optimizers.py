@@ -1,4 +1,4 @@
-"""Optimizers that clip gradients which several processes hold."""
+"""Optimizers that clip sharded gradients."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What one process records."""
+    """Return the clip events that one process records."""
     return plain_records(tmp_path_factory.mktemp("plain") / "run.jsonl")
 
 
@@ -38,7 +38,7 @@ def test_training_under_fsdp2_equals_that_of_one_process(
                 name: {"shape": values["shape"], "norm": values["norm"]}
                 for name, values in expected_line["parameters"].items()
             }
-            assert line == {**expected_line, "parameters": parameters}  # nobody has the whole weights
+            assert line == {**expected_line, "parameters": parameters}  # no rank has complete weights
 
 
 def test_fsdp1_needs_declared_ownership(world: World, expected: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch: gradients on several ranks have the norm, and are clipped to the bits, of whole ones."""
+"""PyTorch: gradients on several ranks are clipped to the same bits as on one rank."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SIZES = [1, 2, *nightly(4)]
 
 
 def arrays(dtype: str = "float32") -> list[np.ndarray]:
-    """Sizes that no number of processes divides, one of them with a single row, one empty."""
+    """Return arrays with sizes that no number of processes divides. One has a single row, and one is empty."""
     random = np.random.default_rng(3)
     shapes = [(7, 5), (53,), (1, 3), (129, 17), (2, 3, 4), (0, 4)]
     return [reference.array(random.standard_normal(shape) * 3.0**number, dtype) for number, shape in enumerate(shapes)]
 
 
 COUNTER_EXAMPLE = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
-"""Its norm is just above the middle between two float32, where a float64 sum depends on who adds what."""
+"""Its norm is just above the midpoint of two float32, so a float64 sum depends on the order of additions."""
 
 
 COLLECTIVES = {
     ("replicated", 2): 0, ("replicated", 4): 0, ("terms of a sum", 2): 2, ("terms of a sum", 4): 2,
     ("sum and shard", 2): 2, ("sum and shard", 4): 3,
 }  # fmt: skip
-"""Of a clip by the 2-norm; 1 for other layouts."""
+"""The collectives of a clip by the 2-norm. Other layouts need one."""
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, math.inf])
@@ -70,7 +70,7 @@ def test_the_norm_does_not_depend_on_the_order_of_additions(torch_worlds: Callab
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
     for norm, _, _, calls in torch_worlds(size).run(torch_sharded.clip_layout, [COUNTER_EXAMPLE], "FSDP", 2.0, 1.0):
         assert norm == 2.0**24 + 2
-        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # the first leaves a doubt
+        assert calls == ["all_reduce"] * (0 if size == 1 else 2)  # after the first, the norm may round either way
 
 
 @pytest.mark.nightly
@@ -78,7 +78,7 @@ def test_the_norm_does_not_depend_on_the_order_of_additions(torch_worlds: Callab
 def test_float64_sums_would_depend_on_the_order_of_additions(
     torch_worlds: Callable[[int], World], small: int, norms: list[float]
 ) -> None:
-    """So that the test before sees it if they were."""
+    """If the library used float64 sums, the test above would fail."""
     array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * small, np.float32)
     assert reference.norm([array]) == 2.0**24 + 2
     results = [torch_worlds(size).run(torch_sharded.norm_by_float64_sums, array, "FSDP") for size in (2, 4)]

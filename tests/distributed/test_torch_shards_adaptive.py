@@ -1,4 +1,4 @@
-"""Adaptive thresholds of sharded gradients: every rank has the state of the total norm, or all raise."""
+"""Adaptive thresholds of sharded gradients: every rank has the same state, that of the total norm, or all raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch: gradients of every kind may be DTensors or be beside them, and what else PyTorch does with these holds."""
+"""PyTorch: kinds of gradients that are DTensors or beside DTensors, and their derivatives, graphs and bounds."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ N = math.sqrt(153)
 def test_in_param_grads_the_parameters_give_the_placements(
     world: World, case: Callable[[], Any], first: float, bias: float
 ) -> None:
-    """Of the gradient `[3, 4]` the process that has none would hold the 4."""
+    """The second rank has no gradient for the first parameter. Its shard would be the 4 of `[3, 4]`."""
     expected_bias = pytest.approx([bias])
     assert world.run(case) == [[pytest.approx([first]), expected_bias], [None, expected_bias]]
 
 
 @pytest.mark.parametrize(("p", "norm"), [(2.0, 13.0), (float("inf"), 12.0)])
 def test_a_norm_of_pytorch_may_be_passed(world: World, p: float, norm: float) -> None:
-    """With p = inf every process has that of its own part."""
+    """With p = inf, PyTorch's norm on each rank is that of the local shard."""
     expected = [pytest.approx([3 / norm, 4 / norm]), pytest.approx([12 / norm, 0.0])]
     assert world.run(cases.clip_by_torch_norm, p) == [(norm, expected)] * 2
 
@@ -103,7 +103,7 @@ def test_results_have_derivatives(world: World) -> None:
 def test_a_norm_with_a_derivative_is_one_number(
     world: World, p: float, values: Any, expected: float, derivative: Any
 ) -> None:
-    """PyTorch's own of order inf is another on each process, some of them have no NaN, and an empty part is refused."""
+    """PyTorch's inf norm differs between ranks, may lack a NaN, and is an error for an empty shard."""
     for norm, result in world.run(cases.differentiate_norm, p, *values):
         assert (type(norm), str(norm.item())) == (Tensor, str(expected))
         assert derivative is None or result == derivative

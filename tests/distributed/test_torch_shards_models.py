@@ -1,6 +1,6 @@
-"""PyTorch: models that are cut over processes, after a backward pass, are clipped to the bits of one process.
+"""PyTorch: gradients of sharded models after a backward pass are clipped to the same bits as on one process.
 
-The reference is what the exact rule makes of the gradients gathered from all processes.
+The reference is the exact rule, applied to the gradients gathered from all processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZES = [1, 2, *nightly(4)]
 
 
 def merge(processes: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """All gradients of a model; those that several processes gave have to be the same."""
+    """Merge the gradients of all processes. Check that copies are equal."""
     merged: dict[str, np.ndarray] = {}
     for gradients in processes:
         for name, array in gradients.items():
@@ -39,7 +39,7 @@ def run(
 
 
 def check_clips(results: Sequence[Clipped], p: float = 2.0) -> None:
-    """The norm and the gradients, of all processes."""
+    """Check the norms and the clipped gradients of all processes."""
     full, local_values, after = (
         merge([getattr(result, name) for result in results]) for name in ("before", "local_values", "after")
     )
@@ -72,8 +72,10 @@ def test_models_of_bfloat16_and_float64(torch_worlds: Worlds, size: int, kind: s
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_clip_of_a_model_has_one_collective(torch_worlds: Worlds, size: int, kind: str) -> None:
-    """PyTorch's own count includes what its operations call, and is that of a path on which nothing is read raw. Terms
-    of sums need one more, whatever their number."""
+    """Count collectives by our mock, and by PyTorch's counter, which includes those of its operations.
+
+    All partial sums together need one collective more.
+    """
     number = 0 if size == 1 or kind == "DDP" else 2 if kind == "terms of sums, and plain" else 1
     results = run(torch_worlds(size), kind, "float32", "clip_grad_norm_", count_pytorch=True)
     check_clips(results)
@@ -81,7 +83,7 @@ def test_a_clip_of_a_model_has_one_collective(torch_worlds: Worlds, size: int, k
 
 
 NEED_OWNERSHIP = ["clip_by_global_norm", "global_norm"]
-"""Names that cannot be told what tensors on parts of a mesh leave open."""
+"""Functions without a parameter `ownership`, which tensors on a submesh need."""
 
 
 @pytest.mark.nightly
@@ -94,7 +96,7 @@ NEED_OWNERSHIP = ["clip_by_global_norm", "global_norm"]
 def test_every_function_returns_the_results_of_one_process(
     torch_worlds: Worlds, size: int, kind: str, call: str
 ) -> None:
-    """The results are held as the gradients are."""
+    """The results have the placements of the gradients."""
     for clip in run(torch_worlds(size), kind, "float32", call):
         expected = {name: array.copy() for name, array in clip.before.items()}
         arrays = list(expected.values())
@@ -107,6 +109,6 @@ def test_every_function_returns_the_results_of_one_process(
 @pytest.mark.parametrize(("call", "number"), [("GradientClipByNorm.clip_", 2), ("GradientClipByValue.clip_", 0)])
 @pytest.mark.parametrize("size", SIZES)
 def test_clipping_by_own_norms_needs_few_collectives(torch_worlds: Worlds, size: int, call: str, number: int) -> None:
-    """All norms are found together: what the processes pass is compared first."""
+    """One all-reduce compares the arguments of the ranks, and one computes all norms."""
     for clip in run(torch_worlds(size), "FSDP2", "float32", call):
         assert clip.calls == ["all_reduce"] * (number if size > 1 else 0)

@@ -1,4 +1,4 @@
-"""PyTorch: the table of what its own norm is where several processes hold the gradients."""
+"""PyTorch: the table of `tools/sharded_natives.py`, which measures PyTorch's norm of sharded gradients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_table_compares_norms_on_several_processes_with_the_exact_norm(
     }
     assert descriptions["rows", "native"] == "exact"
     assert descriptions["greatest", "native"] == "exact"
-    for name in ("meshes", "plain"):  # what PyTorch raises, or that it does no longer
+    for name in ("meshes", "plain"):  # PyTorch's error, or the norm in releases without the error
         assert descriptions[name, "native"].startswith("`") or descriptions[name, "native"] == "exact"
 
 

@@ -1,4 +1,4 @@
-"""PyTorch: norms over several ranks that stay on the device, in Triton's interpreter and on GPUs that are not there."""
+"""PyTorch: norms over several ranks stay on the device, tested in Triton's interpreter and on fake GPUs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def check_clips(results: list[list[on_device.Clip]], norm: float, all_reduces: i
 @pytest.mark.parametrize("name", quick(GRADIENTS, "any", "a tie", "NaN on one rank"))
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_norms_of_partial_sums_stay_on_the_device(worlds: Worlds, size: int, name: str, p: float) -> None:
-    """The terms are added up between the other two all-reduces."""
+    """One all-reduce sums the partial gradients, between the two of the norm."""
     arrays = [array.astype(np.float32) for array in GRADIENTS[name]]
     check_clips(worlds(size).run(on_device.clips, arrays, p, "float32", "terms of a sum"), reference.norm(arrays, p), 3)
 
@@ -98,8 +98,9 @@ def test_norms_of_partial_sums_stay_on_the_device(worlds: Worlds, size: int, nam
 @pytest.mark.parametrize("p", [2.0, *nightly(1.0, math.inf)])
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_partial_gradients_beside_shards(worlds: Worlds, size: int, p: float, layout: str, reads: bool) -> None:
-    """And a list without terms after that, for which the ranks add up zeros. `reads`: whether kernels of rank 1 read
-    its gradients.
+    """The last two clips have no `Partial` gradients. The ranks then all-reduce zeros.
+
+    reads: Whether kernels of rank 1 read its gradients.
     """
     results = worlds(size).run(on_device.clips_of_terms, layout, p, reads)
     terms = [[clips[0][0].terms[number] for clips in results] for number in range(NUMBER)]
@@ -125,7 +126,7 @@ def test_partial_gradients_beside_shards(worlds: Worlds, size: int, p: float, la
 
 @pytest.mark.parametrize("change", ["without the first", "without any", "another threshold", "integers"])
 def test_if_partial_gradients_differ_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, change: str) -> None:
-    """A rank that has other terms reads its norm on the host, and takes part in the sum of the others' terms."""
+    """A rank with other `Partial` gradients reads its norm on the host. It still joins the all-reduce of the others."""
     for rank, (before, during, after) in enumerate(worlds(2).run(on_device.clips_with_faulty_terms, change)):
         assert before.error == ""
         assert math.isnan(during.norm)
@@ -182,7 +183,7 @@ def test_float64_norms_stay_on_the_device(worlds: Worlds, size: int, name: str, 
 def test_ranks_with_gradients_that_kernels_cannot_read_send_exact_sums(
     worlds: Worlds, dtypes: list[str], p: float, special: list[float], dense: list[bool]
 ) -> None:
-    """Of float64 gradients, too, even if only one rank has any."""
+    """This also holds for float64 gradients, even if only one rank has any."""
     arrays = [np.array([3.0, 0.1, 2.0**-30]), np.array([*special, 1.0, 2.0 / 3.0])]
     arrays = [reference.array(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
     norm = reference.norm(arrays, p)
@@ -194,7 +195,7 @@ def test_ranks_with_gradients_that_kernels_cannot_read_send_exact_sums(
 
 @pytest.mark.parametrize("size", [2, *nightly(4)])
 def test_norms_of_ranks_with_different_parameters_stay_on_the_device(worlds: Worlds, size: int) -> None:
-    """Of pipeline stages. A stage may have other gradients later."""
+    """Each rank is a pipeline stage. A stage may have other gradients at a later call."""
     stages = [[random((5, 3)).astype(np.float32), random(2 + rank).astype(np.float32)] for rank in range(size)]
     fewer = [stage[:-1] if rank == 1 else stage for rank, stage in enumerate(stages)]
     expected = [
@@ -267,14 +268,14 @@ def test_if_calls_differ_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds
 
 
 class WaitDetector(TorchDispatchMode):
-    """Fails where the host waits for a device: it reads a number, or a copy in either direction is not asynchronous."""
+    """Fail if the host waits for a device: if it reads a number, or if a copy is not asynchronous."""
 
     READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "unique")
 
     def __init__(self) -> None:
         super().__init__()
         self.elements: list[int] = []
-        """Of each copy to the host."""
+        """The number of elements of each copy to the host."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -318,8 +319,9 @@ def test_no_rank_waits_for_its_gpu(
     captures: bool, ownership: str, dtype: torch.dtype, p: float, ranks: int, terms: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Fake tensors have no values, so to read one is an error. The kernels are not launched. `terms`: the number of
-    elements of a `Partial` gradient.
+    """Fake tensors have no values, so reading one is an error. The kernels are not launched.
+
+    terms: The number of elements of a `Partial` gradient.
     """
     from unified_clip._backends.torch.gpu import kernels, table
 

@@ -1,4 +1,4 @@
-"""PyTorch: where one rank rejects a call, or is at another one, all ranks raise, with the reason."""
+"""PyTorch: if one rank rejects a call, or makes another call, all ranks raise an error with the reason."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_all_ranks_raise_if_one_rejects_an_argument(worlds: Worlds, argument: st
 
 @pytest.mark.nightly
 def test_all_ranks_of_a_copy_raise_or_with_the_group_of_all_ranks_those_of_all_copies(worlds: Worlds) -> None:
-    """Of HSDP with two copies on two ranks each. The ranks of the other copy clip."""
+    """HSDP has two copies on two ranks each. By default, the ranks of the other copy clip."""
     for keywords, copies in (({}, 1), ({"process_group": "WORLD"}, 2)):
         for rank, (first, second) in enumerate(worlds(4).run(rejections.reject_in_one_copy, keywords)):
             if rank == 1:
@@ -99,7 +99,7 @@ def test_all_ranks_of_a_copy_raise_or_with_the_group_of_all_ranks_those_of_all_c
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", ["beside Replicate", "left out"])
 def test_a_rank_sends_its_error_to_the_waiting_ranks(worlds: Worlds, case: str) -> None:
-    """It reads its group from the entries after the wrong one, too, and not from parameters that are not clipped."""
+    """The group is read also from entries after the invalid one, and not from parameters that are not clipped."""
     for rank, (first, second) in enumerate(worlds(4).run(rejections.reject_beside_other_parameters, case)):
         if rank == 1:
             check_attempt(first, "^TypeError: position 2 is a str")

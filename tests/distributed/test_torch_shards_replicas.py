@@ -1,4 +1,4 @@
-"""PyTorch: `check_replicas=True` compares the copies that four ranks have of a gradient."""
+"""PyTorch: `check_replicas=True` compares the copies of a gradient on four ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a clip costs one rank of many: collectives, groups and devices, counted with PyTorch's fake process groups."""
+"""Collectives, groups and devices of a clip on one rank of many, counted with PyTorch's fake process groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RANKS = 8
 
 @pytest.fixture
 def collectives() -> Iterator[list[Any]]:
-    """The groups of all collectives of rank 1 of 8, which all send what it does."""
+    """Record the groups of all collectives of rank 1 of 8. The other ranks send the same values."""
     groups = []
 
     def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
@@ -90,7 +90,7 @@ def cube(*shape: int) -> DeviceMesh:
 
 
 def on_slices(mesh: DeviceMesh) -> list[nn.Parameter]:
-    """Parameters on two meshes with the same process groups, as FSDP2 makes of a mesh for tensor parallelism."""
+    """Return parameters on two meshes with the same process groups, as FSDP2 with tensor parallelism has."""
     names: Any = mesh.mesh_dim_names
     return [
         parameter
@@ -166,7 +166,7 @@ LAYOUTS: dict[str, tuple[Callable[[], MeshAndParameters], list[str]]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_norm_is_reduced_over_the_dimensions_that_shard(collectives: list[Any], layout: str) -> None:
-    """Over one after the other, or over all ranks. No group is made for several."""
+    """The norm is reduced over one dimension after the other, or over all ranks. No group is created."""
     make, expected = LAYOUTS[layout]
     mesh, params = make()
     with mock.patch.object(dist, "new_group", side_effect=AssertionError("a group was made")):
@@ -188,7 +188,7 @@ def test_declared_ownership_reduces_over_all_ranks(collectives: list[Any], keywo
     keywords = {name: mesh_ownership(mesh) if value is mesh_ownership else value for name, value in keywords.items()}
     keywords = {name: dist.group.WORLD if value == WORLD else value for name, value in keywords.items()}
     named = [(str(number), parameter) for number, parameter in enumerate(hsdp(mesh))]
-    with mock.patch.object(replicas, "summands", return_value=[0] * PIECES):  # all ranks here send what this one does
+    with mock.patch.object(replicas, "summands", return_value=[0] * PIECES):  # all ranks send the same values here
         uc.clip_grad_norm_(named, 1.0, **keywords)
     assert collectives == [dist.group.WORLD]
 
@@ -231,7 +231,7 @@ def names(mesh: DeviceMesh, group: Any) -> list[str]:
 
 
 def test_a_clip_checks_the_number_of_elements_over_the_shards(collectives: list[Any]) -> None:
-    """Of which each of 4 ranks has 4, for each of 6 gradients. By its size, a gradient has 16 of them."""
+    """Each of 4 ranks has 4 elements of each of 6 gradients, so a gradient has 16 elements."""
     params = parameters(rows(), Replicate(), Shard(0), length=1)
     assert uc.clip_grad_norm_(params, 1e9, check_numel=True) == (6 * 16) ** 0.5
     with pytest.raises(ValueError, match="the ranks counted 96 gradient elements together, and check_numel expects 95"):
@@ -252,7 +252,7 @@ def test_process_group_may_be_the_shard_dimension_of_hsdp(collectives: list[Any]
     expected = uc.get_total_norm([parameter.grad for parameter in params], process_group=dist.group.WORLD)
     norm = uc.clip_grad_norm_(params, 1.0, process_group=mesh["shard"])
     assert collectives == [dist.group.WORLD, mesh.get_group("shard")]
-    assert norm * 2**0.5 == pytest.approx(expected.item())  # of the world, too, every fake rank counts all it has
+    assert norm * 2**0.5 == pytest.approx(expected.item())  # in the fake group WORLD, every rank counts its shard
     with pytest.raises(
         ValueError, match=r"with the ranks \[0, 1, 2, 3, 4, 5, 6, 7\], but process_group has .* \[1, 5\]"
     ):
@@ -343,7 +343,7 @@ def test_ranks_are_read_once_for_a_mesh(collectives: list[Any]) -> None:
 
 
 def count_ranks_read(params: list[nn.Parameter], keywords: dict[str, Any]) -> int:
-    """The number of ranks that are looked up to find the copies of these gradients."""
+    """Return the number of ranks that are looked up to find the copies of these gradients."""
     shards = shards_of(params, **keywords, check_replicas=True)
     shards.counted(range(len(params)))
     with (
@@ -385,7 +385,7 @@ EXPERT, DENSE = "0.experts.weight", "0.dense.weight"
 
 
 def norm_of_experts(**owners: Any) -> float:
-    """The norm of a plain expert beside FSDP2, of which each rank has 2 and 4 elements of 1."""
+    """Return the squared norm per rank of a plain expert with 2 elements and an FSDP2 shard with 4, all of them 1."""
     named = [(DENSE, parameters(row(), Shard(0))[0]), (EXPERT, plain()[0])]
     return uc.clip_grad_norm_(named, 100.0, **owners).item() ** 2 / RANKS
 
@@ -427,7 +427,7 @@ def test_patterns_without_names_or_without_effect_are_rejected(collectives: list
 
 
 def test_patterns_may_match_only_parameters_of_other_ranks(collectives: list[Any]) -> None:
-    """Or for frozen parameters. A warning names a pattern whose value is not used on this rank."""
+    """They may also match only frozen parameters. A warning names a pattern whose value is not used on this rank."""
     with pytest.warns(ClipWarning, match=r"'\*\.experts\.\*' .*no effect on the parameters .*: '\*\.weight' matches"):
         norm = norm_of_experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
     assert norm == pytest.approx(4)
@@ -441,7 +441,7 @@ def test_patterns_may_match_only_parameters_of_other_ranks(collectives: list[Any
 
 
 def test_a_model_can_be_moved_after_a_clip(collectives: list[Any]) -> None:
-    """PyTorch swaps DTensor parameters then, and refuses to if anything has a weak reference to them."""
+    """PyTorch then swaps DTensor parameters. It raises an error if there is a weak reference to them."""
     model = nn.Module()
     model.weight = parameters(row(), Shard(0))[0]
     uc.clip_grad_norm_(list(model.parameters()), 1.0)

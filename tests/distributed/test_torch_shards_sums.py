@@ -1,4 +1,4 @@
-"""PyTorch: sums of what is not in the CPU's memory, from which processes find a norm, are exact enough to round."""
+"""PyTorch: sums of tensors outside of the CPU's memory are exact enough to round the norm correctly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ nan, inf = math.nan, math.inf
 
 
 def norm_of(tensors: list[torch.Tensor], p: int) -> float | None:
-    """From a fast sum, where that leaves no doubt, else from the exact one."""
+    """Return the norm from the fast sum. If it may round either way, use the exact sum."""
     sums = TorchSums(BACKEND, tensors)
     n = sums.power_sum(p, False).root(p, sums.norm_dtype)
     return sums.power_sum(p, True).root(p, sums.norm_dtype) if n is None else n
@@ -43,5 +43,5 @@ def test_all_chunks_are_in_the_sum(position: int) -> None:
     ("values", "norm"), [((inf, 1.0), inf), ((1.0, -inf), inf), ((nan, 1.0), nan), ((nan, inf), nan)]
 )
 def test_nan_and_inf_are_in_the_sum(values: tuple[float, float], norm: float, dtype: torch.dtype, p: int) -> None:
-    """Beside another tensor, which is finite."""
+    """The tensor is beside a finite one."""
     assert str(norm_of([torch.ones(3), torch.tensor(values, dtype=dtype)], p)) == str(norm)

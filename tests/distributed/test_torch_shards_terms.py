@@ -1,4 +1,4 @@
-"""PyTorch: `Partial` gradients are summed by one all-reduce, after the ranks agree which they have."""
+"""PyTorch: one all-reduce sums all `Partial` gradients, after the ranks have compared their lists."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.tiers import nightly
 Worlds = Callable[[int], World]
 
 ALL_REDUCES = {"row": 2, "mean": 2, "both dimensions": 2, "beside copies": 3, "beside shards": 3, "sub-mesh": 3}
-"""Of six gradients. Where the terms are on all ranks, each has the norm of the sums without another one."""
+"""The all-reduces for six gradients. If the partial sums are on all ranks, the norm needs no further one."""
 
 
 def complete_gradients(layout: str, results: Sequence[Summed], dtype: str) -> list[np.ndarray]:
-    """The complete gradients: of the ranks with other terms, the sums; of those with other shards, all."""
+    """Return the complete gradients: the sums over ranks with partial sums, and all shards of the others."""
     sums: dict[tuple[int, int], np.ndarray] = {}
     places = {place(layout, rank): rank for rank in range(4)}
     for (_, shard), rank in places.items():

@@ -1,4 +1,4 @@
-"""What processes of a `World` run: imitations of engines whose functions docs/integrations/engines.md replaces."""
+"""Functions that processes of a `World` run: imitations of engines, with the code of docs/integrations/engines.md."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 def nested_modules(**attributes: Any) -> dict[str, ModuleType]:
-    """Modules by their names, of which the last one has attributes, and each is one of the module before."""
+    """Return nested modules by their names. The innermost one has these attributes."""
     path = attributes.pop("path").split(".")
     modules = {".".join(path[:end]): ModuleType(".".join(path[:end])) for end in range(1, len(path) + 1)}
     for name, module in modules.items():
@@ -53,7 +53,7 @@ def norm_of_one_mesh(gradients: list[Any]) -> torch.Tensor:
 
 
 def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
-    """As torchtitan adds up the norms of meshes and stages."""
+    """Combine the norms of meshes and stages as torchtitan does."""
     by_mesh: dict[Any, list[Any]] = {}
     for parameter in parameters:
         by_mesh.setdefault(parameter.device_mesh.mesh_dim_names, []).append(parameter.grad)
@@ -65,7 +65,7 @@ def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
 
 
 def clip_as_titan(code: str, stages: bool, experts: bool) -> Result:
-    """A step of torchtitan's trainer: dense layers, and experts on a mesh of their own, maybe on two stages."""
+    """Run a step of torchtitan's trainer: dense layers, and experts on a mesh of their own, on one or two stages."""
     pp_mesh, rows = (layouts.mesh_of("pp", "fsdp"), layouts.mesh_of("pp", "ep")) if stages else (None, None)
     dense = layouts.row("fsdp") if pp_mesh is None else pp_mesh["fsdp"]
     sparse = layouts.row("ep") if rows is None else rows["ep"]
@@ -97,7 +97,7 @@ def clip_as_titan(code: str, stages: bool, experts: bool) -> Result:
 
 
 class DeepSpeedZeroOptimizer:
-    """What the optimizers of ZeRO 1 to 3 have: gradients of this rank's shards, and a norm of their own."""
+    """An imitation of the optimizers of ZeRO 1 to 3: gradients of this rank's shards, and a norm function."""
 
     model_parallel_group, has_moe_layers, cpu_offload = None, False, False
 
@@ -124,9 +124,7 @@ def deepspeed_modules(optimizer: type) -> dict[str, ModuleType]:
 
 
 def norms_as_deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]:
-    """The whole gradients, the imitated norm, those of ZeRO 2 and 3 by the page's code, and how many all-reduces each
-    makes.
-    """
+    """Return the full gradients, the imitated norm, those of ZeRO 2 and 3 by the page's code, and their all-reduces."""
     layout = layouts.LAYOUTS["DeepSpeed ZeRO 2 and 3"]()
     kind = type("Optimizer", (DeepSpeedZeroOptimizer,), {})
     optimizer = kind([parameter.grad for parameter in layout.parameters], layout.names["data_parallel_group"])
@@ -143,7 +141,7 @@ def norms_as_deepspeed(code: str) -> tuple[list[Piece], float, list[float], int]
 
 class Trained(NamedTuple):
     gradients: list[np.ndarray]
-    """Those of the first step, without DeepSpeed."""
+    """The gradients of the first step, without DeepSpeed."""
 
     own: list[float]
     """The norms of two steps by DeepSpeed."""
@@ -153,7 +151,7 @@ class Trained(NamedTuple):
 
 
 def train_with_deepspeed(code: str, stage: int) -> Trained:
-    """All ranks have equal batches, so the mean of their gradients is that of one rank."""
+    """Train with DeepSpeed. All ranks have equal batches, so the mean of their gradients is that of one rank."""
     rank, size = str(dist.get_rank()), str(dist.get_world_size())
     os.environ.update(LOCAL_RANK=rank, RANK=rank, WORLD_SIZE=size, LOCAL_SIZE=size, DS_ACCELERATOR="cpu")
     import deepspeed as library
@@ -211,7 +209,7 @@ def norms_by_deepspeed(library: Any, engine_module: Any, stage: int) -> list[flo
 
 
 class MegatronOptimizer:
-    """Megatron's selection of gradients, and its calls, of functions that its module imports."""
+    """An imitation of Megatron's optimizer: its selection of gradients, and its calls of imported functions."""
 
     def __init__(self, module: Any, layout: Layout) -> None:
         self._module, self._parameters, self._names = module, list(layout.parameters), layout.names
@@ -233,7 +231,7 @@ class MegatronOptimizer:
 
 
 def megatron_norm(gradients: list[torch.Tensor], norm_type: float = 2, grad_stats_parallel_group: Any = None) -> float:
-    """As Megatron adds up squares of norms in float32."""
+    """Sum squares of norms in float32 as Megatron does."""
     norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
     total = torch.stack(norms).square().sum() if norms else torch.zeros(())
     dist.all_reduce(total, group=grad_stats_parallel_group)

@@ -1,4 +1,4 @@
-"""What processes of a `World` run: FSDP1 models in which the ranks have copies of some parameters."""
+"""Functions that processes of a `World` run: FSDP1 models in which the ranks have copies of some parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sharded(use_orig_params: bool) -> FullyShardedDataParallel:
 
 
 def outside(use_orig_params: bool) -> nn.Module:
-    """FSDP1 modules in a module that is none."""
+    """Return FSDP1 modules in a module that is not wrapped."""
     first, second, third = layers()
     options: dict[str, Any] = {"use_orig_params": use_orig_params}
     return nn.Sequential(wrap(first, **options), second, wrap(third, **options))

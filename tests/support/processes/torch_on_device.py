@@ -1,4 +1,4 @@
-"""What processes of a `World` run: norms that stay on the device, with kernels that Triton's interpreter runs."""
+"""Functions that processes of a `World` run: norms that stay on the device, with kernels in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -84,14 +84,17 @@ def clip_parameters(params: list[nn.Parameter], p: float, threshold: float = THR
 
 
 def clips(arrays: list[np.ndarray], p: float, dtype: str, layout: str = "FSDP") -> list[Clip]:
-    """Three clips of equal gradients, of which the first is read on the host."""
+    """Clip equal gradients three times. The first norm is read on the host."""
     group = dist.new_group(list(range(dist.get_world_size())))
     return [clip(arrays, p, process_group=group, dtype=dtype, layout=layout) for _ in range(3)]
 
 
 def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, bool]]:
-    """Three clips of `Partial` gradients beside a sharded one, then two of the sharded one alone; and whether each
-    norm stayed on the device. `reads`: whether the kernels of rank 1 read its gradients.
+    """Clip `Partial` gradients beside a sharded one three times, then the sharded one alone twice.
+
+    Return the clips, and whether each norm stayed on the device.
+
+    reads: Whether the kernels of rank 1 read its gradients.
     """
     group, clips, original = dist.new_group(), [], gpu.table_of
 
@@ -111,7 +114,7 @@ def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, boo
 
 
 def clips_with_faulty_terms(change: str) -> list[Summed]:
-    """A clip that is read on the host, one with a fault of rank 1, and one more."""
+    """Clip three times: with a norm that is read on the host, with a fault of rank 1, and once more."""
     group = dist.new_group()
     threshold = {"limit": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
     changes = {} if change == "another threshold" else {"change": change}
@@ -122,7 +125,7 @@ def clips_with_faulty_terms(change: str) -> list[Summed]:
 
 
 def terms_of_other_lists() -> list[Summed]:
-    """Two clips each of all terms and without the first one, a clip in which only rank 1 lacks it, and one more."""
+    """Clip all gradients twice, and without the first one twice. Then only rank 1 lacks it. Then clip once more."""
     group = dist.new_group()
     fewer: dict[str, Any] = {"change": "without the first"}
     calls = ({}, {}, fewer | {"everywhere": True}, fewer | {"everywhere": True}, fewer, {})
@@ -130,7 +133,7 @@ def terms_of_other_lists() -> list[Summed]:
 
 
 def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
-    """Three clips of gradients that each rank has for itself; in the third one, without the last of them on rank 1."""
+    """Clip distinct gradients of each rank three times. In the third clip, rank 1 lacks its last gradient."""
     group, own = dist.new_group(list(range(dist.get_world_size()))), stages[dist.get_rank()]
     keywords = {"layout": "plain", "process_group": group, "ownership": "distinct"}
     fewer = own[:-1] if dist.get_rank() == 1 else own
@@ -138,8 +141,9 @@ def clips_of_stages(stages: list[list[np.ndarray]]) -> list[Clip]:
 
 
 def clips_of_dtypes(arrays: list[np.ndarray], p: float, dtypes: list[str], dense: list[bool]) -> list[Clip]:
-    """Two clips of gradients that each rank has for itself: one array, in a dtype. Kernels cannot read gradients that
-    are not dense.
+    """Clip a distinct gradient of each rank twice, in the rank's dtype.
+
+    dense: For each rank, whether its gradient is contiguous. Kernels cannot read other gradients.
     """
     rank, group = dist.get_rank(), dist.new_group()
     clips = []
@@ -152,13 +156,13 @@ def clips_of_dtypes(arrays: list[np.ndarray], p: float, dtypes: list[str], dense
 
 
 def clips_of_copies(arrays: list[np.ndarray], p: float, dtype: str) -> list[Clip]:
-    """A clip of DTensors that this rank has completely, and what it does if it also counts elements."""
+    """Clip replicated DTensors, without and with `check_numel`."""
     keywords = {"layout": "replicated", "dtype": dtype}
     return [clip(arrays, p, **keywords), clip(arrays, p, **keywords, check_numel=True)]
 
 
 def norms_of_complex(arrays: list[np.ndarray]) -> list[tuple[float, bool]]:
-    """Of two calls the norm, and whether it stayed on the device."""
+    """Return the norm of two calls, and whether it stayed on the device."""
     group, gradients = dist.new_group(), [parameter.grad for parameter in torch_sharded.parameters(arrays, "FSDP")]
     norms = []
     for _ in range(2):
@@ -186,7 +190,7 @@ def order_of(fault: str) -> float:
 
 
 def clips_with_fault(arrays: list[np.ndarray], fault: str) -> list[Clip]:
-    """A clip that is read on the host, one with a fault, and one more."""
+    """Clip three times: with a norm that is read on the host, with a fault, and once more."""
     group = dist.new_group(list(range(dist.get_world_size())))
     common = {"process_group": group, "p": order_of(fault)}
     return [clip(arrays, **common, **keywords) for keywords in ({}, FAULTS[fault](dist.get_rank()), {})]

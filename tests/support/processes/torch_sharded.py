@@ -1,4 +1,4 @@
-"""What processes of a `World` run: PyTorch's DTensors, and models over several processes."""
+"""Functions that processes of a `World` run: clips of PyTorch's DTensors."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def start(rank: int, size: int, meeting: str) -> None:
 
 
 def worlds() -> AbstractContextManager[Callable[[int], World]]:
-    """Of any size, each started once."""
+    """Return a function that returns the world of a size. Each is started once."""
     return worlds_of_any_size(start)
 
 
 def record_collectives() -> AbstractContextManager[list[str]]:
-    """The collectives that are called meanwhile."""
+    """Record the collectives that are called in this context."""
     return record_calls(
         dist, ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
     )
@@ -49,7 +49,7 @@ def record_collectives() -> AbstractContextManager[list[str]]:
 
 @functools.cache
 def mesh_of(kind: str) -> DeviceMesh:
-    """All processes in a row, or in two rows, or in a cube of 8."""
+    """Return a mesh of all processes: one row, two rows, or a cube of 8."""
     size = dist.get_world_size()
     if kind == "cube":
         return init_device_mesh("cpu", (2, 2, size // 4), mesh_dim_names=("replicate", "shard", "tp"))
@@ -69,7 +69,7 @@ PLACEMENTS: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
     "one axis twice": ("rows", lambda axes: [Shard(0), Shard(0)]),
     "sum and shard": ("rows", lambda axes: [Partial(), Shard(0)]),
 }
-"""Kinds of layouts: a mesh, and placements for a tensor with so many axes."""
+"""Layouts: a mesh, and the placements for a tensor with a number of axes."""
 
 
 CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
@@ -82,7 +82,7 @@ CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 
 
 def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
-    """An array that every process has, as a DTensor; of a sum the first process holds everything."""
+    """Return an array, which every process has, as a DTensor. Of partial sums, the first process has all of it."""
     full = torch.from_numpy(array.copy())
     partial = [dimension for dimension, placement in enumerate(placements) if placement.is_partial()]
     without_partial = [
@@ -97,8 +97,9 @@ def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) 
 
 
 def parameters(arrays: Sequence[np.ndarray], layout: str) -> list[nn.Parameter]:
-    """Parameters with these gradients. "mixed": on several meshes of all processes, and plain. "cube": of all its
-    kinds.
+    """Return parameters with these gradients.
+
+    layout: "mixed" has several meshes of all processes, and plain tensors. "cube" has all layouts of `CUBE`.
     """
     mixed = {"mixed": ["FSDP", "HSDP", "two dimensions", "plain", "replicated"], "cube": list(CUBE)}
     kinds = mixed.get(layout, [layout])
@@ -122,7 +123,7 @@ def gathered(tensor: Any) -> np.ndarray:
 def clip_layout(
     arrays: Sequence[np.ndarray], layout: str, p: float, threshold: float, **options: Any
 ) -> tuple[float, str, list[np.ndarray], list[str]]:
-    """The norm and its type, the gradients afterwards, gathered, and which collectives our call made."""
+    """Return the norm, its type, the clipped gradients (gathered), and the collectives of the clip."""
     params = parameters(arrays, layout)
     with record_collectives() as calls:
         norm = uc.clip_grad_norm_(params, threshold, p, check_numel=True, **options)
@@ -130,7 +131,7 @@ def clip_layout(
 
 
 def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
-    """The norm, if sums were float64, here and over the processes."""
+    """Return the norm if local and global sums are float64."""
 
     def local_sums(backend: TorchBackend, tensors: Sequence[torch.Tensor]) -> Any:
         squares = [value**2 for tensor in tensors for value in tensor.tolist()]
@@ -150,7 +151,7 @@ def norm_by_float64_sums(array: np.ndarray, layout: str) -> float:
 
 
 def clip_on_this_rank(layout: str) -> list[float]:
-    """One gradient by its own norm, said to be whole here."""
+    """Clip one gradient by its own norm with `process_group=None`, which declares it as complete on this rank."""
     (parameter,) = parameters([np.array([[3.0], [4.0]], np.float32)], layout)
     uc.GradientClipByNorm(1.0, process_group=None).clip_([parameter])
     clipped: list[float] = gathered(parameter.grad).ravel().tolist()
@@ -158,9 +159,9 @@ def clip_on_this_rank(layout: str) -> list[float]:
 
 
 def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
-    """The state of an adaptive threshold after gradients of these norms, of which each rank has a half.
+    """Return the state of an adaptive threshold after gradients of these norms. Each rank has half of a gradient.
 
-    loaded: The state that each rank begins with; None for the first one.
+    loaded: The state with which each rank begins, or None.
     """
     from unified_clip import ClipConfig
 
@@ -173,8 +174,9 @@ def adaptive_state(norms: list[float], loaded: list[Any]) -> Any:
 
 
 def adagc_state(norms: list[float]) -> Any:
-    """The state of an adaptive threshold of tensors after two gradients of such norms, of which each rank has a half,
-    and the last clipped gradients.
+    """Return the state of AdaGC after two gradients of such norms, and the last clipped gradients.
+
+    Each rank has half of a gradient.
     """
     from unified_clip import ClipConfig
 

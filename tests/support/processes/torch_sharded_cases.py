@@ -1,4 +1,4 @@
-"""What processes of a `World` run: gradients of every kind beside DTensors, and what else PyTorch does with these."""
+"""Functions that processes of a `World` run: kinds of gradients beside DTensors, and their derivatives and graphs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import unified_clip.torch as uc
 from unified_clip import ClipConfig
 
 Clipped = tuple[float, list[Any]]
-"""A norm, and the gradients afterwards, gathered."""
+"""A norm, and the clipped gradients, gathered."""
 
 
 def sharded(*values: float) -> DTensor:
@@ -92,7 +92,7 @@ def narrower() -> Clipped:
 
 
 def under_way() -> Clipped:
-    """What is still being communicated."""
+    """Clip a gradient whose all-reduce has not finished."""
     sums = asynchronous.all_reduce(
         torch.tensor([3.0, 4.0]), "avg" if dist.get_world_size() == 1 else "sum", dist.group.WORLD
     )
@@ -107,7 +107,7 @@ def from_an_iterator() -> Clipped:
 
 
 def clip_param_grads(clip: Callable[[Any], Any]) -> list[Any]:
-    """A process has none of the distributed gradients, and tells by its parameters that there are some."""
+    """Clip (parameter, gradient) tuples. The second process has no gradient for the distributed parameter."""
     weight, bias = parameter_with(sharded(3.0, 4.0)), parameter_with(torch.tensor([12.0]))
     param_grads = [(weight, None if dist.get_rank() == 1 else weight.grad), (bias, bias.grad)]
     results = [gradient for _, gradient in clip(param_grads)]
@@ -130,7 +130,7 @@ def param_grads_by_own_norms() -> list[Any]:
 
 
 def by_a_configuration() -> Clipped:
-    """One of the gradients is missing on a process that has nothing of it but zeros."""
+    """Clip by a configuration. A gradient is missing on the process whose shard is zero."""
     gradients = [sharded(3.0, 4.0), sharded(12.0, 0.0)]
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="pytorch").clipper()
     results = clip([gradients[0], None if dist.get_rank() == 1 else gradients[1]])
@@ -171,7 +171,7 @@ def clip_by_torch_norm(p: float) -> Clipped:
 
 
 def clip_saved(read: Callable[[DTensor], Tensor]) -> str:
-    """What PyTorch says where a gradient that it keeps for a backward pass has been clipped."""
+    """Return PyTorch's error for a backward pass after a saved gradient was clipped in place."""
     gradient = sharded(3.0, 4.0)
     weight = torch.ones_like(read(gradient)).requires_grad_()
     product = (weight * read(gradient)).sum()
@@ -219,7 +219,7 @@ def differentiate_norm(p: float, *values: float) -> tuple[Tensor, list[float]]:
 
 
 def clip_by_tensor_bounds() -> str:
-    """What is said of bounds for the elements that this process happens to have as many of."""
+    """Return the error for bounds with as many elements as the local shard."""
     size = dist.get_world_size()
     low, high = torch.full((2,), -1.0), torch.full((2,), 1.0)
     assert uc.clip_by_value(sharded(*[5.0] * 2 * size), low[:1], high[:1]).full_tensor().tolist() == [1.0] * 2 * size

@@ -1,7 +1,7 @@
-"""What processes of a `World` run: the layouts of PyTorch's table in docs/distributed.md, on four ranks.
+"""Functions that processes of a `World` run: the layouts of PyTorch's table in docs/distributed.md, on four ranks.
 
-Each makes parameters with gradients on this rank, the names that the table's code uses, and the elements of the whole
-gradients that this rank has. Layouts of Megatron and DeepSpeed are imitated; all others are PyTorch's own.
+Each returns this rank's parameters with gradients, the names in the table's code, and the elements of the full
+gradients on this rank. Layouts of Megatron and DeepSpeed are imitated. All others are PyTorch's own.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ THRESHOLD = 0.75
 
 
 class Piece(NamedTuple):
-    """Elements of a whole gradient that this rank has."""
+    """Elements of a full gradient on this rank."""
 
     name: str
     size: int
-    """How many elements the whole gradient has."""
+    """The number of elements of the full gradient."""
 
     positions: np.ndarray
-    """The index of each element in the flattened whole gradient."""
+    """The index of each element in the flattened full gradient."""
 
     values: np.ndarray
 
@@ -56,11 +56,11 @@ class Layout(NamedTuple):
     """Parameters, or tuples of a name and a parameter."""
 
     pieces: Callable[[bool], list[Piece]]
-    """Those of the gradients as they are when it is called. Every rank has to call it. True: with the sum of each
-    `Partial` gradient; False: with the term of each rank."""
+    """Return the pieces of the current gradients. Every rank has to call it. With True, `Partial` gradients are summed;
+    with False, they are local partial sums."""
 
     names: dict[str, Any] = {}  # noqa: RUF012
-    """What the table's code refers to."""
+    """The names in the table's code."""
 
     has_padding: bool = False
     """Whether the gradients have more elements than the model."""
@@ -70,7 +70,7 @@ class Clipped(NamedTuple):
     norm: float
     full: list[Piece]
     before: list[Piece]
-    """The same, but of `Partial` gradients the term of each rank: that is what is clipped."""
+    """The same, but with local partial sums, which are clipped."""
 
     after: list[Piece]
 
@@ -93,7 +93,7 @@ OWNERSHIP = {
 
 
 def numel_of(pieces: Sequence[Piece]) -> int:
-    """How many elements the whole gradients have, those of other ranks too."""
+    """Return the number of elements of the full gradients, including those on other ranks."""
     sizes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sizes, {piece.name: piece.size for piece in pieces})
     return sum(functools.reduce(lambda left, right: left | right, sizes).values())
@@ -104,7 +104,7 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def full_gradients(parameters: dict[str, nn.Parameter], are_summed: bool = True) -> list[Piece]:
-    """Of parameters whose gradients are complete here, or DTensors."""
+    """Return the gradients of parameters that are complete on this rank, or DTensors."""
     pieces = []
     for name, parameter in parameters.items():
         gradient: Any = parameter.grad
@@ -138,7 +138,7 @@ def row(name: str) -> DeviceMesh:
 
 
 class Model(nn.Module):
-    """Two layers to cut, and a norm and a head beside them."""
+    """Two layers to shard, and a norm and a head beside them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Model(nn.Module):
 
 
 def backward(model: nn.Module, part: int) -> None:
-    """The gradients of a loss over this part of the data."""
+    """Compute the gradients of a loss over this part of the data."""
     torch.manual_seed(7 + part)
     model(torch.randn(4, 4, WIDTH)).square().mean().backward()
 
@@ -163,7 +163,7 @@ def tensor_parallel() -> Layout:
 
 
 def sequence_parallel() -> Layout:
-    """The norm has a part of each sequence, and so a term of its weight's gradient."""
+    """The norm layer has a part of each sequence, so the gradient of its weight is a partial sum."""
     torch.manual_seed(5)
     plan = {
         "up": ColwiseParallel(),
@@ -195,7 +195,7 @@ def experts_of_some() -> Layout:
 
 
 def plain_experts(rows: int) -> Layout:
-    """Experts that say nothing of a mesh: each rank has its own, or two of them copies of the others'."""
+    """Experts as plain tensors: each rank has its own, or two ranks have copies of those of the others."""
     mesh = mesh_of("dp", "ep")
     dense = {"0.dense.weight": with_gradient("dense", (WIDTH, HIDDEN), row("fsdp"), Shard(0))}
     position = dist.get_rank() % (4 // rows)
@@ -229,7 +229,7 @@ def adapters() -> Layout:
 
 
 def wide_gradients() -> Layout:
-    """Parameters of bfloat16 that accumulate float32."""
+    """Parameters of bfloat16 whose gradients are float32."""
     parameters = {}
     for name, shape in (("up", (HIDDEN, WIDTH)), ("norm", (WIDTH,))):
         wide = with_gradient(name, shape, row("dp"), Shard(0))
@@ -282,14 +282,14 @@ def ragged() -> Layout:
 
 
 def with_gradient(name: str, shape: Sequence[int], mesh: DeviceMesh, placement: Any) -> nn.Parameter:
-    """A parameter on a mesh whose gradient has known values."""
+    """Return a parameter on a mesh whose gradient has known values."""
     parameter = nn.Parameter(distribute_tensor(torch.zeros(*shape), mesh, [placement], src_data_rank=None))
     parameter.grad = distribute_tensor(gradient_of(name, shape), mesh, [placement], src_data_rank=None)
     return parameter
 
 
 def stages_of_fsdp(is_tied: bool) -> Layout:
-    """FSDP2 modules on the two stages of a pipeline; the last may use the embedding's weight once more."""
+    """FSDP2 modules on the two stages of a pipeline. The last may share the embedding's weight."""
     mesh = mesh_of("pp", "dp")
     is_first = mesh.get_local_rank("pp") == 0
     layers: dict[str, nn.Module] = (
@@ -311,7 +311,7 @@ def stages_of_fsdp(is_tied: bool) -> Layout:
 
 
 def plain_stages(is_tied: bool) -> Layout:
-    """Stages of which the data-parallel ranks have copies."""
+    """Plain stages, with copies on the data-parallel ranks."""
     mesh = mesh_of("pp", "dp")
     is_first = mesh.get_local_rank("pp") == 0
     last = "embedding" if is_tied else "head"
@@ -356,7 +356,7 @@ def hybrid_shards() -> Layout:
 
 
 def flat_pieces(model: FullyShardedDataParallel, tensor_rank: int = 0) -> list[Piece]:
-    """The elements that this rank has, without communication: FSDP1 cannot gather tensor-parallel gradients."""
+    """Return the elements on this rank, without communication: FSDP1 cannot gather tensor-parallel gradients."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     pieces = []
     for module in FullyShardedDataParallel.fsdp_modules(model):
@@ -399,7 +399,7 @@ def tensor_parallel_in_fsdp1() -> Layout:
 
 
 def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
-    """The same whole gradient on every rank."""
+    """Return a full gradient, the same on every rank."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
 
 
@@ -412,7 +412,7 @@ def parameter_with(gradient: Tensor, **attributes: Any) -> nn.Parameter:
 
 
 class ParameterShard(NamedTuple):
-    """A part of a parameter: its gradient, and where its elements are in the whole one."""
+    """A shard of a parameter: its gradient, and the positions of its elements in the full one."""
 
     name: str
     size: int
@@ -444,7 +444,7 @@ def layout_of_shards(shards: Sequence[ParameterShard], **names: Any) -> Layout:
 
 
 def flatten(shards: Sequence[ParameterShard], rank: int, size: int) -> list[ParameterShard]:
-    """Megatron's distributed optimizer: gradients end to end in a buffer, of which each of `size` ranks has a range."""
+    """Flatten gradients into a buffer of which each of `size` ranks has a range, as Megatron's optimizer does."""
     total = sum(shard.positions.numel() for shard in shards)
     length = -(-total // size)
     begin, end = rank * length, min((rank + 1) * length, total)
@@ -464,7 +464,7 @@ def half_of(rank: int, length: int) -> slice:
 
 
 def dense(tensor_rank: int) -> list[ParameterShard]:
-    """A column-parallel and a row-parallel weight, and what tensor-parallel ranks have copies of."""
+    """Return a column-parallel and a row-parallel layer, and parameters that tensor-parallel ranks have copies of."""
     index = half_of(tensor_rank, HIDDEN)
     return [
         shard_of("up.weight", (HIDDEN, WIDTH), index, tensor_model_parallel=True),
@@ -480,7 +480,7 @@ def experts(expert_rank: int) -> list[ParameterShard]:
 
 
 def megatron() -> Layout:
-    """Two pipeline stages of two tensor-parallel ranks; the last stage has the embedding once more."""
+    """Two pipeline stages of two tensor-parallel ranks. The last stage has a copy of the embedding."""
     mesh = mesh_of("pp", "tp")
     stage, rank = mesh.get_coordinate() or (0, 0)
     index = half_of(rank, WORDS)
@@ -491,7 +491,7 @@ def megatron() -> Layout:
 
 
 def megatron_copies() -> Layout:
-    """Two data-parallel copies of two tensor-parallel ranks; experts go by ranks of their own."""
+    """Two data-parallel copies of two tensor-parallel ranks. Experts have ranks of their own."""
     data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
     shards = [*dense(tensor_rank), *experts(tensor_rank)]
     ranks = {"data_rank": data_rank, "tensor_rank": tensor_rank}
@@ -511,13 +511,13 @@ def distributed_optimizer_of_experts() -> Layout:
 
 @functools.cache
 def data_parallel_group() -> Any:
-    """One of two groups, each with a copy of the model."""
+    """Return the group of this rank. Each of two groups has a copy of the model."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     return groups[dist.get_rank() // 2]
 
 
 def zero() -> Layout:
-    """DeepSpeed ZeRO 2 and 3: all gradients end to end, zeros behind them, and an equal part for each rank."""
+    """DeepSpeed ZeRO 2 and 3: a buffer of all gradients, padded with zeros, of which each rank has an equal part."""
     group = data_parallel_group()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     buffer = shard_of("all", (101,))
@@ -571,7 +571,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
 
 
 def clip_with_replaced_parameter() -> str:
-    """The error for a parameter that `fully_shard` has replaced, on every rank."""
+    """Return the error for a parameter that `fully_shard` has replaced."""
     mesh = mesh_of("pp", "dp")
     stage = nn.Sequential(OrderedDict(head=nn.Linear(WIDTH, WORDS, bias=False)))
     tied = [stage.head.weight]
@@ -586,7 +586,7 @@ def clip_with_replaced_parameter() -> str:
 
 
 def output_of(code: str) -> str:
-    """What an example prints on this rank."""
+    """Return the output of an example on this rank."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "example", "exec"), {"__name__": "example"})
     return out.getvalue()

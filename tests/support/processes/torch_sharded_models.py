@@ -1,4 +1,4 @@
-"""What processes of a `World` run: small models after a backward pass, cut over the processes in several ways."""
+"""Functions that processes of a `World` run: clips of small sharded models after a backward pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS, WIDTH, HIDDEN, EXPERTS = 19, 8, 12, 4
 
 
 class Block(nn.Module):
-    """Of a transformer; every process may have some of its heads, and some of the hidden units."""
+    """A block of a transformer. A process may have some of its heads, and some of the hidden units."""
 
     def __init__(self, experts: int = 0) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each process of a mesh has some of them, which it applies to all tokens."""
+    """Experts of which each process of a mesh has some. It applies these to all tokens."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class TrainedModel(NamedTuple):
 
     parameters: dict[str, nn.Parameter]
     options: dict[str, Any]
-    """What clipping has to be told."""
+    """The options of the clip for this model."""
 
 
 def tokens_of(data_rank: int) -> Tensor:
-    """The data of one of the processes that are trained in parallel."""
+    """Return the data of one data-parallel rank."""
     return torch.randint(WORDS, (2, 5), generator=torch.Generator().manual_seed(data_rank))
 
 
@@ -129,14 +129,14 @@ def fsdp(dtype: torch.dtype) -> TrainedModel:
 
 
 def tied_weights(dtype: torch.dtype) -> TrainedModel:
-    """For words that come in and that go out."""
+    """Tie the weights of the embedding and the head."""
     model = Transformer().to(dtype)
     model.head.weight = model.embedding.weight
     return train(shard(model, mesh_of("row")), dist.get_rank(), check_numel=True)
 
 
 def offloaded(dtype: torch.dtype) -> TrainedModel:
-    """With less precise arithmetic too, and after two backward passes, the first of which is not communicated."""
+    """Offload to the CPU, with mixed precision. The first of two backward passes does not reduce its gradients."""
     options = {"offload_policy": CPUOffloadPolicy(pin_memory=False), "mp_policy": MixedPrecisionPolicy(torch.bfloat16)}
     model: Any = shard(Transformer().to(dtype), mesh_of("row"), **options)
     model.set_requires_gradient_sync(False)
@@ -150,7 +150,7 @@ def hsdp(dtype: torch.dtype) -> TrainedModel:
 
 
 def tensor_parallel(dtype: torch.dtype, experts: int = 0) -> TrainedModel:
-    """Layers outside the plan are on a mesh of some of the processes, the others of which have copies."""
+    """Combine tensor parallelism and FSDP2. Layers outside the plan are on a submesh, so other ranks have copies."""
     mesh, model = mesh_of("rows"), Transformer(experts).to(dtype)
     shard_heads(model, mesh["tp"])
     if experts:
@@ -169,7 +169,7 @@ def expert_parallel(dtype: torch.dtype) -> TrainedModel:
 
 
 def pipeline(dtype: torch.dtype) -> TrainedModel:
-    """Of two stages: the first two rows of a mesh, or one after the other where there is a single process."""
+    """Train two stages: on two rows of a mesh, or on a single process one after the other."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (min(size, 2), max(size // 2, 1)), mesh_dim_names=("pp", "dp"))
     model = Transformer().to(dtype)
@@ -206,7 +206,7 @@ def pipeline(dtype: torch.dtype) -> TrainedModel:
 
 
 class Copied(nn.Linear):
-    """Every process has all of it and a part of the data, and so a term of the gradients."""
+    """A layer that every process has completely. Each has a part of the data, so its gradients are partial sums."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = (projection.to_local(grad_placements=[Partial()]) for projection in (self.weight, self.bias))
@@ -214,7 +214,7 @@ class Copied(nn.Linear):
 
 
 def sums(dtype: torch.dtype) -> TrainedModel:
-    """Terms of gradients, and plain parameters beside them that all have the same gradients of."""
+    """Combine partial gradients and plain parameters whose gradients are equal on all processes."""
     inner, outer = distribute_module(Copied(WIDTH, HIDDEN).to(dtype), mesh_of("row")), nn.Linear(WIDTH, 1).to(dtype)
     local, full = (torch.randn(3, WIDTH, dtype=dtype, generator=torch.Generator().manual_seed(seed))
                       for seed in (dist.get_rank(), 9))  # fmt: skip
@@ -238,14 +238,14 @@ MODELS: dict[str, Callable[[torch.dtype], TrainedModel]] = {
 
 @functools.cache
 def trained_model(kind: str, dtype: str) -> tuple[TrainedModel, dict[str, Any]]:
-    """A model, and its gradients after the backward pass."""
+    """Return a model, and its gradients after the backward pass."""
     torch.manual_seed(5)
     model = MODELS[kind](getattr(torch, dtype))
     return model, {name: copy_of(gradient) for name, gradient in gradients(model).items()}
 
 
 def restored_model(kind: str, dtype: str) -> TrainedModel:
-    """The model as it was after the backward pass."""
+    """Return the model with its gradients after the backward pass."""
     model, saved = trained_model(kind, dtype)
     for name, parameter in model.parameters.items():
         parameter.grad = copy_of(saved[name])
@@ -257,7 +257,7 @@ def gradients(model: TrainedModel) -> dict[str, Any]:
 
 
 def copy_of(tensor: Any) -> Any:
-    """A copy that is held alike: that of PyTorch would add up the terms of a sum."""
+    """Copy a tensor with its placements. PyTorch's `clone` would reduce partial sums."""
     if not isinstance(tensor, DTensor):
         return tensor.clone()
     local, mesh, placements = tensor.to_local().clone(), tensor.device_mesh, tensor.placements
@@ -276,7 +276,7 @@ def gathered(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def gather_local(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The same, but of sums what this process has."""
+    """Gather tensors, but of partial sums return the local tensor."""
     partial_sums = {
         f"{name} on rank {dist.get_rank()}": tensor.to_local() for name, tensor in tensors.items() if is_sum(tensor)
     }
@@ -284,7 +284,7 @@ def gather_local(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """A copy; of bfloat16, which NumPy does not have, by its bits."""
+    """Copy a tensor to NumPy. bfloat16, which NumPy lacks, is copied by its bits."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16).copy()
     return tensor.numpy().copy()
@@ -295,23 +295,23 @@ class Clipped(NamedTuple):
     """The gradients, gathered."""
 
     local_values: dict[str, np.ndarray]
-    """The same, but of sums what each process has: that is what is clipped."""
+    """The same, but of partial sums the local tensor of each process, which is the one to clip."""
 
     after: dict[str, np.ndarray]
-    """Those, clipped."""
+    """The local values after the clip."""
 
     norm: Any
-    """What the call returned: its number and what kind of tensor it is, or None."""
+    """The norm that the call returned: its value and the kind of tensor, or None."""
 
     calls: list[str]
     """The collectives that were called."""
 
     pytorch_count: int | None
-    """How many PyTorch saw, those of its own operations too; None where it did not watch."""
+    """The number of collectives by PyTorch's counter, which includes those of its operations. None without it."""
 
 
 def clip_model(kind: str, dtype: str, call: str, arguments: Sequence[Any] = (), count_pytorch: bool = False) -> Clipped:
-    """The gradients of a model before and after a call."""
+    """Clip the gradients of a model."""
     model = restored_model(kind, dtype)
     grads = gradients(model)
     before, local_values = gathered(grads), gather_local(grads)
@@ -337,11 +337,11 @@ def layout(tensor: Any) -> tuple[Any, ...]:
     return (type(tensor), *(getattr(tensor, name, None) for name in ("shape", "dtype", "device_mesh", "placements")))
 
 
-# -- ways to clip: by the names of a namespace, what its names in place take, the gradients, and what has to be stated
+# -- calls: each gets a namespace, the parameters, the gradients, and the options of the model
 
 THRESHOLD = 1.5
 ClipCall = Callable[..., tuple[Any, list[Any] | None]]
-"""To the norm and the new gradients, None where the given ones are clipped."""
+"""Returns the norm, and the new gradients or, if they are clipped in place, None."""
 
 
 def clip_in_place(namespace: Any, params: list[Any], grads: list[Any], options: dict[str, Any], p: float = 2.0) -> Any:

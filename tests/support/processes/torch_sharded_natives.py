@@ -1,4 +1,4 @@
-"""`tools/sharded_natives.py`, as tests and the processes of a `World` run it."""
+"""Run functions of `tools/sharded_natives.py` in tests and in the processes of a `World`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NATIVES = Path(__file__).parents[3] / "tools/sharded_natives.py"
 
 
 def script() -> Any:
-    """The module, read once in a process."""
+    """Return the module. It is imported once per process."""
     if "sharded_natives" not in sys.modules:
         spec = importlib.util.spec_from_file_location("sharded_natives", NATIVES)
         assert spec is not None

@@ -1,4 +1,4 @@
-"""What processes of a `World` run: calls that one rank rejects, or that ranks make at different steps."""
+"""Functions that processes of a `World` run: calls that one rank rejects, or that differ between ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARRAYS = [np.arange(1, 8, dtype=np.float32), np.full((5, 3), 2, np.float32), np.
 
 class Attempt(NamedTuple):
     error: str
-    """The exception's type and its message; empty where there was none."""
+    """The exception's type and its message. Empty without an exception."""
 
     seconds: float
     norm: float | None
@@ -58,13 +58,13 @@ def by_ownership(p: float) -> Any:
 
 
 def by_dtype(p: float) -> Any:
-    """A list of gradients, one of which is of integers on one rank."""
+    """Return the norm of a list of gradients. On one rank, one of them is a tensor of integers."""
     plain = torch.ones(3, dtype=torch.int32 if dist.get_rank() == 1 else torch.float32)
     return uc.get_total_norm([parameters(ARRAYS[:1], "FSDP")[0].grad, plain], p)
 
 
 def by_configuration(p: float) -> Any:
-    """Clipping by value has no order to go by for complex gradients, which one rank has."""
+    """Clip by value. One rank has a complex gradient, which is not ordered."""
     params = parameters(ARRAYS[:1], "FSDP")
     plain = nn.Parameter(torch.zeros(2, dtype=torch.complex64 if dist.get_rank() == 1 else torch.float32))
     plain.grad = torch.ones_like(plain)
@@ -145,14 +145,14 @@ WRONG_ARGUMENTS: dict[str, Callable[[list[Any], bool], Any]] = {
 
 
 def reject_argument(argument: str) -> tuple[Attempt, Attempt]:
-    """What a call raised that one rank rejects by its arguments, and the next one."""
+    """Return the errors of a call whose arguments one rank rejects, and of the next call."""
     params = parameters(ARRAYS, "FSDP")
     first = attempt(lambda: WRONG_ARGUMENTS[argument](params, dist.get_rank() == 1))
     return first, attempt(lambda: uc.clip_grad_norm_(params, math.inf))
 
 
 def reject_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
-    """What two calls of HSDP raised, of which rank 1 rejects the first."""
+    """Return the errors of two calls with HSDP. Rank 1 rejects the first."""
     params = parameters(ARRAYS, "HSDP")
     group = {name: getattr(dist.group, value) for name, value in keywords.items()}
     thresholds = (math.nan if dist.get_rank() == 1 else 1.0, 1.0)
@@ -162,7 +162,7 @@ def reject_in_one_copy(keywords: dict[str, str]) -> list[Attempt]:
 
 
 def reject_beside_other_parameters(case: str) -> list[Attempt]:
-    """What two calls raised, of which rank 1 rejects the first. Some of the parameters need no other rank, or all."""
+    """Return the errors of two calls. Rank 1 rejects the first. Some parameters need no collective, or are left out."""
     other_params = parameters(ARRAYS[1:], "FSDP" if case == "left out" else "replicated")
     for parameter in other_params:
         parameter.need_clip = case != "left out"
@@ -172,12 +172,12 @@ def reject_beside_other_parameters(case: str) -> list[Attempt]:
 
 
 def reject(kind: str, p: float) -> tuple[Attempt, Attempt]:
-    """What the call raised, and the next one, which no rank rejects."""
+    """Return the errors of a call that one rank rejects, and of the next call."""
     return attempt(lambda: REJECTIONS[kind](p)), attempt(lambda: uc.clip_grad_norm_(parameters(ARRAYS, "FSDP"), 1.0))
 
 
 def reject_alone() -> list[Attempt]:
-    """Calls that need no other rank, and so must not wait for one; of the first rank alone."""
+    """Make invalid calls without collectives on the first rank alone. They must not wait for another rank."""
     if dist.get_rank():
         return []
     sharded, integers = parameters(ARRAYS[:1], "FSDP")[0], torch.ones(2, dtype=torch.int32)
@@ -196,8 +196,7 @@ def reject_alone() -> list[Attempt]:
 
 
 def clip_out_of_step() -> list[Attempt]:
-    """One rank's first call fails on its way, and is caught. Then come the others' first call, one more, and one in
-    another group."""
+    """Fail in a collective on one rank. Then make two calls in this group, and one in a new group."""
     group, fresh = dist.new_group(), dist.new_group()
     params = parameters(ARRAYS, "FSDP")
     if dist.get_rank() == 1:
@@ -215,7 +214,7 @@ def clip_at_steps(steps: Sequence[int]) -> Attempt:
 
 
 def clip_in_order(names: Sequence[str], by_own_norms: bool, order: Sequence[int]) -> Attempt:
-    """One rank lists the parameters in another order."""
+    """Clip parameters that one rank lists in another order."""
     params: Any = parameters([ARRAYS[position] for position in order], "FSDP")
     params = list(zip(names, params, strict=True)) if names else params
     if dist.get_rank() == 1:
@@ -225,7 +224,7 @@ def clip_in_order(names: Sequence[str], by_own_norms: bool, order: Sequence[int]
 
 
 def clip_in_order_of_groups() -> tuple[Attempt, list[Any]]:
-    """Norms of single gradients over two process groups with the same ranks. Rank 1 lists them in another order."""
+    """Clip by own norms over two process groups with the same ranks. Rank 1 lists the gradients in another order."""
     groups = [dist.new_group(timeout=timedelta(seconds=SHORT)) for _ in range(2)]
     meshes = [DeviceMesh.from_group(group, "cpu") for group in groups]
     gradients = [
@@ -240,7 +239,7 @@ def clip_in_order_of_groups() -> tuple[Attempt, list[Any]]:
 
 
 def call_without_a_gradient(function: str) -> Attempt:
-    """One rank has a None in the place of a gradient, whose shape it does not know."""
+    """Call a function with gradients. One rank has None in the place of a gradient."""
     gradients = [parameter.grad for parameter in parameters(ARRAYS, "FSDP")]
     if dist.get_rank() == 1:
         gradients[1] = None
@@ -248,13 +247,13 @@ def call_without_a_gradient(function: str) -> Attempt:
 
 
 def differ_on_two_dimensions() -> Attempt:
-    """Thresholds of single gradients, one of which is another, along both dimensions of a mesh."""
+    """Clip a gradient over both dimensions of a mesh by its own norm. The first rank has another threshold."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(lambda: uc.clip_by_norm(gradient, 1.0 + (dist.get_rank() == 0)).full_tensor().sum())
 
 
 def clip_with_other_placements() -> Attempt:
-    """A clip of a parameter that only rank 1 has as a shard."""
+    """Clip a parameter of which rank 1 has a shard, and rank 0 a copy."""
     placements = [Shard(0) if dist.get_rank() else Replicate()]
     gradient = distributed(np.ones(4, np.float32), mesh_of("row"), placements)
     parameter = nn.Parameter(gradient.detach().clone())
@@ -263,7 +262,7 @@ def clip_with_other_placements() -> Attempt:
 
 
 def reject_on_two_dimensions() -> Attempt:
-    """A gradient along both dimensions of a mesh, whose dtype one rank rejects."""
+    """Clip a gradient over both dimensions of a mesh. One rank rejects its dtype."""
     gradient = distributed(np.ones((4, 4), np.float32), mesh_of("rows"), [Shard(0), Shard(1)])
     return attempt(
         lambda: uc.clip_by_norm(gradient.int() if dist.get_rank() == 0 else gradient, 1.0).full_tensor().sum()

@@ -1,4 +1,4 @@
-"""What processes of a `World` run: clips that compare the copies which ranks have of a gradient."""
+"""Functions that processes of a `World` run: clips that compare the ranks' copies of gradients."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def rows() -> DeviceMesh:
 
 
 def copies_of(case: str, rank: int) -> list[int]:
-    """The ranks of four with a copy of what this rank has."""
+    """Return the ranks of four with a copy of this rank's shard."""
     ranks, place = np.arange(4).reshape(2, 2), divmod(rank, 2)
     along = tuple(slice(None) if dim in CASES[case].copies else place[dim] for dim in range(2))
     return [int(number) for number in ranks[along].ravel()]
 
 
 def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool = True, **options: Any) -> CheckedClip:
-    """A clip of two gradients. A rank's copy of the second one differs in the last bit of one element."""
+    """Clip two gradients. The second one differs in the last bit of an element on rank `drifted`."""
     mesh, rank = rows(), dist.get_rank()
     submesh_of, placements, keywords, _ = CASES[case]
     named, locals_ = [], []
@@ -106,7 +106,7 @@ def clip_and_check(case: str, drifted: int | None, p: float = 2.0, check: bool =
 
 
 def reject_and_check(case: str, rejecting: int) -> CheckedClip:
-    """A rank's threshold is NaN, and the copies of another rank have drifted."""
+    """Clip with a threshold that is NaN on one rank, and copies that have drifted on another."""
     mesh = rows()
     threshold = math.nan if dist.get_rank() == rejecting else 1.0
     parameter = nn.Parameter(DTensor.from_local(torch.zeros(2), mesh, [Replicate(), Shard(0)], run_check=False))
@@ -122,7 +122,7 @@ def reject_and_check(case: str, rejecting: int) -> CheckedClip:
 
 
 def reject_by_a_configuration(rejecting: int) -> str:
-    """A rank has a gradient of integers beside those on a mesh of two dimensions."""
+    """Return the error if a rank has a gradient of integers beside those on a mesh of two dimensions."""
     kind = torch.int32 if dist.get_rank() == rejecting else torch.float32
     params = [nn.Parameter(torch.zeros(2, dtype=dtype), requires_grad=False) for dtype in (torch.float32, kind)]
     shard = DTensor.from_local(torch.ones(2), rows(), [Replicate(), Shard(0)], run_check=False)
@@ -137,7 +137,7 @@ def reject_by_a_configuration(rejecting: int) -> str:
 
 
 def error_with(call: Callable[[nn.Parameter], Any], gradient: torch.Tensor) -> str:
-    """The error of a call with one parameter, whose gradient this is."""
+    """Return the error of a call with one parameter that has this gradient."""
     parameter = nn.Parameter(torch.zeros(gradient.shape))
     parameter.grad = gradient
     try:
@@ -166,18 +166,18 @@ CALLS: dict[str, Callable[..., Any]] = {
     "clipper": lambda parameter, **keywords: CONFIG.clipper(**keywords).clip_([parameter]),
     "attach_to": step_with_config,
 }
-"""Calls with the gradient of one parameter, by the name that takes the keyword."""
+"""Calls with the gradient of one parameter, by the function with the keyword `check_replicas`."""
 
 
 def error_of(name: str, has_drifted: bool) -> str:
-    """The error of a call with a gradient that has drifted on the last rank."""
+    """Return the error of a call with a gradient that has drifted on the last rank."""
     keywords = {"process_group": dist.group.WORLD, "ownership": "replicated", "check_replicas": True}
     gradient = torch.ones(2) + (has_drifted and dist.get_rank() == 3)
     return error_with(functools.partial(CALLS[name], **keywords), gradient)
 
 
 def sparse_gradient(shift: int) -> torch.Tensor:
-    """A sparse gradient with one row, which is another one on the last rank."""
+    """Return a sparse gradient with one row. With `shift`, the last rank has another row."""
     row = 1 + shift * (dist.get_rank() == 3)
     return torch.sparse_coo_tensor([[row]], torch.ones(1, 3), (4, 3), check_invariants=True)
 
@@ -195,7 +195,7 @@ def sparse_beside_a_mesh(shift: int) -> str:
 
 
 def exchange_shards() -> str:
-    """The two shards of one replica are those of the other one in the other order."""
+    """Return the error if the two shards of one replica are those of the other one in reversed order."""
     local = torch.full((2,), [3.0, 4.0, 4.0, 3.0][dist.get_rank()])
     gradient = DTensor.from_local(local, rows(), [Replicate(), Shard(0)], run_check=False)
     try:
@@ -206,7 +206,7 @@ def exchange_shards() -> str:
 
 
 def message_of(**keywords: Any) -> str:
-    """The error of one plain gradient."""
+    """Return the error for one plain gradient."""
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.ones(2)
     try:
@@ -225,7 +225,7 @@ def is_first_rank(parameter: Any) -> bool:
 
 
 def error_within_a_copy() -> str:
-    """The group of one copy of HSDP, whose other copies are elsewhere."""
+    """Return the error for the group of one copy of HSDP, which lacks the other copies."""
     return clip_and_check("HSDP", None, process_group=rows()["tp"]).error
 
 

@@ -1,4 +1,4 @@
-"""What processes of a `World` run: clips of `Partial` gradients, of which each rank has a term."""
+"""Functions that processes of a `World` run: clips of `Partial` gradients."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LAYOUTS: dict[str, tuple[str, Callable[[DeviceMesh], DeviceMesh], Sequence[Any],
     "beside shards": ("rows", lambda mesh: mesh, [Shard(0), Partial()], False),
     "sub-mesh": ("rows", lambda mesh: mesh["tp"], [Partial()], True),
 }
-"""The mesh, the part of it that gradients are on, their placements, and whether other ranks have copies."""
+"""The mesh, the submesh of the gradients, their placements, and whether other ranks have copies."""
 
 
 def place(layout: str, rank: int) -> tuple[int, int]:
-    """Where a rank of four is: its term, and its shard."""
+    """Return the indices of a rank's partial sum and of its shard."""
     first, second = divmod(rank, 2)
     return {"row": (rank, 0), "mean": (rank, 0), "both dimensions": (rank, 0)}.get(
         layout, (second, first if layout == "beside shards" else 0)
@@ -63,7 +63,7 @@ def clip_terms(
     everywhere: bool = False,
     **options: Any,
 ) -> Summed:
-    """Clip six gradients and a sharded one. `change`: what another rank has, or each rank if `everywhere`."""
+    """Clip six gradients and a sharded one. Rank 1 changes its list by `change`, or all ranks if `everywhere`."""
     rank, mesh = dist.get_rank(), mesh_of(LAYOUTS[layout][0])
     _, submesh_of, placements, has_copies = LAYOUTS[layout]
     named: dict[str, nn.Parameter] = {}
@@ -101,7 +101,7 @@ def without_any(named_params: list[tuple[str, Any]]) -> None:
 
 
 def another_dtype(named_params: list[tuple[str, Any]]) -> None:
-    """One of float64, of a parameter that may have such a gradient."""
+    """Replace a gradient and its parameter by float64 ones."""
     gradient: Any = named_params[2][1].grad
     wide = DTensor.from_local(gradient.to_local().double(), gradient.device_mesh, gradient.placements, run_check=False)
     named_params[2] = (named_params[2][0], nn.Parameter(wide))
@@ -131,7 +131,7 @@ CHANGES: dict[str, Callable[[list[tuple[str, Any]]], None]] = {
 
 
 def error_for_norms() -> str:
-    """The error for a DTensor of norms that are not added up, although its placement is a subclass of Partial."""
+    """Return the error for a DTensor of norms. They are no sums, although the placement is a subclass of Partial."""
     gradient = DTensor.from_local(torch.ones(2), mesh_of("row"), [Shard(0)], run_check=False)
     try:
         uc.get_total_norm([torch.linalg.vector_norm(gradient)])
@@ -141,7 +141,7 @@ def error_for_norms() -> str:
 
 
 def norm_beside_a_mesh_of_two() -> float:
-    """A norm of each gradient, of which one is on a mesh of the first two ranks."""
+    """Clip two gradients by their own norms. One is on a mesh of the first two ranks."""
     shards = [DTensor.from_local(torch.ones(2), DeviceMesh("cpu", [0, 1]), [Shard(0)], run_check=False)]
     params = [nn.Parameter(tensor) for tensor in (*shards, torch.zeros(2))]
     params[0].grad, params[1].grad = shards[0], torch.tensor([3.0, 4.0])

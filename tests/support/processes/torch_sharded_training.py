@@ -31,7 +31,7 @@ def model() -> nn.Module:
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Every process has the whole batch, so that a mean over 2 or 4 is exact."""
+    """Train on the same batch on every process, so that a mean over 2 or 4 is exact."""
     for step in range(STEPS):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
@@ -40,7 +40,7 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def train_sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]:
-    """The last norm, and the weights after training."""
+    """Train a sharded model. Return the last norm, and the weights."""
     net = model()
     options: dict[str, Any] = {"check_numel": True}
     if kind == "FSDP2":
@@ -65,8 +65,10 @@ def train_sharded(kind: str, config: ClipConfig) -> tuple[Any, list[np.ndarray]]
 
 
 def train_and_resume(config: ClipConfig, directory: str, steps: range) -> tuple[Any, list[list[float]]]:
-    """The state of the clip, and the weights, after these steps of FSDP2. The first ones save them all, and others go
-    on from there, however many processes there are."""
+    """Train with FSDP2. Return the state of the clip, and the weights.
+
+    Steps from 0 save a checkpoint. Later steps resume from it, on any number of processes.
+    """
     net = model()
     for layer in net:
         fully_shard(layer)
@@ -77,7 +79,7 @@ def train_and_resume(config: ClipConfig, directory: str, steps: range) -> tuple[
         weights, state = get_state_dict(net, optimizer)
         checkpoint.load({"weights": weights, "state": state, "clip": handle}, checkpoint_id=directory)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ClipWarning)  # the optimizer's state has no part of the clip's
+            warnings.simplefilter("ignore", ClipWarning)  # the state of the clip is not in that of the optimizer
             set_state_dict(net, optimizer, model_state_dict=weights, optim_state_dict=state)
     for step in steps:
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
@@ -94,7 +96,7 @@ THRESHOLD = 1e-3
 
 
 def clip_fsdp1(use_orig_params: bool, clip: Callable[[list[nn.Parameter]], Any]) -> Any:
-    """FSDP1's gradients, where nobody says whose they are."""
+    """Clip FSDP1's gradients without ownership."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FSDP1 is deprecated
         net = FullyShardedDataParallel(model(), device_id=torch.device("cpu"), use_orig_params=use_orig_params)
@@ -118,7 +120,7 @@ def clip_by_own_norms(params: list[nn.Parameter]) -> float:
 
 
 def clip_in_two_steps(params: list[nn.Parameter]) -> tuple[float, float]:
-    """The norm before and after, where only the name that measures is told of the shards."""
+    """Return the norm before and after. Only the function that measures gets `ownership`."""
 
     def measure() -> Any:
         gradients = [parameter.grad for parameter in params]
@@ -143,7 +145,7 @@ def clip_by_value(params: list[nn.Parameter]) -> float:
 
 
 def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int | None = None) -> None:
-    """Train under FSDP2 while all processes record, or one."""
+    """Train under FSDP2. All processes record, or only one."""
     net = model()
     for layer in net:
         fully_shard(layer)
@@ -159,7 +161,7 @@ def train_and_record(config: ClipConfig, directory: str, norms: bool, only: int 
 
 
 def record_pytorchs_clip(directory: str, norms: bool, only: int | None = None) -> list[float]:
-    """The weights after training by PyTorch's own clip under FSDP2. All processes record, or one, or none (-1)."""
+    """Train with PyTorch's own clip under FSDP2. All processes record, or one, or none (-1). Return the weights."""
     net = model()
     for layer in net:
         fully_shard(layer)
@@ -178,7 +180,7 @@ def record_pytorchs_clip(directory: str, norms: bool, only: int | None = None) -
 
 
 def record_shards(directory: str) -> float:
-    """The norm of plain parts of a gradient, which do not tell each other's norms."""
+    """Record a clip of plain shards. Their single norms are unknown. Return the total norm."""
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.tensor([3.0 + dist.get_rank()])
     with unified_clip.record(Path(directory) / f"rank{dist.get_rank()}.jsonl", norms=True):
@@ -187,8 +189,7 @@ def record_shards(directory: str) -> float:
 
 
 def record_beside_plain(directory: str) -> float:
-    """The norm of gradients that all hold together, and of one that the first process has beside them; in two groups,
-    both of which tell what they are."""
+    """Record a clip of two sharded gradients and a plain one of the first process, in two groups. Return the norm."""
     sharded_params = torch_sharded.parameters([np.full((2, 2), 2, np.float32)] * 2, "FSDP")
     named_params = dict(zip("ab", sharded_params, strict=True))
     if dist.get_rank() == 0:
