@@ -38,13 +38,13 @@ NONFINITE = {
 }
 
 ONE_OVERFLOWS: dict[str, Any] = {"rule": "norm", "threshold": 1.0, "norm_type": 1.0}
-"""By its own norm, which float32 cannot hold for one of `overflowing()`; it can hold the total norm, of order 2."""
+"""Clips each tensor by its own 1-norm, which for one tensor of `overflowing()` exceeds float32. The total norm does not."""
 
 STEPS = 6
 
 
 class Step(NamedTuple):
-    """One clip: what was given, what came of it, and what was told."""
+    """One clip: the gradients before and after, and the reported values."""
 
     gradients: dict[str, np.ndarray]
     clipped: dict[str, np.ndarray]
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 
 def gradients(steps: int = STEPS, *, nan_at: int | None = None, inf_at: int | None = None) -> list[dict[str, Any]]:
-    """The same for every framework; their norms are between 0.2 and 10."""
+    """Return the same gradients for every framework. Their norms are between 0.2 and 10."""
     random = np.random.default_rng(7)
     sequence = []
     for step in range(steps):
@@ -84,7 +84,7 @@ def clip_by_numpy(config: ClipConfig, gradients: list[dict[str, Any]]) -> list[S
 
 
 def assert_equal(results: dict[str, np.ndarray], expected: dict[str, np.ndarray], ulp: int) -> None:
-    """To the bit, or within so many ULP; NaN is NaN, whatever its bits."""
+    """Compare bits, or values within `ulp` ULP. All NaN are equal."""
     for name, array in expected.items():
         if ulp == 0:
             np.testing.assert_array_equal(results[name], array, err_msg=name)
@@ -95,7 +95,7 @@ def assert_equal(results: dict[str, np.ndarray], expected: dict[str, np.ndarray]
 
 
 def assert_reported(last: Any, expected: Step, step: int, ulp: int) -> None:
-    """What an integration tells of a step is what the host path found, rounded to float32."""
+    """Check that an integration reports the values of the host path, rounded to float32."""
     assert last.step == step
     for result, number in ((last.norm, expected.norm), (last.coef, expected.coef)):
         if np.isfinite(number):
@@ -104,7 +104,7 @@ def assert_reported(last: Any, expected: Step, step: int, ulp: int) -> None:
             assert str(result) == str(number)
     if expected.is_clipped is not None:
         assert last.clipped == expected.is_clipped
-    else:  # the host path does not say; the gradients do
+    else:  # the host path does not report it, so compare the gradients
         assert last.clipped == any(
             not np.array_equal(expected.clipped[name], expected.gradients[name], equal_nan=True)
             for name in expected.gradients
