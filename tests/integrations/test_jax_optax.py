@@ -66,7 +66,7 @@ def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
     update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
     steps = clip_by_numpy(config, gradients())
     for index, step in enumerate(steps):
-        updates, state = update(nested(step.given), state)
+        updates, state = update(nested(step.gradients), state)
         assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
         assert_reported(last(state), step, index, ulp=1 if jitted else 0)
     clipped = [last_clipped(config, step) for step in steps]
@@ -76,7 +76,7 @@ def test_every_step_is_that_of_the_host_path(case: str, jitted: bool) -> None:
 def last_clipped(config: ClipConfig, step: Any) -> bool:
     if step.is_clipped is not None:
         return bool(step.is_clipped)
-    return any(not np.array_equal(step.given[name], step.clipped[name]) for name in step.given)
+    return any(not np.array_equal(step.gradients[name], step.clipped[name]) for name in step.gradients)
 
 
 @pytest.mark.parametrize("jitted", [False, True])
@@ -87,7 +87,7 @@ def test_norms_that_are_not_finite(case: str, where: str, jitted: bool) -> None:
     clip = config.as_optax()
     update, state = jax.jit(clip.update) if jitted else clip.update, clip.init(PARAMS)
     for index, step in enumerate(clip_by_numpy(config, gradients(3, **{where: 1}))):
-        updates, state = update(nested(step.given), state)
+        updates, state = update(nested(step.gradients), state)
         assert_equal(flat(updates), step.clipped, ulp=1 if jitted else 0)
         assert math.isfinite(last(state).norm) == (index != 1)
         if config.nonfinite == "zero" and index == 1:
@@ -142,7 +142,7 @@ def test_it_is_the_same_in_a_scan() -> None:
     config = ClipConfig(**CONFIGS["cosine"])
     optimizer = optax.chain(config.as_optax(), optax.sgd(1.0))
     steps = clip_by_numpy(config, gradients())
-    stacked = jax.tree.map(lambda *each: jnp.stack(each), *(nested(step.given) for step in steps))
+    stacked = jax.tree.map(lambda *each: jnp.stack(each), *(nested(step.gradients) for step in steps))
 
     def step(state: Any, grads: Any) -> Any:
         updates, state = optimizer.update(grads, state)
@@ -177,12 +177,12 @@ def test_a_state_comes_back_from_a_file_as_it_was() -> None:
     state = optimizer.init(PARAMS)
     steps = clip_by_numpy(config, gradients())
     for step in steps[:3]:
-        _, state = optimizer.update(nested(step.given), state)
+        _, state = optimizer.update(nested(step.gradients), state)
     leaves, structure = jax.tree.flatten(state)
     stored = pickle.dumps([np.asarray(leaf) for leaf in leaves])
     state = jax.tree.unflatten(structure, map(jnp.asarray, pickle.loads(stored)))
     for index, step in enumerate(steps[3:], 3):
-        _, state = optimizer.update(nested(step.given), state)
+        _, state = optimizer.update(nested(step.gradients), state)
         assert_reported(last(state), step, index, ulp=0)
 
 

@@ -167,7 +167,7 @@ def test_every_step_is_clipped_as_on_the_host_path(case: str) -> None:
     for index, wanted in enumerate(clip_by_numpy(config, given)):
         for parameter in named.values():
             parameter.set_value(np.zeros(parameter.shape, "float32"))
-        assert_equal(step(optimizer, named, wanted.given), wanted.clipped, 0)
+        assert_equal(step(optimizer, named, wanted.gradients), wanted.clipped, 0)
         assert (clip.last.step, str(clip.last.norm), str(clip.last.coef)) == (index, str(wanted.norm), str(wanted.coef))
         assert clip.last.clipped == wanted.is_clipped
     assert clip.step == STEPS
@@ -241,7 +241,7 @@ def test_where_heads_take_turns_the_step_is_set() -> None:
     turns = [{name: each[name] for name in list(SHAPES)[index % 2 :: 2]} for index, each in enumerate(given)]
     for index, wanted in enumerate(clip_by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), turns)):
         optimizer.clear_grad(set_to_zero=False)
-        for name, grad in wanted.given.items():
+        for name, grad in wanted.gradients.items():
             (named[name] * paddle.to_tensor(grad)).sum().backward()
         clip.step = index
         optimizer.step()
@@ -272,7 +272,7 @@ def test_a_run_that_goes_on_sets_the_step() -> None:
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
     clip.step = 3
     wanted = clip_by_numpy(config, gradients())[3]
-    assert_equal(step(optimizer, named, wanted.given), wanted.clipped, 0)
+    assert_equal(step(optimizer, named, wanted.gradients), wanted.clipped, 0)
     assert clip.step == 4
 
 
@@ -409,7 +409,7 @@ def test_a_step_in_to_static(schedule: bool) -> None:
         return [grad for _, grad in clip([(named[name], grads[i]) for i, name in enumerate(SHAPES)])]
 
     (wanted,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
-    grads = [paddle.to_tensor(wanted.given[name]) for name in SHAPES]
+    grads = [paddle.to_tensor(wanted.gradients[name]) for name in SHAPES]
     if schedule:
         with pytest.raises(TypeError, match="a threshold with a schedule works in dynamic mode only"):
             clipped(grads)

@@ -73,7 +73,7 @@ def test_every_file_of_a_framework_is_collected_in_its_suite() -> None:
     assert [name for name in files if not collected.fullmatch(name)] == []
 
 
-@pytest.mark.parametrize("proof", proofs(), ids=lambda proof: proof.what)
+@pytest.mark.parametrize("proof", proofs(), ids=lambda proof: proof.subject)
 def test_every_proof_has_files_and_a_command(proof: Proof) -> None:
     assert proof.targets
     assert all(list(ROOT.glob(pattern)) for pattern in proof.tests)

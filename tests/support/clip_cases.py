@@ -38,7 +38,7 @@ NONFINITE = {
 }
 
 ONE_OVERFLOWS: dict[str, Any] = {"rule": "norm", "threshold": 1.0, "norm_type": 1.0}
-"""Clips each tensor by its own 1-norm. That of one tensor of `overflowing()` exceeds float32, the total norm does not."""
+"""Clips each tensor by its own 1-norm. In `overflowing()`, float32 represents the total norm, but not one of these."""
 
 STEPS = 6
 

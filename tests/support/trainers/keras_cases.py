@@ -112,7 +112,7 @@ def test_every_update_is_clipped_as_on_the_host_path(case: str, way: str) -> Non
     for index, step in enumerate(clip_by_numpy(config, gradients())):
         for variable in named.values():
             variable.assign(np.zeros(variable.shape, "float32"))
-        apply(step.given)
+        apply(step.gradients)
         assert_equal({name: -value for name, value in values(named).items()}, step.clipped, ulp)
         assert_reported(handle.last, step, index, ulp)
     assert handle.step == STEPS
@@ -126,7 +126,7 @@ def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
     handle = config.attach_to(optimizer)
     apply = make_apply(way, optimizer, named)
     (step,) = clip_by_numpy(config, gradients(1, **{where: 0}))
-    apply(step.given)
+    apply(step.gradients)
     assert_equal({name: -value for name, value in values(named).items()}, step.clipped, 0 if way == "eager" else 1)
     assert not math.isfinite(handle.last.norm)
     assert handle.last.clipped
@@ -282,7 +282,7 @@ def test_gradients_that_are_missing_are_left_out() -> None:
     config.attach_to(optimizer)
     (step,) = clip_by_numpy(config, gradients(1))
     with pytest.warns(UserWarning, match=r"Gradients do not exist"):
-        optimizer.apply([None, *(tensor(step.given[name]) for name in list(named)[1:])], list(named.values()))
+        optimizer.apply([None, *(tensor(step.gradients[name]) for name in list(named)[1:])], list(named.values()))
     got = {name: -value for name, value in values(named).items() if name != "hidden.kernel"}
     assert_equal(got, {name: step.clipped[name] for name in got}, 0)
 
@@ -290,7 +290,7 @@ def test_gradients_that_are_missing_are_left_out() -> None:
 def test_the_scale_of_a_loss_is_taken_out_first() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.5)
     (step,) = clip_by_numpy(config, gradients(1))
-    scaled = {name: grad * 1024 for name, grad in step.given.items()}
+    scaled = {name: grad * 1024 for name, grad in step.gradients.items()}
     inner, fixed = keras.optimizers.SGD(1.0), keras.optimizers.SGD(1.0, loss_scale_factor=1024.0)
     with pytest.raises(TypeError, match=r"a LossScaleOptimizer, which has scaled .* Attach to its inner_optimizer"):
         config.attach_to(keras.optimizers.LossScaleOptimizer(inner))
@@ -454,7 +454,7 @@ def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> Non
 
     optimizer, _, apply = begun()
     for step in steps[:3]:
-        apply(step.given)
+        apply(step.gradients)
     saved: dict[str, Any] = {}
     optimizer.save_own_variables(saved)
     plain = adam()
@@ -467,7 +467,7 @@ def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> Non
     optimizer, handle, apply = begun()
     optimizer.load_own_variables(saved)
     for step in steps[3:]:
-        apply(step.given)
+        apply(step.gradients)
         assert (handle.last.norm, handle.last.coef) == (step.norm, np.float32(step.coef))  # of the right thresholds
     outcome, rate = handle.last, handle.rate
     optimizer.load_own_variables(saved)
