@@ -20,7 +20,7 @@ TOML = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_the_examples_print_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+def test_the_examples_print_the_output_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     code, output = EXAMPLES[index]
     (tmp_path / "clip.toml").write_text(TOML[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (command,) = re.findall(r"^    unified-clip (config check .*)$", PAGE, re.MULTILINE)
     assert cli.main(command.split()) == 1
     printed, missing, explicit, no_key, _ = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
@@ -75,7 +75,7 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     assert [finding.kind for finding in report.findings] == ["unused", "unused", "drift", "unknown"]
 
 
-def test_the_hooks_run_commands_with_all_that_they_import() -> None:
+def test_the_hooks_declare_the_packages_that_their_commands_import() -> None:
     assert {hook["id"] for hook in HOOKS} == set(re.findall(r"- id: (\S+)", PAGE))
     assert set(HOOKS[0]["types_or"]) == {"python", "jupyter", "shell", *KINDS.values()}, (
         "a change of any file that is read"

@@ -22,11 +22,11 @@ table = module_from_spec(SPEC)
 SPEC.loader.exec_module(table)
 
 
-def test_the_tables_are_those_that_the_formats_give() -> None:
+def test_the_tables_are_those_of_the_generator() -> None:
     assert table.main(["--check", "--document", str(PAGE)]) == 0
 
 
-def test_a_stale_table_is_found_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stale_table_is_reported_and_rewritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "formats.md"
     text = PAGE.read_text(encoding="utf-8")
     page.write_text(text.replace("OptimizerBuilder.clip_grad_by_norm", "clip_grad_by_nrm"), encoding="utf-8")
@@ -36,7 +36,7 @@ def test_a_stale_table_is_found_and_mended(tmp_path: Path, capsys: pytest.Captur
     assert page.read_text(encoding="utf-8") == text
 
 
-def test_a_page_without_a_place_for_a_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_without_a_place_for_a_table_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "formats.md"
     page.write_text(PAGE.read_text(encoding="utf-8").replace("<!-- end of keys -->", ""), encoding="utf-8")
     assert table.main(["--document", str(page)]) == 2
@@ -52,7 +52,7 @@ def test_every_key_has_a_row() -> None:
     assert all(f"| {setting['trainer']} | {setting['key']} |" in text for setting in settings)
 
 
-def test_the_export_prints_what_the_page_shows(
+def test_the_export_prints_the_output_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pattern = r"```console\n\$ unified-clip (.*)\n(note: .*)\n([^$`]*)```"
@@ -63,7 +63,7 @@ def test_the_export_prints_what_the_page_shows(
     assert capsys.readouterr() == (printed, f"{note}\n")
 
 
-def test_the_formats_of_the_commands_are_there() -> None:
+def test_the_page_has_the_formats_of_the_commands() -> None:
     names = re.findall(r"^\$ unified-clip config .*--(?:from|to) (\w+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(names) > 1
     assert set(names) <= set(FORMATS)

@@ -22,7 +22,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", PAGE, re.DOTAL
 
 
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
-def test_the_examples_print_what_the_page_says(tmp_path: Path, index: int) -> None:
+def test_the_examples_print_the_output_on_the_page(tmp_path: Path, index: int) -> None:
     code, printed = EXAMPLES[index]
     if "import torch" in code and find_spec("torch") is None:
         pytest.skip("the example needs PyTorch")
@@ -44,11 +44,11 @@ def names_of_rows(heading: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
-def test_every_key_is_there() -> None:
+def test_the_table_has_every_key() -> None:
     assert names_of_rows("## The keys") == set(Settings.model_fields)
 
 
-def test_every_attribute_of_the_last_clip_is_there() -> None:
+def test_the_page_has_every_attribute_of_the_last_clip() -> None:
     clip = ClipConfig(rule="none")
     clip([])
     assert names_of_rows("## Logging and monitoring") == {name for name in dir(clip.last) if name[0] != "_"} - {

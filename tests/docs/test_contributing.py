@@ -24,7 +24,7 @@ def listed() -> list[Path]:
     return paths
 
 
-def test_the_tree_lists_what_there_is() -> None:
+def test_the_tree_names_files_that_exist() -> None:
     assert len(listed()) > 40
     assert [path for path in listed() if not path.exists()] == []
 
@@ -43,7 +43,7 @@ def test_the_table_of_changes_names_files_that_exist() -> None:
 NAME_AND_FILE = re.compile(r"`(\w+(?:\.\w+)?)`(?:, `\w+`)*(?:,? and `\w+`)?\s+(?:in|of)\s+`((?:[\w.]+/)*\w+\.py)`")
 
 
-def test_names_are_defined_in_the_files_that_are_said_to_have_them() -> None:
+def test_names_are_defined_in_the_files_of_the_table() -> None:
     pairs = NAME_AND_FILE.findall(SECTION)
     assert len(pairs) > 40
     assert [pair for pair in pairs if not defines(*pair)] == []

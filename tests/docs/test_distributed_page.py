@@ -75,7 +75,7 @@ def test_the_tests_of_the_rows_exist(test: str) -> None:
     assert name in [node.name for node in functions if isinstance(node, ast.FunctionDef)]
 
 
-def test_every_framework_with_a_table_is_here() -> None:
+def test_every_framework_with_a_table_is_tested() -> None:
     """A new section with a table of layouts needs its tests."""
     layouts = PAGE.read_text(encoding="utf-8").partition("## Keywords for each layout\n")[2].partition("\n## ")[0]
     sections = layouts.split("\n### ")[1:]

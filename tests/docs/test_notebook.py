@@ -20,7 +20,7 @@ def no_thread(*_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_every_cell_prints_what_the_notebook_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_prints_the_output_in_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     monkeypatch.setattr(subprocess.Popen, "__init__", no_thread)

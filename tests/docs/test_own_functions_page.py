@@ -90,7 +90,7 @@ def test_the_tiny_norm_of_the_page_finds_a_small_eps_and_its_tolerance_only_mist
 
 
 @pytest.mark.nightly
-def test_the_command_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (expected,) = entries.read(folder / "parity" / "known.toml")
     (folder / "parity" / "known.toml").write_text("", encoding="utf-8")
     assert cli.main(["parity", "--accept"]) == 0

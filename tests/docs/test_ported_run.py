@@ -43,7 +43,7 @@ def compared(out: Path, port: str) -> compare.RecordingComparison:
     return compare.compare(out / "original.jsonl", out / f"{port}.jsonl")
 
 
-def test_records_are_the_same_while_the_gradients_are(out: Path) -> None:
+def test_recordings_are_equal_while_the_gradients_are(out: Path) -> None:
     comparison = compared(out, "right")
     assert len(comparison.pairs) == 12
     assert all(clip.a.clipped for clip in comparison.pairs)
@@ -91,6 +91,6 @@ def test_a_mistake_in_the_port_is_named_at_the_first_step(out: Path, port: str, 
     assert [cause.kind for cause in next(iter(comparison.divergences.values()))] == [mistake]
 
 
-def test_clipping_after_the_step_is_blamed_on_the_run_that_does_it(out: Path) -> None:
+def test_clipping_after_the_step_is_named_with_its_run(out: Path) -> None:
     (finding,) = compared(out, "late").findings
     assert "late.jsonl clips after its optimizer has stepped" in finding.sentence

@@ -89,7 +89,7 @@ def test_the_index_has_every_guide_and_is_found_from_the_page_about_the_tool() -
     assert "(porting/README.md)" in (PORTING.parent / "port.md").read_text(encoding="utf-8")
 
 
-def test_the_data_is_what_its_script_makes() -> None:
+def test_the_data_is_that_of_its_script() -> None:
     script = runpy.run_path(str(PORTING / "make_data.py"))
     source = np.random.default_rng(script["SEED"])
     for name in ("weights", "batches"):
@@ -106,7 +106,7 @@ def test_the_data_is_what_its_script_makes() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_page_shows_what_the_tool_prints(guide: str) -> None:
+def test_the_page_shows_the_output_of_the_tool(guide: str) -> None:
     (command,) = pages.of(guide, SAYS, "sh")
     status, output = pages.printed(command)
     if "--format diff" in command:
@@ -125,7 +125,7 @@ def lines_of_the_tool(guide: str) -> list[str]:
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_port_has_the_lines_that_the_tool_writes_or_says_to_write_in_their_order(guide: str) -> None:
+def test_the_port_has_the_lines_of_the_tool_in_their_order(guide: str) -> None:
     expected = [line for line in lines_of_the_tool(guide) if not line.startswith("import ")]
     assert any("clip" in line for line in expected)
     imports = [line for line in lines_of_the_tool(guide) if line.startswith("import unified_clip")]
@@ -155,9 +155,7 @@ def numbers(cell: str) -> list[float]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_pair_is_the_same_up_to_rounding_and_the_page_shows_the_table(
-    guide: str, proof: Callable[[str], Proof]
-) -> None:
+def test_the_pair_agrees_up_to_rounding_and_the_page_shows_the_table(guide: str, proof: Callable[[str], Proof]) -> None:
     command, shown = pages.of(guide, PROOF, "sh")[0], pages.of(guide, PROOF, "text")[0]
     assert command.split("--max-ulp ")[1].strip() == str(rounding.ROUNDING)
     status, output, _ = proof(guide)
@@ -186,7 +184,7 @@ def gradients(out: Path, side: str) -> Iterator[Bits]:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
-def test_clip_records_are_identical_where_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
+def test_clip_events_are_identical_if_the_gradients_are(guide: str, proof: Callable[[str], Proof]) -> None:
     out = proof(guide).out
     comparison = compare.compare(out / "old.jsonl", out / "new.jsonl")
     alike = [old == new for old, new in zip(gradients(out, "old"), gradients(out, "new"), strict=True)]
@@ -238,7 +236,7 @@ MISTAKES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
-def test_a_wrong_port_is_named_as_the_page_says(guide: str, tmp_path: Path) -> None:
+def test_a_wrong_port_is_named_as_on_the_page(guide: str, tmp_path: Path) -> None:
     status, output = pages.printed(pages.wrong_port(guide, tmp_path))
     assert status == 1, output
     (shown,) = pages.of(guide, WRONG, "text")
@@ -278,7 +276,7 @@ def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str,
 
 
 @pytest.mark.nightly
-def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_path: Path) -> None:
+def test_paddle_ignores_set_gradient_clip_and_verify_reports_it(tmp_path: Path) -> None:
     path = pages.silent(tmp_path)
     verify, _ = pages.of("paddle_static", SILENT, "sh")
     status, output = pages.printed(verify.replace("paddle_static/before.py", str(path)))
@@ -289,7 +287,7 @@ def test_paddle_ignores_what_set_gradient_clip_sets_and_the_proof_says_so(tmp_pa
 
 
 @pytest.mark.nightly
-def test_the_drop_in_clips_what_set_gradient_clip_of_paddle_does_not(tmp_path: Path) -> None:
+def test_the_drop_in_clips_unlike_set_gradient_clip_of_paddle(tmp_path: Path) -> None:
     path = pages.silent(tmp_path)
     ignored = path.read_text(encoding="utf-8")
     _, port = pages.of("paddle_static", SILENT, "sh")

@@ -24,7 +24,7 @@ def differences() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("problem", "framework", "result"), differences())
-def test_a_difference_stands_in_the_measured_table(problem: str, framework: str, result: str) -> None:
+def test_a_difference_is_in_the_measured_table(problem: str, framework: str, result: str) -> None:
     sizes = re.findall(r"[\d.]+ %", result) or ["inf or NaN"]
     for name in framework.split(", "):
         measured = [row[3].split(", ") for row in rows(DIFFERENCES) if len(row) == 6 and name in row[1]]
@@ -40,16 +40,16 @@ def test_a_newcomer_reads_it_first(fact: str) -> None:
     assert fact in README
 
 
-def test_it_is_one_screen() -> None:
+def test_the_readme_fits_on_one_screen() -> None:
     assert len(README.splitlines()) <= 85
 
 
-def test_its_example_is_that_of_the_quickstart_which_the_contract_runs() -> None:
+def test_the_example_is_that_of_the_quickstart() -> None:
     (example,) = re.findall(r"```python\n.*?```", README, re.DOTALL)
     assert example in QUICKSTART
 
 
-def test_its_links_lead_to_files() -> None:
+def test_links_lead_to_files() -> None:
     linked = re.findall(r"\]\(([\w./-]+)\)", README)
     assert len(linked) > 10
     assert [target for target in linked if not (ROOT / target).exists()] == []

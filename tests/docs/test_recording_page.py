@@ -25,7 +25,7 @@ def test_the_training_example_records_its_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_the_comparison_prints_what_the_page_says(tmp_path: Path) -> None:
+def test_the_comparison_prints_the_output_on_the_page(tmp_path: Path) -> None:
     _, example = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     run(tmp_path, "-c", example)
     ((command, printed),) = re.findall(r"```console\n\$ unified-clip (.*?)\n(.*?)```", PAGE, re.DOTALL)

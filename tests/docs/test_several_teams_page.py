@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_steps_print_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_print_the_output_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(CHECK) == 1
     (printed,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert capsys.readouterr().out == printed
@@ -68,9 +68,7 @@ CHANGES = [
 ]
 
 
-def test_each_change_of_the_table_is_reported_as_the_page_has_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_change_of_the_table_is_reported_as_on_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = re.findall(r"^\| \w+: .* \| `(.*)` \|$", PAGE, re.MULTILINE)
     (folder / VISION).write_text((folder / VISION).read_text().replace("value", "norm"))
     (folder / RESEARCH).write_text((folder / RESEARCH).read_text().replace("0.5", "1.0"))

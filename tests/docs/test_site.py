@@ -71,7 +71,7 @@ def test_llms_txt_describes_every_page(site: Path) -> None:
         ("![plot](../plot.svg)", "![plot](plot.svg)"),
     ],
 )
-def test_links_are_mended(tmp_path: Path, text: str, expected: str) -> None:
+def test_links_are_rewritten_for_the_site(tmp_path: Path, text: str, expected: str) -> None:
     assert repository(tmp_path).mend("a.md", text) == expected
 
 
@@ -237,6 +237,6 @@ def test_a_complete_page_has_no_problem(tmp_path: Path) -> None:
         ("other/#", "another/#", "index.html: the link another/#one leads to no file"),
     ],
 )
-def test_what_a_rendered_page_lacks_is_reported(tmp_path: Path, part: str, instead: str, problem: str) -> None:
+def test_missing_parts_of_a_rendered_page_are_reported(tmp_path: Path, part: str, instead: str, problem: str) -> None:
     assert FUNCTION.count(part) == 1
     assert checked(tmp_path, FUNCTION.replace(part, instead)) == [problem]

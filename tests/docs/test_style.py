@@ -50,7 +50,7 @@ LONG = "One " + "word " * 35 + "more."
         ("The norm is infinite; the clip makes it 0.", "a semicolon joins sentences: write two"),
     ],
 )
-def test_a_habit_is_found(text: str, remedy: str) -> None:
+def test_a_habit_is_reported(text: str, remedy: str) -> None:
     assert [habit.remedy for habit in prose.habits(text)] == [remedy]
 
 
@@ -67,7 +67,7 @@ def test_a_habit_is_found(text: str, remedy: str) -> None:
         "The norm is infinite (it is NaN; it has no value).",
     ],
 )
-def test_what_is_allowed(text: str) -> None:
+def test_allowed_text(text: str) -> None:
     assert prose.habits(text) == []
 
 
@@ -92,7 +92,7 @@ def check(value):
 '''
 
 
-def test_habits_of_source_files_are_found(tmp_path: Path) -> None:
+def test_habits_in_source_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE.format(long=LONG), encoding="utf-8")
     habits = [
         (text.place, text.kind, habit.remedy)

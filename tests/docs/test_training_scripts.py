@@ -75,6 +75,6 @@ def test_every_step_has_the_threshold_of_the_file_and_the_coefficient_of_the_rul
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script != "train_keras"])
-def test_the_records_are_those_of_the_other_frameworks(script: str, records: dict[str, Path]) -> None:
+def test_the_recordings_agree_with_those_of_the_other_frameworks(script: str, records: dict[str, Path]) -> None:
     comparison = compare.compare(records["train_keras"], records[script], max_ulp=rounding.ROUNDING)
     assert comparison.first is None, comparison

@@ -111,14 +111,14 @@ def test_the_action_uses_the_inputs_that_it_declares_and_no_others() -> None:
     assert STEPS[SUITE]["id"] == "parity"
 
 
-def test_no_shell_line_has_anything_pasted_into_it() -> None:
+def test_no_shell_line_contains_an_expression_of_github() -> None:
     lines = [step["run"] for step in STEPS.values() if "run" in step]
     assert len(lines) == 2
     assert not [line for line in lines if "${{" in line]
     assert all(step["shell"] == "bash" for step in STEPS.values() if "run" in step)
 
 
-def test_the_report_is_uploaded_whatever_came_of_it() -> None:
+def test_the_report_is_always_uploaded() -> None:
     upload = STEPS["actions/upload-artifact@v4"]
     assert upload["if"] == "always()"
     assert upload["with"] == {"name": "${{ inputs.artifact }}", "path": "${{ inputs.out }}"}
@@ -136,7 +136,7 @@ def test_the_summary_is_written_and_the_exit_status_kept(machine: Machine, code:
     assert (machine.workspace / "report" / "parity.xml").exists()
 
 
-def test_a_suite_that_is_wrong_leaves_no_summary_of_an_earlier_run(machine: Machine) -> None:
+def test_an_invalid_suite_leaves_no_summary_of_an_earlier_run(machine: Machine) -> None:
     (machine.workspace / "report").mkdir()
     (machine.workspace / "report" / "parity.md").write_text("earlier")
     completed = machine.step(SUITE, suite="absent")
@@ -165,7 +165,7 @@ def test_nothing_in_an_input_is_run(machine: Machine, name: str) -> None:
     assert not list(machine.workspace.glob("**/hacked"))
 
 
-def test_the_action_installs_its_own_unified_clip_and_what_is_asked_for(machine: Machine) -> None:
+def test_the_action_installs_its_own_unified_clip_and_the_requested_packages(machine: Machine) -> None:
     own = ["-m", "pip", "install", f"{ROOT}[cli]"]
     assert machine.step(INSTALL).returncode == 0
     assert machine.pip.read_text().splitlines() == own
@@ -189,9 +189,7 @@ def gitlab(machine: Machine, **variables: str) -> subprocess.CompletedProcess[st
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("code", "status"), sampled([(WRONG, 1), (RIGHT, 0)], 2))
-def test_the_gitlab_job_keeps_the_exit_status_and_what_it_collects_is_there(
-    machine: Machine, code: str, status: int
-) -> None:
+def test_the_gitlab_job_keeps_the_exit_status_and_its_artifacts_exist(machine: Machine, code: str, status: int) -> None:
     machine.behave(code)
     assert gitlab(machine).returncode == status
     installed = machine.pip.read_text().split()
@@ -204,7 +202,7 @@ def test_the_gitlab_job_keeps_the_exit_status_and_what_it_collects_is_there(
 
 
 @pytest.mark.nightly
-def test_the_gitlab_job_takes_a_baseline_which_excuses_no_failure(machine: Machine) -> None:
+def test_a_baseline_of_the_gitlab_job_excuses_no_failure(machine: Machine) -> None:
     machine.behave(WRONG)
     assert gitlab(machine).returncode == 1
     (machine.workspace / "report").rename(machine.workspace / "an earlier one")
@@ -231,13 +229,13 @@ def test_the_page_lists_the_inputs_of_the_action() -> None:
     assert rows == [(name, entry["default"], " ".join(entry["description"].split())) for name, entry in inputs]
 
 
-def test_the_workflow_on_the_page_gives_the_action_what_it_takes() -> None:
+def test_the_workflow_on_the_page_uses_inputs_of_the_action() -> None:
     block, _ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (step,) = [step for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "unified_clip" in step["uses"]]
     assert step["with"].keys() <= ACTION["inputs"].keys()
 
 
-def test_the_job_without_the_action_takes_the_baseline_of_the_target_branch(machine: Machine) -> None:
+def test_the_job_without_the_action_uses_the_baseline_of_the_target_branch(machine: Machine) -> None:
     _, block = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     pip, *steps, summary = [step["run"] for step in yaml.safe_load(block)["jobs"]["parity"]["steps"] if "run" in step]
     assert pip.startswith("pip install 'unified_clip[cli]@git+")
@@ -281,7 +279,7 @@ def test_the_commands_on_the_page_run_in_a_new_repository(machine: Machine) -> N
     assert machine.run(take, {}).returncode == 1
 
 
-def test_what_the_page_links_to_is_there() -> None:
+def test_links_of_the_page_exist() -> None:
     linked = re.findall(r"\]\(([\w./-]+)\)", PAGE)
     assert len(linked) >= 3
     assert [name for name in linked if not (ROOT / "docs" / name).exists()] == []

@@ -16,7 +16,7 @@ def test_values_are_clipped_to_their_bounds(case: str, low: float, high: float) 
             np.testing.assert_array_equal(step.clipped[name], np.clip(gradient, low, high))
 
 
-def test_one_norm_over_all() -> None:
+def test_the_norm_is_the_total_norm() -> None:
     config = ClipConfig(**CONFIGS["without biases"])
     for step in clip_by_numpy(config, gradients()):
         kernels = [gradient.astype(float) for name, gradient in step.gradients.items() if "bias" not in name]

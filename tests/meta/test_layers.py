@@ -141,7 +141,7 @@ def test_a_backend_imports_its_own_framework_and_numpy_only() -> None:
         assert {name.split(".")[0] for name in imported(path)} & FRAMEWORKS <= own
 
 
-def test_namespaces_hold_no_arithmetic() -> None:
+def test_namespaces_have_no_arithmetic() -> None:
     for name in (*NAMESPACES, "_any_framework"):
         nodes = syntax.nodes(PACKAGE / f"{name}.py")
         operators = [node.op for node in nodes if isinstance(node, ast.BinOp)]

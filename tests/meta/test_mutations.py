@@ -117,10 +117,10 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_broken_library_is_noticed(package: Path, name: str) -> None:
+def test_a_mutation_fails_a_test(package: Path, name: str) -> None:
     mutation = MUTATIONS[name]
-    untouched = run(package, mutation)
-    assert untouched.returncode == 0, untouched.stdout
+    unchanged = run(package, mutation)
+    assert unchanged.returncode == 0, unchanged.stdout
     file = package / "unified_clip" / mutation.file
     text = file.read_text()
     assert text.count(mutation.before) == 1

@@ -56,12 +56,12 @@ def test_the_clone_warns_that_the_installed_copy_is_faster(clone: Path, site: Pa
 
 
 @pytest.mark.parametrize("setting", ["0", ""])
-def test_the_variable_for_numpy_silences_it(clone: Path, site: Path, setting: str) -> None:
+def test_the_variable_for_numpy_switches_the_warning_off(clone: Path, site: Path, setting: str) -> None:
     warned = printed(clone, site, "import unified_clip.numpy", UNIFIED_CLIP_NATIVE=setting)
     assert bool(warned) == (setting == "")
 
 
-def test_nothing_is_printed_where_no_installed_copy_is_compiled(clone: Path, site: Path) -> None:
+def test_no_warning_if_no_installed_copy_is_compiled(clone: Path, site: Path) -> None:
     (site / KERNELS).unlink()
     assert printed(clone, site, "import unified_clip.numpy") == ""
     (site / "unified_clip-0.1.0.dist-info" / "RECORD").write_text("unified_clip/__init__.py,,\n")
@@ -80,7 +80,7 @@ def test_workers_and_installed_packages_print_nothing(clone: Path, site: Path) -
         (clone / "renamed.toml").rename(clone / "pyproject.toml")
 
 
-def test_importing_the_package_alone_looks_for_nothing(clone: Path, site: Path) -> None:
+def test_importing_the_package_alone_does_not_look_for_kernels(clone: Path, site: Path) -> None:
     """The pytest plugin imports it in every run."""
     code = "import sys, unified_clip.pytest_plugin; assert 'unified_clip._native' not in sys.modules"
     assert printed(clone, site, code) == ""

@@ -55,7 +55,7 @@ def make(*arguments: str) -> str:
 
 
 @functools.cache
-def made_by(*goals: str) -> str:
+def commands_of(*goals: str) -> str:
     """What `make` would run for these goals, those of a recursive make too."""
     return make("--always-make", "--dry-run", *goals)
 
@@ -78,7 +78,7 @@ def test_every_proof_has_files_and_a_command(proof: Proof) -> None:
     assert proof.targets
     assert all(list(ROOT.glob(pattern)) for pattern in proof.tests)
     assert proof.tiers in {("change",), ("nightly",), ("change", "nightly")}
-    made_by(*proof.targets)
+    commands_of(*proof.targets)
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_every_proof_has_files_and_a_command(proof: Proof) -> None:
 def test_a_tier_runs_its_proofs(tier: str, goals: list[str]) -> None:
     if tier == "change":
         goals = re.findall(r"^(?:\s*)make ([\w-]+)", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
-    recipes, setup = set(made_by(*goals).splitlines()), set(made_by(".venv/package").splitlines())
+    recipes, setup = set(commands_of(*goals).splitlines()), set(commands_of(".venv/package").splitlines())
     for proof in proofs():
         for target in proof.targets:
-            own = [line for line in made_by(target).splitlines() if line not in setup]
+            own = [line for line in commands_of(target).splitlines() if line not in setup]
             titles = [line for line in own if line.startswith('echo "==')]  # the other lines depend on the tier
             assert own
             assert bool(set(titles[:1] or own) & recipes) == (tier in proof.tiers), target
 
 
-def test_the_nightly_tier_runs_what_the_change_tier_leaves_out() -> None:
+def test_the_nightly_tier_runs_the_tests_that_the_change_tier_leaves_out() -> None:
     change, nightly = (
-        [line for line in made_by(goal).splitlines() if "/pytest " in line] for goal in ("test", "nightly")
+        [line for line in commands_of(goal).splitlines() if "/pytest " in line] for goal in ("test", "nightly")
     )
     assert all('-m "not nightly"' in line for line in change)
     assert nightly
@@ -135,17 +135,17 @@ def test_workflows_call_targets_that_exist() -> None:
     ]
     targets = [goal for line in called for goal in re.findall(r'\bmake "?([\w$-]+)', line)]
     assert sorted(targets) == ["docs", "nightly", "test-$FRAMEWORK", "wheel-test"]
-    made_by("nightly", "wheel-test")
+    commands_of("nightly", "wheel-test")
 
 
 def test_the_workflow_of_the_change_tier_tests_each_framework_alone() -> None:
     matrix = WORKFLOWS["ci"]["jobs"]["framework"]["strategy"]["matrix"]["framework"]
     assert matrix == FRAMEWORKS
-    made_by(*(f"test-{framework}" for framework in matrix))
+    commands_of(*(f"test-{framework}" for framework in matrix))
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_no_shell_line_of_a_workflow_has_anything_pasted_into_it(name: str) -> None:
+def test_no_shell_line_of_a_workflow_contains_an_expression_of_github(name: str) -> None:
     assert not [step["run"] for step in steps(WORKFLOWS[name]) if "${{" in step.get("run", "")]
 
 
@@ -167,7 +167,7 @@ def in_the_change_tier(suite: str, items: list[Variant]) -> list[str]:
     return sorted(item.nodeid for item in items if item.get_closest_marker("nightly") is None)
 
 
-def test_a_third_of_many_variants_runs_in_the_change_tier_and_other_suites_run_others() -> None:
+def test_a_third_of_many_variants_runs_in_the_change_tier_another_in_each_suite() -> None:
     many = [f"test_x.py::test_many[{number}]" for number in range(30)]
     chosen = {suite: in_the_change_tier(suite, list(map(Variant, many))) for suite in FRAMEWORKS}
     assert {len(kept) for kept in chosen.values()} == {10}
@@ -176,7 +176,7 @@ def test_a_third_of_many_variants_runs_in_the_change_tier_and_other_suites_run_o
     assert len(in_the_change_tier("torch", list(map(Variant, many[:5])))) == 1
 
 
-def test_few_variants_and_those_that_the_test_itself_chooses_all_run_in_the_change_tier() -> None:
+def test_few_variants_and_those_that_the_test_chooses_run_in_the_change_tier() -> None:
     few = [Variant(f"test_x.py::test_few[{number}]") for number in range(3)]
     alone = Variant("test_x.py::test_alone")
     chosen = [Variant(f"test_x.py::test_quick[{n}]", *([] if n < 3 else ["nightly"])) for n in range(9)]

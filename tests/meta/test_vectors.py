@@ -45,11 +45,11 @@ def make_vectors() -> Any:
     return module
 
 
-def test_the_files_are_what_the_oracle_says(make_vectors: Any) -> None:
+def test_the_files_are_the_results_of_the_oracle(make_vectors: Any) -> None:
     assert make_vectors.main(["--check"]) == 0
 
 
-def test_a_stale_file_is_noticed_and_written_anew(
+def test_a_stale_file_is_reported_and_rewritten(
     make_vectors: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cases").mkdir()
@@ -79,13 +79,13 @@ def test_a_file_satisfies_the_schema(path: Path) -> None:
         {"tolerance": 1},
     ],
 )
-def test_the_schema_refuses_what_is_no_vector(wrong: Mapping[str, Any]) -> None:
+def test_the_schema_rejects_invalid_vectors(wrong: Mapping[str, Any]) -> None:
     file = {"about": "", "vectors": [{**load(VECTORS / "one_norm.json")["vectors"][0], **wrong}]}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(file)
 
 
-def test_there_are_vectors_for_every_name_and_dtype() -> None:
+def test_every_function_and_dtype_has_vectors() -> None:
     names = [vector["name"] for vector in every()]
     assert len(set(names)) == len(names)
     assert {vector["call"] for vector in every()} == set(CALLS)
@@ -124,7 +124,7 @@ def test_the_reader_in_the_readme_passes(tmp_path: Path) -> None:
         ("is_ours, every):", "is_ours, every[1:]):\n    vector['gradients'] = vector['gradients'][1:]"),
     ],
 )
-def test_a_reader_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -> None:
+def test_a_wrong_reader_fails(right: str, wrong: str, tmp_path: Path) -> None:
     assert READER.count(right) == 1
     assert "AssertionError" in read_by(READER.replace(right, wrong), tmp_path).stderr
 

@@ -39,7 +39,7 @@ def training() -> tuple[Any, Any, Any]:
     return optimizer, handle, step
 
 
-def test_a_run_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+def test_a_run_resumes_from_its_state_and_from_that_of_another_framework() -> None:
     _, first, step = training()
     for norm in adaptive.NORMS[:HALF]:
         step(norm)
@@ -98,7 +98,7 @@ def test_variables_without_a_gradient_keep_their_places() -> None:
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(weights[1]), 1 - expected)
 
 
-def test_adagc_goes_on_from_its_state_and_from_that_of_another_framework() -> None:
+def test_adagc_resumes_from_its_state_and_from_that_of_another_framework() -> None:
     check_tensors_resume(adagc_in_an_optimizer)
 
 

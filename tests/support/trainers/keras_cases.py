@@ -120,7 +120,7 @@ def test_every_update_is_clipped_as_on_the_host_path(case: str, way: str) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("case", "where"), [("zero", "nan_at"), ("values zero", "inf_at"), ("paddle", "inf_at")])
-def test_norms_that_are_not_finite(case: str, where: str, way: str) -> None:
+def test_nonfinite_norms_are_zeroed_or_kept(case: str, where: str, way: str) -> None:
     config = ClipConfig(**NONFINITE[case])
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     handle = config.attach_to(optimizer)
@@ -151,7 +151,7 @@ def adam(**options: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_skipped_step_changes_nothing_but_the_count(way: str) -> None:
+def test_a_skipped_step_changes_only_the_counts(way: str) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
     named, optimizer = variables(), adam()
     handle = config.attach_to(optimizer)
@@ -176,7 +176,7 @@ def test_a_skipped_step_changes_nothing_but_the_count(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_after_accumulation_it_sees_the_mean_once(way: str) -> None:
+def test_the_mean_of_accumulated_gradients_is_clipped_once(way: str) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip")
     named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
     handle = config.attach_to(optimizer)
@@ -200,7 +200,7 @@ def test_after_accumulation_it_sees_the_mean_once(way: str) -> None:
     )  # NaN left nothing behind
 
 
-def test_while_gradients_accumulate_nothing_is_told_and_nothing_raised(tmp_path: Path) -> None:
+def test_no_clip_event_and_no_error_while_gradients_accumulate(tmp_path: Path) -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise")
     named, optimizer = variables(), keras.optimizers.SGD(1.0, gradient_accumulation_steps=3)
     handle = config.attach_to(optimizer)
@@ -215,7 +215,7 @@ def test_while_gradients_accumulate_nothing_is_told_and_nothing_raised(tmp_path:
     assert [line["norm"] for line in lines if "norm" in line] == [handle.last.norm]
 
 
-def test_every_optimizer_takes_it() -> None:
+def test_every_optimizer_clips() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0)
     grads = gradients(1)[0]
     kinds = [keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.Adagrad, keras.optimizers.Adadelta]
@@ -253,7 +253,7 @@ def test_fit(options: dict[str, Any]) -> None:
     assert (last.clipped, handle.rate) == (True, 1.0)
 
 
-def test_a_model_may_be_given_whose_variables_have_paths() -> None:
+def test_a_model_gives_the_names_of_its_variables() -> None:
     model, optimizer = network(), keras.optimizers.SGD(0.01)
     handle = ClipConfig(rule="global_norm", threshold=0.3, exclude=["*.bias"]).attach_to(optimizer, model)
     model.compile(optimizer, "mse", run_eagerly=True)
@@ -261,7 +261,7 @@ def test_a_model_may_be_given_whose_variables_have_paths() -> None:
     assert handle.last.norm_clipped == pytest.approx(0.3, rel=1e-5)
 
 
-def test_patterns_of_paths_and_of_names_that_are_given() -> None:
+def test_patterns_match_paths_or_passed_names() -> None:
     grads = {"net.hidden.kernel": np.full((3, 4), 5.0, "float32")}
     for names, exclude in ((None, "net.hidden.kernel"), ({}, "mine")):
         model, optimizer = network(), keras.optimizers.SGD(1.0)
@@ -276,7 +276,7 @@ def test_patterns_of_paths_and_of_names_that_are_given() -> None:
         assert handle.last.norm == 6.0  # of 9 elements of 2
 
 
-def test_gradients_that_are_missing_are_left_out() -> None:
+def test_missing_gradients_are_left_out() -> None:
     config = ClipConfig(rule="norm", threshold=1.0, exclude=["hidden.bias"])
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     config.attach_to(optimizer)
@@ -287,7 +287,7 @@ def test_gradients_that_are_missing_are_left_out() -> None:
     assert_equal(got, {name: step.clipped[name] for name in got}, 0)
 
 
-def test_the_scale_of_a_loss_is_taken_out_first() -> None:
+def test_gradients_are_unscaled_before_they_are_clipped() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.5)
     (step,) = clip_by_numpy(config, gradients(1))
     scaled = {name: grad * 1024 for name, grad in step.gradients.items()}
@@ -300,7 +300,7 @@ def test_the_scale_of_a_loss_is_taken_out_first() -> None:
         assert_reported(handle.last, step, 0, ulp=1)
 
 
-def test_what_a_loss_scale_optimizer_leaves_out_is_no_error() -> None:
+def test_steps_that_a_loss_scale_optimizer_skips_are_no_error() -> None:
     inner, weight = keras.optimizers.SGD(1.0), keras.Variable([0.0, 0.0])
     handle = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").attach_to(inner)
     outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
@@ -314,7 +314,7 @@ def test_what_a_loss_scale_optimizer_leaves_out_is_no_error() -> None:
     assert handle.step == 0
 
 
-def test_it_raises_where_it_can() -> None:
+def test_nonfinite_raise_raises_eagerly_and_is_rejected_in_graphs() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise")
     (grads,) = gradients(1, nan_at=0)
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
@@ -368,13 +368,13 @@ def test_an_apply_that_bypasses_the_clip_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("own", ["clipnorm", "clipvalue", "global_clipnorm"])
-def test_an_optimizer_that_clips_by_itself_is_refused(own: str) -> None:
+def test_an_optimizer_that_clips_by_itself_is_rejected(own: str) -> None:
     optimizer = keras.optimizers.SGD(1.0, **{own: 1.0})
     with pytest.raises(ValueError, match=rf"The optimizer clips by itself: {own} is 1.0\. Remove {own}\."):
         ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
 
 
-def test_a_second_configuration_is_refused_until_the_first_is_detached() -> None:
+def test_a_second_configuration_is_rejected_until_the_first_is_detached() -> None:
     config, optimizer, named = ClipConfig(rule="value", threshold=0.5), keras.optimizers.SGD(1.0), variables()
     before = len(optimizer.variables)
     handle = config.attach_to(optimizer)
@@ -398,7 +398,7 @@ def test_a_second_configuration_is_refused_until_the_first_is_detached() -> None
     assert (handle.last.step, handle.step, handle.rate) == (1, 2, 1.0)
 
 
-def test_a_handle_that_is_detached_holds_neither_optimizer_nor_variables() -> None:
+def test_a_detached_handle_keeps_neither_optimizer_nor_variables_alive() -> None:
     named, optimizer = variables(), keras.optimizers.SGD(1.0)
     handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer, dict(named))
     eager(optimizer, named)(gradients(1)[0])
@@ -410,7 +410,7 @@ def test_a_handle_that_is_detached_holds_neither_optimizer_nor_variables() -> No
     assert handle.last.clipped
 
 
-def test_a_step_that_was_compiled_before_is_told_of() -> None:
+def test_a_step_that_was_compiled_before_attaching_warns() -> None:
     model, optimizer = network(), keras.optimizers.SGD(0.01)
     model.compile(optimizer, "mse", jit_compile=False)
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
@@ -423,7 +423,7 @@ def test_a_step_that_was_compiled_before_is_told_of() -> None:
     assert handle.last.step == handle.step - 1
 
 
-def test_names_are_of_variables() -> None:
+def test_names_of_other_objects_are_rejected() -> None:
     config = ClipConfig(rule="global_norm", threshold=1.0)
     with pytest.raises(TypeError, match=r"names is a Mean\. Pass the model, a dict of name to variable"):
         config.attach_to(keras.optimizers.SGD(1.0), keras.metrics.Mean())
@@ -431,7 +431,7 @@ def test_names_are_of_variables() -> None:
         config.attach_to(keras.optimizers.SGD(1.0), {"a": 1.0})
 
 
-def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_optimizers_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match=r"optimizer is a Mean"):
         keras_optimizers.attach(ClipConfig(rule="none"), keras.metrics.Mean())
     monkeypatch.delattr(keras.src.optimizers.base_optimizer.BaseOptimizer, "_clip_gradients")
@@ -442,7 +442,7 @@ def test_what_is_no_optimizer_as_this_knows_them_is_refused(monkeypatch: pytest.
         ClipConfig(rule="none").attach_to(keras.optimizers.SGD(1.0))
 
 
-def test_what_is_saved_is_what_keras_knows_and_training_goes_on_from_it() -> None:
+def test_saved_variables_are_those_of_keras_and_training_resumes_from_them() -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR)
     steps = clip_by_numpy(config, gradients())
 
