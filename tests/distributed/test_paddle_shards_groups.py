@@ -25,7 +25,7 @@ def four_ranks() -> Iterator[World]:
 
 def assert_clipped(expected: list[np.ndarray], after: list[np.ndarray], rank: int) -> None:
     for number, (array, result) in enumerate(zip(expected, after, strict=True)):
-        np.testing.assert_array_equal(result, paddle_groups.local(array, number, rank), strict=True)
+        np.testing.assert_array_equal(result, paddle_groups.local_shard(array, number, rank), strict=True)
 
 
 @pytest.mark.parametrize("p", [2.0, math.inf, *nightly(1.0)])

@@ -116,11 +116,11 @@ def clips_of_terms(layout: str, p: float, reads: bool) -> list[tuple[Summed, boo
 def clips_with_faulty_terms(change: str) -> list[Summed]:
     """Clip three times: with a norm that is read on the host, with a fault of rank 1, and once more."""
     group = dist.new_group()
-    threshold = {"limit": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
+    thresholds = {"threshold": 1.0 + (dist.get_rank() == 1)} if change == "another threshold" else {}
     changes = {} if change == "another threshold" else {"change": change}
     return [
         torch_sharded_terms.clip_terms("row", process_group=group, **keywords)
-        for keywords in ({}, threshold | changes, {})
+        for keywords in ({}, thresholds | changes, {})
     ]
 
 
@@ -175,8 +175,8 @@ def norms_of_complex(arrays: list[np.ndarray]) -> list[tuple[float, bool]]:
 
 
 FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "other thresholds": lambda rank: {"limit": 1.0 + rank},
-    "one rank rejects": lambda rank: {"limit": -1.0 if rank else 1.0},
+    "other thresholds": lambda rank: {"threshold": 1.0 + rank},
+    "one rank rejects": lambda rank: {"threshold": -1.0 if rank else 1.0},
     "one rank checks": lambda rank: {"check_numel": True if rank else None},
     "one rank has float64": lambda rank: {"dtype": "float64" if rank else "float32"},
     "one rank has complex": lambda rank: {"dtype": "complex64" if rank else "float32"},
