@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "distributed.md"
 
-JAX, PROCESSES = "distributed/test_jax_shards.py", "distributed/test_jax_shards_processes.py"
+JAX, SHARD_MAP = "distributed/test_jax_shards.py", "distributed/test_jax_shard_map.py"
+PROCESSES = "distributed/test_jax_shards_processes.py"
 REPLICAS, KERAS = "distributed/test_tensorflow_shards.py", "distributed/test_tensorflow_keras_shards.py"
 PADDLE, FLEET = "distributed/test_paddle_shards.py", "distributed/test_paddle_fleet_shards.py"
 ONE_DEVICE = f"{JAX}::test_the_norm_and_the_gradients_are_those_of_one_device"
@@ -26,10 +27,10 @@ TESTS: dict[str, dict[str, list[str]]] = {
             f"{PROCESSES}::test_ownership_declares_arrays_on_some_processes",
         ],
         "under `jit`, `NamedSharding`": [ONE_DEVICE],
-        "inside `shard_map`": [ONE_DEVICE, f"{JAX}::test_process_group_may_name_one_of_two_axes"],
+        "inside `shard_map`": [ONE_DEVICE, f"{SHARD_MAP}::test_process_group_may_name_one_of_two_axes"],
         "`pmap`, and `shard_map` with `check_vma=False`": [
-            f"{JAX}::test_process_group_in_pmap",
-            f"{JAX}::test_process_group_names_the_axes_of_the_norm",
+            f"{SHARD_MAP}::test_process_group_in_pmap",
+            f"{SHARD_MAP}::test_process_group_names_the_axes_of_the_norm",
         ],
     },
     "TensorFlow and Keras": {
