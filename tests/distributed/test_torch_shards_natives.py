@@ -23,7 +23,7 @@ def test_the_table_compares_norms_on_several_processes_with_the_exact_norm(
             ("greatest", [np.array([[2.0], [-3.0]], np.float32)], ("rows",), np.inf),
         ],
     )
-    descriptions = {key: script().together([result[key] for result in results]) for key in results[0]}
+    descriptions = {key: script().join_ranks([result[key] for result in results]) for key in results[0]}
     assert {descriptions[name, "unified_clip"] for name, library in descriptions if library == "unified_clip"} == {
         "exact"
     }
