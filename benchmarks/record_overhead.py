@@ -73,7 +73,7 @@ def beside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[fl
 
 
 def inside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
-    """The same of one call, whose line says what it took without being recorded: other programs disturb this less."""
+    """Measure one recorded call. Its line has the duration of the clip alone, which other programs disturb less."""
     with unified_clip.record(folder / "run.jsonl"):
         with_recording = [timed(clip) for _ in range(repeats)]
     lines = (folder / "run.jsonl").read_text().splitlines()[1:]

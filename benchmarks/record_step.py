@@ -28,7 +28,7 @@ STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 
 WAYS = ("alone", "record", "norms")
 PARAMETERS = 25_557_032
-"""Of ResNet-50."""
+"""The number of parameters of ResNet-50."""
 
 
 class Bottleneck(nn.Module):

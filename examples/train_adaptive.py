@@ -28,7 +28,7 @@ CLIPS: Mapping[str, ClipConfig] = {
 
 
 class Step(NamedTuple):
-    """What a step measured."""
+    """The measurements of a step."""
 
     loss: float
     norm: float

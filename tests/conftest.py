@@ -30,7 +30,7 @@ NEED_CLI = (
     "contract/test_testing.py",
 )  # fmt: skip
 collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
-"""What needs the extra `cli`."""
+"""The tests that need the extra `cli`."""
 
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
 """Directories whose files are each for one framework, which their names begin with."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-a-framework.md").read_text(encoding="utf-8")
 BACKEND = "unified_clip/_core/backend.py"
 PROTOCOLS = {"Backend": BACKEND, "DevicePrimitives": "unified_clip/_core/path.py"}
-"""What a backend satisfies. The first that gives a member a default decides that it is optional."""
+"""The protocols of a backend. A member is optional if one of them has a default for it."""
 
 CAPABILITIES = ("Parameters", "Variables", "Pytree", "Sparse", "Distributed")
 

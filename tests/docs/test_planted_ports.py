@@ -1,4 +1,4 @@
-"""`unified-clip compare` of training scripts with their ports: wrong ports are named, right ports are not accused.
+"""`unified-clip compare` of training scripts with their ports: mistakes are named, and right ports have none.
 
 The scripts of `tests/support/training` run unchanged. A wrong port is a copy of a script with one replaced passage.
 """

@@ -1,4 +1,4 @@
-"""A training run in Paddle and its port to PyTorch, each in a process: the same records, and each mistake named."""
+"""A training run in Paddle and its port to PyTorch: equal recordings, and the cause of each mistake is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXACT = 1
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs are."""
+    """The folder with the runs."""
     out = tmp_path_factory.mktemp("runs")
     environment = os.environ | CPU_ONLY | {"PYTHONPATH": os.pathsep.join(sys.path)}
     commands = [

@@ -34,7 +34,7 @@ EXACT = 1
 """Steps in which every sum is exact, whatever its order."""
 
 NORM = math.ldexp(rounding.ROUNDING, -23)
-"""How far, relatively, a norm or a coefficient may be from the one on the page: the last bits are the processor's."""
+"""The relative tolerance of norms and coefficients on the page. Their last bits depend on the processor."""
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
@@ -42,12 +42,12 @@ Bits = list[bytes]
 
 
 class Proof(NamedTuple):
-    """What the proof of a page gave."""
+    """The result of the proof of a page."""
 
     status: int
     output: str
     out: Path
-    """With both recordings, `old.jsonl` and `new.jsonl`, and their gradients."""
+    """The folder with both recordings, `old.jsonl` and `new.jsonl`, and their gradients."""
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_the_page_shows_the_output_of_the_tool(guide: str) -> None:
 
 
 def lines_of_the_tool(guide: str) -> list[str]:
-    """Those that it writes, or says to write; but for those with the framework that is left, which it does not port."""
+    """Return the lines that the tool writes, or asks you to write. Lines of the old framework are left out."""
     if differences := pages.of(guide, SAYS, "diff"):
         added = [line[1:].strip() for line in differences[0].splitlines() if re.match(r"\+(?!\+)", line)]
         return [line for line in added if not re.search(r"\b(paddle|tf)\.", line)]
@@ -139,13 +139,13 @@ def test_the_port_has_the_lines_of_the_tool_in_their_order(guide: str) -> None:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a printed table, with those of its head."""
+    """Return the cells of a printed table, with its header."""
     lines = [re.split("[┃│]", line)[1:-1] for line in text.splitlines() if line.startswith(("┃", "│"))]
     return [[cell.strip() for cell in line] for line in lines]
 
 
 def about(line: str) -> str:
-    """A sentence or a cell without its numbers."""
+    """Return a sentence or a cell without its numbers."""
     return NUMBER.sub("#", line)
 
 
@@ -175,7 +175,7 @@ def test_the_pair_agrees_up_to_rounding_and_the_page_shows_the_table(guide: str,
 
 
 def gradients(out: Path, side: str) -> Iterator[Bits]:
-    """The gradients of each step as they were before the clip, whatever their order, names and layout."""
+    """Return the gradients of each step before the clip, independent of their order, names and layout."""
     lines = map(json.loads, (out / side / "recording.jsonl").read_text(encoding="utf-8").splitlines()[1:])
     for line in (line for line in lines if "call" in line):
         stored = safetensors.load(out / side / line["gradients"])

@@ -28,7 +28,7 @@ SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("train_*.py") if path.stem 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What each script has recorded, in a process of its own."""
+    """Return the recording of each script, made in a process of its own."""
     directory = tmp_path_factory.mktemp("records")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "KERAS_BACKEND": "tensorflow"}
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}

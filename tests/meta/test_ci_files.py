@@ -34,8 +34,11 @@ CRASHES = "import os; os._exit(7)"
 
 
 class Machine:
-    """What a runner is to the shell lines: a workspace with a suite, and programs on the path. pip only notes its
-    arguments, and `unified-clip` is this package's, whose worker for NumPy runs a line of the test's first."""
+    """An imitation of a CI runner: a workspace with a suite, and programs on the path.
+
+    pip only writes its arguments to a file. `unified-clip` is this package's. Its worker for NumPy first runs a line
+    of the test.
+    """
 
     def __init__(self, home: Path) -> None:
         self.workspace, self.programs = home / "workspace", home / "programs"
@@ -52,7 +55,7 @@ class Machine:
         path.chmod(0o755)
 
     def behave(self, code: str, frameworks: Sequence[str] = ()) -> None:
-        """What the worker does first. `frameworks`: for `init` no others are there."""
+        """Set the line that the worker runs first. frameworks: The frameworks that `init` finds."""
         program = self.programs.parent / "program.py"
         program.write_text(
             "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import pool as launch\n"
@@ -81,7 +84,7 @@ class Machine:
         )
 
     def step(self, name: str, **inputs: str) -> subprocess.CompletedProcess[str]:
-        """A step of the action with these inputs."""
+        """Run a step of the action with these inputs."""
         values = {key: entry["default"] for key, entry in ACTION["inputs"].items()} | inputs
         environment = {
             key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda match: values[match[1]], text)

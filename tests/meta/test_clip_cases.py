@@ -1,4 +1,4 @@
-"""What integrations are compared with, for the rules that NumPy has itself."""
+"""The expected clips of integrations are right for rules that NumPy itself can compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests can fail: each of these breaks the library in one place, and a test notices."""
+"""The tests can fail: each mutation breaks the library in one place, and a test fails."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ MUTATIONS = {
 
 
 def run(package: Path, mutation: Mutation) -> subprocess.CompletedProcess[str]:
-    """The mutation's tests on a copy of the package."""
+    """Run the mutation's tests on a copy of the package."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(TESTS.parent)]
     command += ["-c", str(TESTS.parent / "pyproject.toml"), str(TESTS / mutation.tests)]
     command += ["-k", mutation.expression, "--framework", mutation.framework]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COVERAGE", "UNIFIED_CLIP"))}
-    environment |= {"PYTHONPATH": str(package), "UNIFIED_CLIP_NATIVE": "0"}  # what is broken is Python
+    environment |= {"PYTHONPATH": str(package), "UNIFIED_CLIP_NATIVE": "0"}  # mutations change Python, not the kernels
     environment |= {"UNIFIED_CLIP_PATH": mutation.path}
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=package, timeout=300, check=False

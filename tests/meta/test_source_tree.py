@@ -1,4 +1,4 @@
-"""A clone without compiled kernels warns where an installed copy has them, and only there."""
+"""A clone without compiled kernels warns if an installed copy has them, and only then."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def printed(clone: Path, site: Path, code: str, **variables: str) -> str:
-    """What Python prints to stderr in a clone."""
+    """Return Python's stderr in a clone."""
     environment = {name: value for name, value in os.environ.items() if name != "UNIFIED_CLIP_NATIVE"}
     environment |= {"PYTHONPATH": str(site), **variables}
     command = [sys.executable, "-c", code]

@@ -29,7 +29,7 @@ OF_THIS_RUN = ("COVERAGE", "MAKE", "MFLAGS", "NIGHTLY", "UNIFIED_CLIP")
 class Proof(NamedTuple):
     subject: str
     targets: tuple[str, ...]
-    """What `make` runs."""
+    """The targets of `make`."""
 
     tests: tuple[str, ...]
     """Patterns of the test files."""
@@ -56,7 +56,7 @@ def make(*arguments: str) -> str:
 
 @functools.cache
 def commands_of(*goals: str) -> str:
-    """What `make` would run for these goals, those of a recursive make too."""
+    """Return the commands that `make` would run for these goals, including those of a recursive make."""
     return make("--always-make", "--dry-run", *goals)
 
 
@@ -150,7 +150,7 @@ def test_no_shell_line_of_a_workflow_contains_an_expression_of_github(name: str)
 
 
 class Variant:
-    """A test as pytest collects it, so far as tiers look at it."""
+    """An imitation of a collected test, with the members that tiers read."""
 
     def __init__(self, nodeid: str, *marks: str) -> None:
         self.nodeid, self.marks = nodeid, [getattr(pytest.mark, mark) for mark in marks]

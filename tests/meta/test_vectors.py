@@ -1,4 +1,4 @@
-"""The conformance vectors are what the oracle says, and can be used without our code."""
+"""The conformance vectors are the results of the oracle, and can be used without unified_clip."""
 
 from __future__ import annotations
 

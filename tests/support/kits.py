@@ -1,4 +1,4 @@
-"""What the contract's tests need of each framework: make a tensor, read it back, put gradients where they are kept."""
+"""The kit of each framework, for the contract's tests: create a tensor, read it, and put gradients into parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 
 
 def in_a_new_process(code: str) -> str:
-    """What code prints in a process that imports from where this one does, and not from the working directory."""
+    """Return the output of code in a new process with this one's import path, without the working directory."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
@@ -48,7 +48,7 @@ class Kit:
 
     @property
     def exact(self) -> bool:
-        """Whether results have to be correctly rounded: on the host path."""
+        """Whether results have to be correctly rounded, as on the host path."""
         return not os.environ.get("UNIFIED_CLIP_PATH") or self.name == "numpy"
 
     # -- tensors
@@ -74,21 +74,21 @@ class Kit:
     # -- where gradients are kept for in-place names
 
     def in_place(self, gradients: Sequence[Any]) -> list[Any]:
-        """What an in-place name takes: gradients or None, or parameters that hold them."""
+        """Return the argument of an in-place function: gradients or None, or parameters with these gradients."""
         return [None if gradient is None else self.holder(gradient) for gradient in gradients]
 
     def holder(self, gradient: Any) -> Any:
         return gradient
 
     def kept(self, holders: Sequence[Any]) -> list[Any]:
-        """The gradients in it now."""
+        """Return the current gradients in an argument of an in-place function."""
         return [None if holder is None else self.gradient(holder) for holder in holders]
 
     def gradient(self, holder: Any) -> Any:
         return holder
 
     def parameter(self, name: str = "weight") -> Any:
-        """A parameter for (parameter, gradient) pairs; one that may be referred to weakly."""
+        """Return a parameter for (parameter, gradient) tuples. It supports weak references."""
         return np.zeros(2)
 
     # -- sparse gradients and derivatives, where the framework has them
@@ -278,7 +278,7 @@ class PaddleKit(Kit):
         return paddle.create_parameter([2], "float32")
 
     def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
-        """SelectedRows; a backward pass makes them too, but not of every dtype."""
+        """Return SelectedRows. Backward passes create them, too, but not of every dtype."""
         import paddle
 
         kinds = paddle.base.core.VarDesc.VarType

@@ -1,4 +1,4 @@
-"""The sample files of trainers' formats, and what is expected of each: `tests/data/formats/<format>/expected.toml`."""
+"""Sample files of trainers' formats, and the expected results in `tests/data/formats/<format>/expected.toml`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ VERSIONS = sorted(
 
 
 def document(trainer: Format, text: str) -> Document:
-    """What was written as a format's first kind, read."""
+    """Parse a text that was written as a format's first kind."""
     kind = trainer.kinds[0]
     return documents.parse(text, kind, "text") if kind in KINDS.values() else trainer.parse(text, "text")
 

@@ -1,4 +1,4 @@
-"""What the tests of adaptive thresholds in graphs and optimizers share: a run that stops, and goes on elsewhere."""
+"""Checks of adaptive thresholds in graphs and optimizers: a run stops, and resumes in another framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers of Keras that clip, whatever the backend: `test_<framework>_keras.py` sets that and takes these tests."""
+"""Tests of Keras optimizers that clip, on any backend: `test_<framework>_keras.py` sets it and imports these tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def eager(optimizer: Any, named: dict[str, Any]) -> Apply:
 
 
 def in_graph(optimizer: Any, named: dict[str, Any], jit_compile: bool = True) -> Apply:
-    """The same in a graph; on PyTorch there is none."""
+    """Return a function that applies gradients in a compiled graph. On PyTorch, it is eager."""
     optimizer.build(list(named.values()))
     if BACKEND == "jax":
         import jax
@@ -98,7 +98,7 @@ def values(named: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 IN_GRAPHS = ("groups", "values by schedule", "cosine", "a norm for each")
-"""Of the configurations, what graphs are tested with: each takes a second to compile."""
+"""The configurations for tests of graphs. Each takes a second to compile."""
 
 
 @pytest.mark.parametrize(

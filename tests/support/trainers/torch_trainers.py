@@ -1,4 +1,4 @@
-"""What processes of a `World` run: trainers of other packages, whose models FSDP shards."""
+"""Functions that processes of a `World` run: trainers of other packages, whose models FSDP shards."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Records = list[dict[str, Any]]
 
 
 def start(rank: int, size: int, meeting: str) -> None:
-    """Trainers read from the environment who they are."""
+    """Start a process. Trainers read its rank from the environment."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    os.environ.update(NODE_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")  # where nobody is asked any more
+    os.environ.update(NODE_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")  # no rank connects to this port
     torch_sharded.start(rank, size, meeting)
 
 
@@ -44,7 +44,7 @@ def own_file(directory: str) -> Path:
 
 @contextmanager
 def accelerator() -> Iterator[Accelerator]:
-    """Its state is that of the process."""
+    """Return a new Accelerator. Accelerate's state is that of the process, so it is reset afterwards."""
     try:
         yield Accelerator(cpu=True)
     finally:
@@ -53,7 +53,7 @@ def accelerator() -> Iterator[Accelerator]:
 
 
 def by_fsdp(using: Accelerator, version: int) -> None:
-    """On a CPU Accelerate shards nothing of itself: it is told to."""
+    """Make Accelerate shard models on the CPU, which it does not do by default."""
     PartialState._shared_state["distributed_type"] = using.state.distributed_type = DistributedType.FSDP
     using.state.fsdp_plugin = FullyShardedDataParallelPlugin(
         fsdp_version=version, cpu_ram_efficient_loading=False, auto_wrap_policy="size_based_wrap", min_num_params=1
@@ -61,7 +61,7 @@ def by_fsdp(using: Accelerator, version: int) -> None:
 
 
 def train(using: Accelerator, model: torch.nn.Module, clip: Clipper) -> list[float]:
-    """Norms before clipping."""
+    """Train, and return the norms before clipping."""
     model, optimizer = using.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
     norms = []
     for inputs, targets in batches():
@@ -92,7 +92,7 @@ def accelerate_by_fsdp1(is_stated: bool) -> list[float]:
 
 
 class WithLoss(Model):
-    """As the trainer calls models."""
+    """A model that returns its loss, as the trainer expects."""
 
     def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:  # type: ignore[override]
         outputs = super().forward(inputs)
@@ -100,7 +100,7 @@ class WithLoss(Model):
 
 
 def dealt() -> list[dict[str, torch.Tensor]]:
-    """Each batch as often as there are processes, to which the trainer deals them out."""
+    """Return each batch once per process. The trainer distributes them over the processes."""
     size = dist.get_world_size()
     copies = [(inputs, targets) for inputs, targets in batches() for _ in range(size)]
     return [{"inputs": x, "wanted": y} for inputs, targets in copies for x, y in zip(inputs, targets, strict=True)]
