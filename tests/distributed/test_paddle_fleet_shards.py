@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import reference
-from support.processes import paddle_sharded
-from support.processes.paddle_sharded import ShardedGradients
+from support.processes import paddle_fleet
+from support.processes.paddle_fleet import ShardedGradients
 from support.processes.worlds import World
 
 import unified_clip.numpy as np_uc
@@ -33,7 +33,7 @@ def worlds() -> Iterator[Callable[[str], World]]:
     def of(name: str) -> World:
         if name not in started:
             degrees = DEGREES[name]
-            started[name] = World(functools.partial(paddle_sharded.start_fleet, **degrees), math.prod(degrees.values()))
+            started[name] = World(functools.partial(paddle_fleet.start, **degrees), math.prod(degrees.values()))
         return started[name]
 
     yield of
@@ -58,7 +58,7 @@ def with_axes(arrays: list[np.ndarray], sharded: ShardedGradients) -> ShardedGra
 def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
     worlds: Callable[[str], World], threshold: float, dtype: str
 ) -> None:
-    results = worlds("two parts").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", threshold, dtype)
+    results = worlds("two parts").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", threshold, dtype)
     before = join_shards([step[0] for step in results[:2]])
     expected = np_uc.GradientClipByGlobalNorm(threshold)([("", array) for array in before])
     for first in range(0, len(results), 2):
@@ -70,7 +70,7 @@ def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
 
 @pytest.mark.parametrize("group", ["auto", "model"])
 def test_attributes_of_parameters_decide_which_process_counts_them(worlds: Callable[[str], World], group: str) -> None:
-    results = worlds("two parts").run(paddle_sharded.fleet_clip, group, 1.5, True)
+    results = worlds("two parts").run(paddle_fleet.clip_model, group, 1.5, True)
     before = join_shards([clip[1] for clip in results[:2]])
     expected = [array.copy() for array in before]
     np_uc.clip_grad_norm_(expected, 1.5)
@@ -94,7 +94,7 @@ def test_a_group_of_fleet_may_have_some_of_four_processes(
     worlds: Callable[[str], World], name: str, group: str, models: list[list[int]]
 ) -> None:
     """models: For each process, the pairs of processes whose gradients its norm covers."""
-    results = worlds(name).run(paddle_sharded.fleet_clip, group, 1.5, None)
+    results = worlds(name).run(paddle_fleet.clip_model, group, 1.5, None)
     before = [join_shards([clip[1] for clip in results[2 * pair : 2 * pair + 2]]) for pair in range(2)]
     for rank, (norm, sharded, after, calls) in enumerate(results):
         arrays = [array for pair in models[rank] for array in before[pair]]
@@ -108,14 +108,14 @@ def test_a_group_of_fleet_may_have_some_of_four_processes(
 
 @pytest.mark.nightly
 def test_the_data_parallel_group_is_rejected_because_it_lacks_shards(worlds: Callable[[str], World]) -> None:
-    for rank, failure in enumerate(worlds("two parts, copied").attempt(paddle_sharded.fleet_clip, "data", 1.5, None)):
+    for rank, failure in enumerate(worlds("two parts, copied").attempt(paddle_fleet.clip_model, "data", 1.5, None)):
         first = rank // 2 * 2
         assert f"the ranks [{first}, {first + 1}] have shards of the gradient at position 0" in str(failure)
 
 
 @pytest.mark.nightly
 def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
-    results = worlds("two parts, sharded").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", 1.5)
+    results = worlds("two parts, sharded").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", 1.5)
     assert [calls for _, _, calls in results] == [["all_reduce"]] * 4
     arrays = [array for pair in (0, 2) for array in join_shards([step[0] for step in results[pair : pair + 2]])]
     norm = reference.norm(arrays)
@@ -127,7 +127,7 @@ def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[
 
 
 def test_shards_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
-    results = worlds("two parts").run(paddle_sharded.fleet_step, "GradientClipByNorm", 0.5)
+    results = worlds("two parts").run(paddle_fleet.step_optimizer, "GradientClipByNorm", 0.5)
     expected = np_uc.GradientClipByNorm(0.5)([("", array) for array in join_shards([step[0] for step in results])])
     after = join_shards([with_axes(step[1], step[0]) for step in results])
     for result, (_, expected_gradient) in zip(after, expected, strict=True):
@@ -135,17 +135,17 @@ def test_shards_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[
 
 
 def test_a_configuration_reports_the_norm_of_the_function(worlds: Callable[[str], World]) -> None:
-    for norm, expected in worlds("two parts").run(paddle_sharded.fleet_norms_by_config, 1.0):
+    for norm, expected in worlds("two parts").run(paddle_fleet.norms_by_config, 1.0):
         assert norm == expected > 1
 
 
 def test_with_process_group_none_each_process_has_its_own_norm(worlds: Callable[[str], World]) -> None:
-    for norm, before, _, calls in worlds("two parts").run(paddle_sharded.fleet_clip, None, 1.5, None):
+    for norm, before, _, calls in worlds("two parts").run(paddle_fleet.clip_model, None, 1.5, None):
         assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
 
 
 def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[str], World]) -> None:
-    for failure in worlds("two parts").attempt(paddle_sharded.fleet_clip, "data", 1.5, None):
+    for failure in worlds("two parts").attempt(paddle_fleet.clip_model, "data", 1.5, None):
         assert "the ranks [0, 1] have shards of the gradient at position 0" in str(failure)
         assert "Pass a group of all ranks that have the model, such as hcg.get_check_parallel_group()" in str(failure)
 
@@ -154,9 +154,9 @@ def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[
 def test_gradients_without_parameters_are_rejected_unless_process_group_is_none(
     worlds: Callable[[str], World], name: str
 ) -> None:
-    for failure in worlds("two parts").attempt(paddle_sharded.fleet_norm, name, "auto"):
+    for failure in worlds("two parts").attempt(paddle_fleet.norm_of_gradients, name, "auto"):
         assert "fleet shards the model over the ranks [0, 1], and gradients without their parameters" in str(failure)
-    for norm, gradients in worlds("two parts").run(paddle_sharded.fleet_norm, name, None):
+    for norm, gradients in worlds("two parts").run(paddle_fleet.norm_of_gradients, name, None):
         assert norm == reference.norm(gradients)
 
 
@@ -168,7 +168,7 @@ def test_stages_of_a_pipeline_share_one_norm(worlds: Callable[[str], World], fro
     n = reference.norm(counted)
     gradients = [[] if frozen else first, second]
     for (clipped, calls), own_gradients in zip(
-        worlds("two stages").run(paddle_sharded.clip_stages, frozen), gradients, strict=True
+        worlds("two stages").run(paddle_fleet.clip_stages, frozen), gradients, strict=True
     ):
         assert calls == ["all_reduce"]
         expected, _ = np_uc.clip_by_global_norm(own_gradients, 1.0, n)
@@ -176,7 +176,7 @@ def test_stages_of_a_pipeline_share_one_norm(worlds: Callable[[str], World], fro
 
 
 def test_sharded_optimizers_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
-    results = worlds("sharding").run(paddle_sharded.fleet_step, "GradientClipByGlobalNorm", 1.5)
+    results = worlds("sharding").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", 1.5)
     assert [calls for _, _, calls in results] == [["all_reduce"]] * 2
     before = [array for sharded, _, _ in results for array, _ in sharded]
     expected = np_uc.GradientClipByGlobalNorm(1.5)([("", array) for array in before])
@@ -190,12 +190,12 @@ def test_sharded_optimizers_clip_by_one_norm(worlds: Callable[[str], World]) -> 
 def test_clipping_single_sharded_gradients_before_they_are_reduced_is_rejected(
     worlds: Callable[[str], World], name: str
 ) -> None:
-    for failure in worlds("sharding").attempt(paddle_sharded.fleet_clip_in_place, name):
+    for failure in worlds("sharding").attempt(paddle_fleet.clip_in_place, name):
         assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
 
 
 def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
-    results = worlds("two parts").run(paddle_sharded.fleet_record, str(tmp_path))
+    results = worlds("two parts").run(paddle_fleet.record_clip, str(tmp_path))
     before = join_shards([result[0] for result in results])
     for _, norm, norms in results:
         assert norm == reference.norm(before)
@@ -203,10 +203,10 @@ def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], 
 
 
 def test_clipping_sharded_gradients_before_they_are_reduced_is_rejected(worlds: Callable[[str], World]) -> None:
-    for failure in worlds("sharding").attempt(paddle_sharded.fleet_clip, "auto", 1.5, None):
+    for failure in worlds("sharding").attempt(paddle_fleet.clip_model, "auto", 1.5, None):
         assert "not complete before the step. Pass grad_clip= to the optimizer" in str(failure)
 
 
 def test_paddles_own_clip_ignores_float64_gradients_in_the_norm(worlds: Callable[[str], World]) -> None:
-    for factors in worlds("two parts").run(paddle_sharded.fleet_factors_of_paddle, 1.0, "float64"):
+    for factors in worlds("two parts").run(paddle_fleet.factors_of_paddle, 1.0, "float64"):
         assert all(0.9999 < factor < 1 for factor in factors)
