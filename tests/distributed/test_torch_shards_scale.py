@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from support.torch_fake_ranks import RANKS, fake_all_reduces, parameters, plain, row, rows
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unified_clip.torch as uc
@@ -28,52 +28,13 @@ from unified_clip._core.types import Leaf
 from unified_clip._distributed import replicas
 from unified_clip._distributed.digests import PIECES
 from unified_clip._distributed.ranks import Ranks
-from unified_clip.errors import ClipWarning
 from unified_clip.ownership import mesh_ownership
-
-RANKS = 8
 
 
 @pytest.fixture
 def collectives() -> Iterator[list[Any]]:
-    """Record the groups of all collectives of rank 1 of 8. The other ranks send the same values."""
-    groups = []
-
-    def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
-        groups.append(group)
-        if op == dist.ReduceOp.SUM:
-            tensor.mul_(dist.get_world_size(group))
-
-    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
-    with mock.patch.object(dist, "all_reduce", all_reduce):
+    with fake_all_reduces() as groups:
         yield groups
-    dist.destroy_process_group()
-
-
-def parameters(mesh: DeviceMesh, *placements: Any, number: int = 6, length: int = 16) -> list[nn.Parameter]:
-    shape = torch.Size([length, 16])
-
-    def local() -> Any:
-        return DTensor.from_local(torch.ones(2, 2), mesh, placements, run_check=False, shape=shape, stride=(16, 1))
-
-    params = [nn.Parameter(local()) for _ in range(number)]
-    for parameter in params:
-        parameter.grad = local()
-    return params
-
-
-def row() -> DeviceMesh:
-    return init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
-
-
-def rows() -> DeviceMesh:
-    return init_device_mesh("cpu", (2, 4), mesh_dim_names=("replicate", "shard"))
-
-
-def plain() -> list[nn.Parameter]:
-    parameter = nn.Parameter(torch.zeros(2))
-    parameter.grad = torch.ones(2)
-    return [parameter]
 
 
 def hsdp(mesh: DeviceMesh) -> list[nn.Parameter]:
@@ -381,63 +342,9 @@ def test_ownership_of_a_hundred_thousand_ranks_takes_milliseconds(collectives: l
     assert min(durations) < 0.05
 
 
-EXPERT, DENSE = "0.experts.weight", "0.dense.weight"
-
-
-def norm_of_experts(**owners: Any) -> float:
-    """Return the squared norm per rank of a plain expert with 2 elements and an FSDP2 shard with 4, all of them 1."""
-    named = [(DENSE, parameters(row(), Shard(0))[0]), (EXPERT, plain()[0])]
-    return uc.clip_grad_norm_(named, 100.0, **owners).item() ** 2 / RANKS
-
-
-def test_patterns_of_names_declare_the_ownership_of_some_parameters(collectives: list[Any]) -> None:
-    mesh = rows()
-    assert norm_of_experts(ownership={"*.experts.*": "distinct"}) == pytest.approx(4 + 2)
-    assert norm_of_experts(ownership={"*.experts.*": "replicated"}) == pytest.approx(4)
-    assert norm_of_experts() == pytest.approx(4), "plain tensors beside FSDP2 are taken for copies"
-    assert norm_of_experts(ownership={"*.dense.*": "distinct"}) == pytest.approx(4)
-    assert norm_of_experts(ownership={"*.experts.*": "distinct", "*.weight": "replicated"}) == pytest.approx(4 + 2)
-    assert norm_of_experts(ownership={"other.*": "distinct"}) == pytest.approx(4), (
-        "other ranks may have such parameters"
-    )
-    assert norm_of_experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="shard")}) == pytest.approx(4 + 2)
-    assert norm_of_experts(ownership={"*.experts.*": mesh_ownership(mesh, distinct="replicate")}) == pytest.approx(4)
-
-
 def test_a_number_as_process_group_is_rejected(collectives: list[Any]) -> None:
     with pytest.raises(TypeError, match=r"process_group is 3\. Pass a process group of torch\.distributed"):
         uc.clip_grad_norm_(plain(), 1.0, process_group=3)
-
-
-def test_patterns_without_names_or_without_effect_are_rejected(collectives: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"'\*\.experts\.\*\.w' of ownership has no effect, because"):
-        norm_of_experts(ownership={"*.experts.*": "replicated", "*.experts.*.w": "distinct"})
-    with pytest.raises(ValueError, match=r"position 0 has no name\. Pass model\.named_parameters\(\)"):
-        uc.clip_grad_norm_(plain(), 1.0, process_group=dist.group.WORLD, ownership={"*.experts.*": "distinct"})
-    part = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))["tp"]
-    wrong = mesh_ownership(DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",), _init_backend=False, _rank=1))
-    with pytest.raises(ValueError, match=r"mesh_ownership got a device mesh with the ranks \[0, 1\]"):
-        norm_of_experts(ownership={"*.experts.*": wrong})
-    with pytest.raises(ValueError, match="on 4 of them"):
-        uc.clip_grad_norm_(
-            [("a", parameters(part, Shard(0))[0]), ("b", parameters(row(), Shard(0))[0])],
-            1.0,
-            ownership={"b": "distinct"},
-        )
-
-
-def test_patterns_may_match_only_parameters_of_other_ranks(collectives: list[Any]) -> None:
-    """They may also match only frozen parameters. A warning names a pattern whose value is not used on this rank."""
-    with pytest.warns(ClipWarning, match=r"'\*\.experts\.\*' .*no effect on the parameters .*: '\*\.weight' matches"):
-        norm = norm_of_experts(ownership={"*.weight": "replicated", "*.experts.*": "distinct"})
-    assert norm == pytest.approx(4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert norm_of_experts(ownership={"*.weight": "distinct", "*.experts.*": "distinct"}) == pytest.approx(4 + 2)
-        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*": "replicated"}) == pytest.approx(4 + 2)
-        assert norm_of_experts(ownership={"*.experts.*": "distinct", "*.experts.1.*": "distinct"}) == pytest.approx(
-            4 + 2
-        )
 
 
 def test_a_model_can_be_moved_after_a_clip(collectives: list[Any]) -> None:
