@@ -30,21 +30,21 @@ INTEGER_RANGES = {
 }
 
 
-def threshold(backend: Backend, value: Any, argument: str, *, differentiable: bool) -> Scalar:
+def threshold(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
     """Return a threshold as a float. If its value is unknown or its derivative is recorded, return a tensor.
 
-    what: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
+    name: The name of the argument, for errors. differentiable: Whether a derivative may be recorded.
     ValueError: the threshold is negative or NaN, or has several elements. TypeError: it is not a number.
     """
-    number, scalar = _number(backend, value, argument, differentiable)
+    number, scalar = _number(backend, value, name, differentiable)
     if number is not None and not number >= 0:  # false for NaN too; PyTorch cannot trace math.isnan
-        raise ValueError(f"{argument} is {number}. Pass 0 or more (inf clips nothing)")
+        raise ValueError(f"{name} is {number}. Pass 0 or more (inf clips nothing)")
     return scalar + 0.0 if isinstance(scalar, float) else scalar  # -0.0 would change the signs of all gradients
 
 
-def known_threshold(backend: Backend, value: Any, argument: str) -> float:
+def known_threshold(backend: Backend, value: Any, name: str) -> float:
     """Return the threshold of a clip instance as a float. TypeError or ValueError: its value is unknown or invalid."""
-    return _known(threshold(backend, value, argument, differentiable=False), argument)
+    return _known(threshold(backend, value, name, differentiable=False), name)
 
 
 def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
@@ -53,29 +53,29 @@ def main_grad_only(leaf: Leaf, remedy: str) -> ValueError:
     )
 
 
-def given_norm(backend: Backend, value: Any, argument: str, *, differentiable: bool) -> Scalar:
+def given_norm(backend: Backend, value: Any, name: str, *, differentiable: bool) -> Scalar:
     """Return the caller's norm as a float. If its value is unknown or its derivative is recorded, return a tensor.
 
     ValueError: the norm is negative (NaN and inf are valid), or has several elements. TypeError: it is not a number.
     """
-    number, scalar = _number(backend, value, argument, differentiable)
+    number, scalar = _number(backend, value, name, differentiable)
     if number is not None and number < 0:
         raise ValueError(
-            f"{argument} is {number}, but a norm is never negative. Pass the result of get_total_norm or global_norm"
+            f"{name} is {number}, but a norm is never negative. Pass the result of get_total_norm or global_norm"
         )
     return scalar
 
 
-def bound(backend: Backend, value: Any, argument: str) -> Scalar:
+def bound(backend: Backend, value: Any, name: str) -> Scalar:
     """Return a bound of value clipping as an int, float or tensor. TypeError or ValueError: the bound is invalid."""
     if backend.is_tensor(value) and _elements(backend.shape(value)) != 1:
         if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
-            raise TypeError(f"{argument} is a tensor of {backend.dtype(value)}. Pass real numbers")
+            raise TypeError(f"{name} is a tensor of {backend.dtype(value)}. Pass real numbers")
         return backend.as_bound(value)
     if _is_real(value) and isinstance(value, numbers.Integral):
         return int(value)
     read = _one_element if backend.is_tensor(value) and not _is_real(value) else _number
-    return _not_nan(*read(backend, value, argument, differentiable=True), argument)
+    return _not_nan(*read(backend, value, name, differentiable=True), name)
 
 
 def _elements(shape: Sequence[int | None] | None) -> int | None:
@@ -86,9 +86,9 @@ def _elements(shape: Sequence[int | None] | None) -> int | None:
     return math.prod(known) if len(known) == len(shape) else None
 
 
-def _not_nan(number: float | int | None, scalar: Scalar, argument: str) -> Scalar:
+def _not_nan(number: float | int | None, scalar: Scalar, name: str) -> Scalar:
     if number is not None and not -math.inf <= number <= math.inf:
-        raise ValueError(f"{argument} is NaN. Pass a number")
+        raise ValueError(f"{name} is NaN. Pass a number")
     return scalar
 
 
@@ -99,7 +99,7 @@ def not_distributed(backend: Backend) -> TypeError:
     )
 
 
-def _number(backend: Backend, value: Any, argument: str, differentiable: bool) -> tuple[float | None, Scalar]:
+def _number(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | None, Scalar]:
     """Return (the number, or None if it is unknown; the number or tensor to compute with).
 
     TypeError: the value is not a number. ValueError: it has several elements, or is outside the range of float64.
@@ -107,28 +107,23 @@ def _number(backend: Backend, value: Any, argument: str, differentiable: bool) -
     if not _is_real(value):
         if not backend.is_tensor(value):
             raise TypeError(
-                f"{argument} is {reprlib.repr(value)} ({type(value).__name__}). "
-                "Pass a number, or a tensor with one element"
+                f"{name} is {reprlib.repr(value)} ({type(value).__name__}). Pass a number, or a tensor with one element"
             )
-        number, scalar = _one_element(backend, value, argument, differentiable)
+        number, scalar = _one_element(backend, value, name, differentiable)
         return (float(number), float(number)) if scalar is number and number is not None else (number, scalar)
     try:
         number = float(value)
     except OverflowError:
-        raise ValueError(
-            f"{argument} is outside the range of float64. Pass a number in this range, or math.inf"
-        ) from None
+        raise ValueError(f"{name} is outside the range of float64. Pass a number in this range, or math.inf") from None
     return number, number
 
 
-def _one_element(
-    backend: Backend, value: Any, argument: str, differentiable: bool
-) -> tuple[float | int | None, Scalar]:
+def _one_element(backend: Backend, value: Any, name: str, differentiable: bool) -> tuple[float | int | None, Scalar]:
     shape = backend.shape(value)
     if shape is not None and any(length not in (1, None) for length in shape):
-        raise ValueError(f"{argument} has shape {list(shape)}. Pass one number, or call once for each number")
+        raise ValueError(f"{name} has shape {list(shape)}. Pass one number, or call once for each number")
     if backend.dtype(value) not in (*FLOATING, *INTEGER_RANGES):
-        raise TypeError(f"{argument} is a tensor of {backend.dtype(value)}. Pass a real number")
+        raise TypeError(f"{name} is a tensor of {backend.dtype(value)}. Pass a real number")
     tensor = backend.as_bound(value)
     number = backend.read(tensor)
     return number, tensor if number is None or (differentiable and backend.wants_derivative(tensor)) else number
@@ -190,9 +185,9 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
     ValueError, TypeError: the bounds do not fit the tensor's shape or dtype, or the lower bound is above the upper one.
     """
     dtype, shape = backend.dtype(tensor), backend.shape(tensor)
-    for value, argument in ((low, "clip_value_min"), (high, "clip_value_max")):
+    for value, name in ((low, "clip_value_min"), (high, "clip_value_max")):
         if not isinstance(value, int | float):
-            _broadcasts_to(backend.shape(value), shape, argument)
+            _broadcasts_to(backend.shape(value), shape, name)
     if dtype in INTEGER_RANGES:
         low = _integer_bound(backend, low, dtype, "clip_value_min")
         high = _integer_bound(backend, high, dtype, "clip_value_max")
@@ -203,16 +198,16 @@ def value_bounds(backend: Backend, low: Any, high: Any, tensor: Any) -> tuple[An
     return low, high
 
 
-def _integer_bound(backend: Backend, value: Any, dtype: str, argument: str) -> Any:
+def _integer_bound(backend: Backend, value: Any, dtype: str, name: str) -> Any:
     if not isinstance(value, int | float):
         if backend.dtype(value) != dtype:
             raise TypeError(
-                f"{argument} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both with the same dtype"
+                f"{name} is a tensor of {backend.dtype(value)} and t is {dtype}. Pass both with the same dtype"
             )
         return value
     if math.isinf(value) or value == int(value):
         return value
-    raise TypeError(f"{argument} is {value} and t is {dtype}. Pass a whole number, or convert t to float32")
+    raise TypeError(f"{name} is {value} and t is {dtype}. Pass a whole number, or convert t to float32")
 
 
 def _into_range(low: Any, high: Any, dtype: str) -> tuple[Any, Any]:
@@ -249,13 +244,13 @@ def ordered(bounds_inverted: bool | None, low: Any, high: Any) -> None:
         raise ValueError(f"the lower bound ({low}) is above the upper bound ({high}){remedy}")
 
 
-def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, argument: str) -> None:
+def _broadcasts_to(shape: Sequence[int | None] | None, target: Sequence[int | None] | None, name: str) -> None:
     """Raise ValueError if a bound with this shape does not broadcast to the shape `target` of the tensor."""
     if shape is None or target is None:
         return
     lengths = zip(reversed(shape), reversed(target), strict=False)
     if len(shape) > len(target) or any(a not in (1, b) and None not in (a, b) for a, b in lengths):
-        problem = f"{argument} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}"
+        problem = f"{name} has shape {list(shape)}, which does not broadcast to t's shape {list(target)}"
         raise ValueError(f"{problem}. Pass a number, or a tensor that broadcasts to t")
 
 
@@ -350,14 +345,14 @@ def known_bounds(backend: Backend, upper: Any, lower: Any) -> tuple[float, float
     return low, high
 
 
-def _known_bound(backend: Backend, value: Any, argument: str) -> float:
-    return _known(_not_nan(*_number(backend, value, argument, differentiable=False), argument), argument)
+def _known_bound(backend: Backend, value: Any, name: str) -> float:
+    return _known(_not_nan(*_number(backend, value, name, differentiable=False), name), name)
 
 
-def _known(scalar: Scalar, argument: str) -> float:
+def _known(scalar: Scalar, name: str) -> float:
     if isinstance(scalar, float):
         return scalar
-    raise TypeError(f"{argument} is a tensor of unknown value (on a device, or in a graph). Pass a number")
+    raise TypeError(f"{name} is a tensor of unknown value (on a device, or in a graph). Pass a number")
 
 
 def parameter_list(backend: Backend, param_list: Any) -> list[Any]:
