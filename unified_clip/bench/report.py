@@ -65,7 +65,7 @@ def limits_table(data: Mapping[str, Any]) -> Table:
 def _fastest(data: Mapping[str, Any], like: Mapping[str, Any], kind: str) -> float:
     """Return the smallest median time of unified_clip for the list, dtype and framework of the row `like`.
 
-    what: The measurement, such as "clipped" or "norm alone".
+    kind: The measurement, such as "clipped" or "norm alone".
     """
     alike = [row for row in data["results"] if _labels(row) == _labels(like)]
     return min(float(row["ours_ms"][1]) for row in alike if row["what"] == kind)
