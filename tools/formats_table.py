@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def files() -> str:
-    """Return a row for each format: its name, its files, and the source of its meaning."""
+    """Return a row for each format: its name, its trainer, its files, and the version for export."""
     kinds = {"python": "Python source", "toml": "TOML", "yaml": "YAML", "json": "JSON"}
     rows = [
         [
@@ -53,11 +53,10 @@ def files() -> str:
             file_format.title,
             ", ".join(kinds.get(kind, kind) for kind in file_format.kinds),
             file_format.newest,
-            file_format.source,
         ]
         for file_format in FORMATS.values()
     ]
-    return _markdown.table(["name", "trainer", "files", "version for export", "source of the meaning"], rows)
+    return _markdown.table(["name", "trainer", "files", "version for export"], rows)
 
 
 def families() -> str:
@@ -69,9 +68,11 @@ def families() -> str:
         eps = f"{settings.as_clip_rule(1.0).convention.eps:g}"
         rows.append([f"`{family}`: {title}", eps, describe.nonfinite(settings), ", ".join(trainers)])
     rules = _markdown.table(["family", "eps", "a norm that is not finite", "trainers"], rows)
-    nonfinite_rows = [
-        [file_format.title, file_format.not_finite] for file_format in FORMATS.values() if file_format.not_finite
-    ]
+    titles: dict[str, list[str]] = {}
+    for file_format in FORMATS.values():
+        if file_format.not_finite:
+            titles.setdefault(file_format.not_finite, []).append(file_format.title)
+    nonfinite_rows = [[", ".join(trainers), text] for text, trainers in titles.items()]
     return f"{rules}\n\n{_markdown.table(['trainer', 'a norm that is not finite'], nonfinite_rows)}"
 
 
@@ -81,8 +82,8 @@ def keys() -> str:
         [
             f"`{file_format.name}`",
             f"`{key.key}`",
-            key.versions or "all",
-            key.default or "none",
+            key.versions,
+            key.default,
             key.meaning,
             key.support,
         ]

@@ -85,7 +85,7 @@ class Format(ABC):
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
-    """The files of the trainer's source that define the keys."""
+    """The files of the trainer's source that define the keys, for those who change the format."""
 
     newest: ClassVar[str]
     """The newest supported release of the trainer. Exports are for this one by default."""
