@@ -171,6 +171,22 @@ def test_constant_rows_of_slices_have_a_known_number() -> None:
     same_bits([got[0], *got[2:]], [wanted, other, norm])
 
 
+@pytest.mark.parametrize("name", ["clip_by_global_norm", "GradientClipByNorm"])
+@pytest.mark.parametrize("value", [3e38, 1e3])
+def test_a_constant_factor_of_gradients_is_not_multiplied_into_the_coefficient(name: str, value: float) -> None:
+    """A product that overflows stays infinite, so that the clipped gradient is NaN, not 0."""
+
+    def clip_products(gradient: tf.Tensor) -> list[tf.Tensor]:
+        grads = [gradient * 1.5, gradient[:2] * 1.5]
+        if name == "clip_by_global_norm":
+            return uc.clip_by_global_norm(grads, 0.7)[0]
+        return [grad for grad, _ in uc.GradientClipByNorm(0.7)(list(zip(grads, variables, strict=True)))]
+
+    gradient = tf.constant([value, *np.random.default_rng(0).standard_normal(39)], tf.float32)
+    variables = [tf.Variable(gradient), tf.Variable(gradient[:2])]
+    same_bits(compiled(clip_products)(gradient), clip_products(gradient))
+
+
 # -- with what TensorFlow does to graphs
 
 

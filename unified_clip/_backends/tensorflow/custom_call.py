@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import kernels as registered_kernels
 from tensorflow.python.framework import op_def_library
 
@@ -21,6 +22,9 @@ from ..._native import KERNELS
 
 NAME, TARGET = "XlaCustomCallV2", "unified_clip_norm"
 """The operation, and the name under which XLA finds the kernels' function."""
+
+BARRIER = "XlaOptimizationBarrier"
+"""The operation that keeps XLA from combining what is computed before it with what is computed after it."""
 
 
 def register() -> bool:
@@ -62,6 +66,11 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
         result_shapes=[[*batch, *([len(tensors)] if per_tensor else [])]],
     )  # fmt: skip
     return results[0]
+
+
+def barrier(tensor: Tensor) -> Tensor:
+    """Return the same numbers, as a tensor that XLA computes before any product of it."""
+    return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
 def attributes(op: Any) -> dict[str, Any]:

@@ -67,7 +67,8 @@ def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[
     coef: One coefficient for all tensors, or a vector with one for each tensor.
     """
     if is_for_xla():
-        return _products(tensors, computed_once(coef), per_tensor)
+        # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
+        return _products(list(map(custom_call.barrier, tensors)), computed_once(coef), per_tensor)
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
 
@@ -96,7 +97,7 @@ def _apply(
 
 
 def register(norm_by_operations: NormByOperations) -> None:
-    """Register the derivatives of both operations, and their rules for `tf.vectorized_map`.
+    """Register the derivatives of the operations, and their rules for `tf.vectorized_map`.
 
     norm_by_operations: Computes a norm by TensorFlow's operations. Its arguments: tensors, p and `per_tensor`.
     """
@@ -130,10 +131,14 @@ def register(norm_by_operations: NormByOperations) -> None:
         products = _products(tensors, coef, loop.get_attr("per_tensor"), is_batch=True)
         return [pfor.wrap(product, True) for product in products]
 
+    def vectorized_barrier(loop: Any) -> Any:
+        return [pfor.wrap(custom_call.barrier(tensor), True) for tensor in _stacked_inputs(loop)]
+
     for name, derive, vectorize in (
         (NORM, norm_gradient, vectorized_norm),
         (custom_call.NAME, norm_gradient, vectorized_norm),
         (SCALE, scale_gradient, vectorized_scale),
+        (custom_call.BARRIER, lambda _, *gradients: list(gradients), vectorized_barrier),
     ):
         with suppress(KeyError):  # this process has imported unified_clip before
             tf.RegisterGradient(name)(derive)
