@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,10 +13,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from .._core import validation
 from .._core.types import Leaf, with_article
 from ..config.clipper import WINDOW
 from ..config.schema import Settings
-from ..errors import ClipWarning
 from ..recording.clip_event import make_namer
 from . import steps
 from .names import checked_names
@@ -292,11 +291,9 @@ class Attached(AbstractContextManager[Any, None]):
     def _finalize(self, variables: Sequence[Variable]) -> None:
         self._originals["finalize_variable_values"](variables)
         if self.step > self._first_step and not _read(self._steps):
-            warnings.warn(
+            validation.warn_at_call(
                 f"The optimizer went from step {self._first_step} to {self.step} and nothing was clipped: Keras had "
-                "compiled the step before the configuration was attached. Compile the model again: model.compile(...).",
-                ClipWarning,
-                stacklevel=3,
+                "compiled the step before the configuration was attached. Compile the model again: model.compile(...)."
             )
 
     # -- saved files: they contain only the variables of Keras, so that they can be loaded without a configuration
@@ -309,7 +306,7 @@ class Attached(AbstractContextManager[Any, None]):
 
     def _load(self, store: Any) -> None:
         if self._adaptive:
-            warnings.warn(NO_STATE, ClipWarning, stacklevel=3)
+            validation.warn_at_call(NO_STATE)
         other_variables = self._others()
         if len(store.keys()) == len(other_variables):
             values = {self._index(variable): store[str(index)] for index, variable in enumerate(other_variables)}

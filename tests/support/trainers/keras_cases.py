@@ -410,14 +410,19 @@ def test_a_detached_handle_keeps_neither_optimizer_nor_variables_alive() -> None
     assert handle.last.clipped
 
 
-def test_a_step_that_was_compiled_before_attaching_warns() -> None:
+def test_a_step_that_was_compiled_before_attaching_warns(tmp_path: Path) -> None:
+    recording = tmp_path / "clips.jsonl"
     model, optimizer = network(), keras.optimizers.SGD(0.01)
     model.compile(optimizer, "mse", jit_compile=False)
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
     handle = ClipConfig(rule="global_norm", threshold=1.0).attach_to(optimizer)
     if BACKEND == "tensorflow":
-        with pytest.warns(ClipWarning, match="from step 1 to 2 and nothing was clipped: .* Compile the model again"):
+        message = "from step 1 to 2 and nothing was clipped: .* Compile the model again"
+        nothing_recorded = pytest.warns(ClipWarning, match="No clip calls were recorded")
+        with nothing_recorded, pytest.warns(ClipWarning, match=message), unified_clip.record(recording):
             model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
+        lines = map(json.loads, recording.read_text().splitlines())
+        assert [line["warning"] for line in lines if "warning" in line]
         model.compile(optimizer, "mse", jit_compile=False)
     model.fit(INPUTS[:8], TARGETS[:8], verbose=0)
     assert handle.last.step == handle.step - 1
