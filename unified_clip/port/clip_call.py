@@ -97,10 +97,7 @@ class FoundClip:
         return Arguments(self.call if self.function.name else None, self.function.parameters, self.function.renamed)
 
     def passed_as(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that the call passes for a parameter, or None.
-
-        name: The name of the parameter in unified_clip's function.
-        """
+        """Return the expression that the call passes for a parameter of unified_clip's function, or None."""
         for own_name, argument in self.arguments.passed.items():
             if self.function.renamed.get(own_name, own_name) == name:
                 return argument.value

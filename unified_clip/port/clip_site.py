@@ -66,10 +66,7 @@ class ClipSite:
 
 @dataclass(frozen=True)
 class PortedFile:
-    """The result of porting a file: its content before and after the port, and its clips.
-
-    For a file without clips, both contents may be empty.
-    """
+    """The content of a file before and after the port, and its clips. Without clips, both contents may be empty."""
 
     path: Path
     before: bytes

@@ -7,18 +7,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from . import possible_clips, trainer_arguments
-from .catalog import (
-    CLIP_NAME,
-    ENGINE_METHODS,
-    ENGINE_PACKAGES,
-    KERAS_OPTIMIZER,
-    KERAS_RULES,
-    ClipFunction,
-    clip_function,
-    clip_packages,
-    last_names,
-)
+from . import catalog, possible_clips, trainer_arguments
+from .catalog import CLIP_NAME, KERAS_OPTIMIZER, KERAS_RULES, ClipFunction, clip_function, clip_packages, last_names
 from .clip_call import CLAMP_PACKAGES, Arguments, Entry, FoundClip, Imports, entry_of
 from .source.module import SELF, Module
 from .source.syntax_tree import Target, is_name, keywords_of, method_of
@@ -45,10 +35,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces by its own, as in torch.nn.utils.clip_grad_norm_ = mine.
-
-    Calls of `setattr` and of `mock.patch` count as replacements, too.
-    """
+    """Yield the clip functions that the file replaces by its own: by an assignment, `setattr` or `mock.patch`."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -207,7 +194,7 @@ def _method(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
     Yield nothing for a method of `self` that the file defines.
     """
     function = clip_function(f"Tensor.{method_of(call)}")
-    is_of_engine = method_of(call) in ENGINE_METHODS and imports.packages & ENGINE_PACKAGES
+    is_of_engine = method_of(call) in catalog.ENGINE_METHODS and imports.packages & catalog.ENGINE_PACKAGES
     if not isinstance(call.func, cst.Attribute) or not (function or is_of_engine):
         return
     if module.code(call.func.value) in SELF and method_of(call) in module.function_names:

@@ -7,15 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from .catalog import (
-    CLIP_NAME,
-    ENGINE_METHODS,
-    ENGINE_PACKAGES,
-    ClipFunction,
-    clip_function,
-    clip_functions,
-    last_names,
-)
+from .catalog import CLIP_NAME, ENGINE_METHODS, ENGINE_PACKAGES, ClipFunction, clip_function, clip_functions, last_names
 from .clip_call import FoundClip, Imports
 from .source.gradient_flow import Gradients
 from .source.module import SELF, Module

@@ -106,10 +106,7 @@ def _for_entry(module: Module, clip: FoundClip) -> list[str]:
 
 
 def _config(module: Module, clip: FoundClip) -> str:
-    """Return the code of a `ClipConfig` with the same effect as a clip.
-
-    If the call does not pass the threshold, the code has the name `threshold` in its place.
-    """
+    """Return the code of a `ClipConfig` like a clip, with the name `threshold` if the call does not pass one."""
     rule, family, values = rule_of(module, clip)
     codes = [module.code(value) for value in values if value is not None]
     limits = f"threshold={(codes or ['threshold'])[0]}"
@@ -138,7 +135,9 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
             return []
     optimizer = clip.call if is_limit else _optimizer_of(module, clip)
     name, config = _variable(module, optimizer), _config(module, clip)
-    if is_limit or not _is_by_group(module, clip, optimizer):
+    argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
+    may_be_grouped = argument is None or may_have_groups(module, argument.value)
+    if is_limit or clip.function.rule != "global_norm" or not may_be_grouped:
         return ["import unified_clip", f"{config}.attach_to({name})  # once: then each step clips"]
     return [
         "import unified_clip",
@@ -161,12 +160,6 @@ def _optimizer_of(module: Module, clip: FoundClip) -> cst.Call | None:
         if isinstance(argument, cst.Arg) and keyword_of(argument) == "grad_clip" and isinstance(call, cst.Call):
             return call
     return None
-
-
-def _is_by_group(module: Module, clip: FoundClip, optimizer: cst.Call | None) -> bool:
-    """Return whether Paddle may clip each group of the optimizer's parameters by its own norm."""
-    argument = keywords_of(optimizer).get("parameters") if optimizer is not None else None
-    return clip.function.rule == "global_norm" and (argument is None or may_have_groups(module, argument.value))
 
 
 def _variable(module: Module, call: cst.Call | None) -> str:

@@ -131,8 +131,8 @@ def meaning(module: Module, clip: FoundClip) -> Meaning | None:
         key, _, problem = str(error).removeprefix("ClipConfig, ").partition(": ")
         nodes = [order] if key == "norm_type" and order is not None else passed
         code = " and ".join(_argument(module, node) for node in nodes)
-        what = "the arguments" if len(nodes) > 1 else "the argument"
-        raise UnsureError(f"unified_clip rejects {what} {code} of this clip: {problem}") from None
+        noun = "the arguments" if len(nodes) > 1 else "the argument"
+        raise UnsureError(f"unified_clip rejects {noun} {code} of this clip: {problem}") from None
 
 
 def _argument(module: Module, node: cst.CSTNode) -> str:

@@ -90,10 +90,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report to a .txt, .json or .html file, atomically.
-
-    ReportError: the file has another suffix, or cannot be written.
-    """
+    """Write a report atomically. ReportError: the file has another suffix than WRITERS, or cannot be written."""
     text = writer(path)(report)
     new = _new_file(path)
     try:
@@ -116,10 +113,7 @@ def _unwritable(path: Path, error: OSError) -> ReportError:
 
 
 def read(path: Path) -> Report:
-    """Return a report from a JSON file.
-
-    ReportError: the file cannot be read, or is not a report.
-    """
+    """Return a report from a JSON file. ReportError: the file cannot be read, or is not a report."""
     try:
         return Report.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -148,10 +142,7 @@ WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".js
 
 
 class _Tables:
-    """The tables of a report: meanings, comparisons and known differences, each listed once with a number.
-
-    Several clips can refer to one entry by its number.
-    """
+    """The meanings, comparisons and known differences of a report. Clips refer to an entry by its number."""
 
     def __init__(self) -> None:
         self.meanings: dict[Hashable, model.ClipMeaning] = {}

@@ -175,10 +175,7 @@ class ReportedClip(ReportModel):
 
     @property
     def notes(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (function, numbers of its known differences), for the clip and for its replacement.
-
-        The numbers are spans such as '1-3'.
-        """
+        """Yield (function, spans of its known differences, such as '1-3'), for the clip and for its replacement."""
         if self.known:
             is_other = self.name.rpartition(".")[2] != self.measured_as.rpartition(".")[2]
             yield f"{self.name}, measured as {self.measured_as}" if is_other else self.name, spans(self.known)

@@ -138,10 +138,7 @@ def _limit(module: Module, clip: FoundClip) -> cst.BaseExpression:
 
 
 def clip_writer(module: Module, source: ClipSource) -> WriteClip:
-    """Return a function that returns the lines in PyTorch for a Paddle clip.
-
-    UnsureError: PyTorch's function cannot replace the clip.
-    """
+    """Return a function that writes the lines in PyTorch. UnsureError: PyTorch's function cannot replace the clip."""
     if source.may_be_none:
         raise UnsureError(f"The clip may be None. {WITHOUT}")
     if len(source.clips) != 1:

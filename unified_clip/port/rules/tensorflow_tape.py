@@ -104,10 +104,7 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer updates other variables in another step.
-
-        These steps cannot be rewritten: PyTorch's optimizer updates all its parameters in each step.
-        """
+        """Return the steps whose optimizer updates other variables in another step. PyTorch's updates all in both."""
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)

@@ -30,7 +30,7 @@ class LineEdit:
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None
-    after: list[str] = field(default_factory=list)
+    after: dict[str, None] = field(default_factory=dict)
 
 
 class Edits(cst.CSTTransformer):
@@ -91,9 +91,7 @@ class Edits(cst.CSTTransformer):
 
     def import_after(self, statement: cst.CSTNode, module: str) -> None:
         """Add an import of a module right after another import, which may be conditional."""
-        after = self._lines[statement].after
-        if f"import {module}" not in after:
-            after.append(f"import {module}")
+        self._lines[statement].after[f"import {module}"] = None
 
     # -- applying
 
@@ -159,7 +157,7 @@ class Edits(cst.CSTTransformer):
             lines += self._parsed(edit.replacement(updated.body[0]) if callable(edit.replacement) else edit.replacement)
             if lines and isinstance(lines[-1], cst.SimpleStatementLine):
                 lines[-1] = lines[-1].with_changes(trailing_whitespace=updated.trailing_whitespace)
-        lines += self._parsed(edit.after)
+        lines += self._parsed(list(edit.after))
         first = [line.with_changes(leading_lines=updated.leading_lines) for line in lines[:1]]
         return [*first, *(line.with_changes(leading_lines=()) for line in lines[1:])]
 
@@ -258,14 +256,13 @@ def _with_import(tree: cst.Module, name: str) -> cst.Module:
 
 
 def _after_imports(body: Sequence[Any], name: str) -> int:
-    """Return the index in `body` at which to add an import.
-
-    The import goes after the docstring and the other imports, but before the first use of its package.
-    """
+    """Return where to add an import: after the docstring and the imports, but before the first use of its package."""
     package = name.partition(".")[0]
     place = 0
     for number, statement in enumerate(body):
-        if _imports(statement) or (number == 0 and _is_docstring(statement)):
+        line = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        is_text = isinstance(line, cst.Expr) and isinstance(line.value, cst.SimpleString)
+        if _imports(statement) or (number == 0 and is_text):
             place = number + 1
         elif any(isinstance(node, cst.Name) and node.value == package for node in sorted_nodes(statement)):
             break
@@ -281,11 +278,6 @@ def _imports(statement: cst.CSTNode) -> bool:
         first = next(iter(statement.body.body), None)
         return isinstance(first, cst.SimpleStatementLine) and isinstance(first.body[0], IMPORTS)
     return isinstance(statement, cst.SimpleStatementLine) and any(isinstance(each, IMPORTS) for each in statement.body)
-
-
-def _is_docstring(statement: cst.CSTNode) -> bool:
-    first = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString)
 
 
 def _comments(node: cst.CSTNode) -> list[cst.Comment]:

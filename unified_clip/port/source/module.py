@@ -60,10 +60,7 @@ class Binding:
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that the file assigns to the variable.
-
-        None if a value is unknown, such as a part of a tuple, or a parameter.
-        """
+        """The expressions that the file assigns to the variable. None if one is unknown, such as a parameter."""
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -136,10 +133,7 @@ class Module(SyntaxTree):
         return {".".join([base, *rest]) if base else "" for base in self.full_names(bound.value, depth + 1)}
 
     def full_name(self, node: cst.CSTNode) -> str:
-        """Return the full name of a dotted name, such as "torch.nn.utils" for `nn.utils`.
-
-        Return '' if it is unknown or ambiguous.
-        """
+        """Return the full name of a dotted name, such as "torch.nn" for `nn`. '' if it is unknown or ambiguous."""
         names = self.full_names(node)
         return names.pop() if len(names) == 1 else ""
 
@@ -335,10 +329,7 @@ class Module(SyntaxTree):
     # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
-        """Return the value of a numeric expression. Names in it have to be bound to a number once.
-
-        Return None if the value is unknown.
-        """
+        """Return the value of a numeric expression whose names are bound to a number once. None if it is unknown."""
         try:
             value = self._value(node, 0)
             return float(value) if is_number(value) else None

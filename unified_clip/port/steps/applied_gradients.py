@@ -50,10 +50,7 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a list with one element for each gradient, in order.
-
-        The elements may be changed, as by a clip.
-        """
+        """Return whether an expression is a list with an element, perhaps changed, for each gradient, in order."""
         match node:
             case cst.Call() if node is self._source:
                 return True

@@ -230,13 +230,14 @@ class PaddleOptimizers:
     # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that gets this `grad_clip=` argument.
-
-        UnsureError: the optimizer or its steps cannot be found.
-        """
+        """Return the optimizer that gets this `grad_clip=`. UnsureError: it or its steps cannot be found."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
-            return self._of_minimize(argument, call, call.func)
+            line, binding = self._module.position(call)[0], self._module.binding(call.func.value)
+            if binding.key is None:
+                remedy = "Assign the optimizer first: optimizer = ..."
+                raise UnsureError(f"minimize() in line {line} is not called on a variable. {remedy}")
+            return Optimizer(binding, [argument], [self._minimize(call, line)], None)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
                 f"{self._module.code(call.func)} gets the clip, and may not be an optimizer of Paddle. {BY_HAND}"
@@ -251,7 +252,9 @@ class PaddleOptimizers:
         statement = self._module.small_statement(call)
         if statement is None or not self._module.has_own_line(statement):
             raise UnsureError("Other code is on the line of the optimizer. Give the optimizer a line of its own.")
-        if isinstance(target, cst.Name) and self._is_of_another_scope(target):
+        function = self._module.enclosing(target, cst.FunctionDef) if isinstance(target, cst.Name) else None
+        items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
+        if any(item.name.value == binding.text for item in items):
             raise UnsureError(
                 f"{binding.text} is global or nonlocal here, so not all its steps can be found. If one function can "
                 f"create the optimizer and call its step(), write both calls in it. {OTHERWISE}"
@@ -259,22 +262,6 @@ class PaddleOptimizers:
         if binding.key not in self._by_binding:
             self._by_binding[binding.key] = self._optimizer(binding)
         return self._by_binding[binding.key]
-
-    def _is_of_another_scope(self, target: cst.Name) -> bool:
-        """Return whether the function around a name declares the name as global or nonlocal."""
-        function = self._module.enclosing(target, cst.FunctionDef)
-        items = [node for node in sorted_nodes(function) if isinstance(node, cst.NameItem)] if function else []
-        return any(item.name.value == target.value for item in items)
-
-    def _of_minimize(self, argument: cst.Arg, call: cst.Call, method: cst.Attribute) -> Optimizer:
-        """Return the optimizer of a call minimize(loss, grad_clip=clip). UnsureError: it cannot be rewritten."""
-        line = self._module.position(call)[0]
-        binding = self._module.binding(method.value)
-        if binding.key is None:
-            raise UnsureError(
-                f"minimize() in line {line} is not called on a variable. Assign the optimizer first: optimizer = ..."
-            )
-        return Optimizer(binding, [argument], [self._minimize(call, line)], None)
 
     def _optimizer(self, binding: Binding) -> Optimizer:
         arguments, lists = [], []
@@ -306,12 +293,10 @@ class PaddleOptimizers:
                     f"{binding.text} may be created with different code for {name}=. Before each of these calls, "
                     f"write a line {variable} = ..., and pass {name}={variable}. {OTHERWISE}"
                 )
-        grouped = self._adds_group(binding) or may_have_groups(self._module, lists[0])
+        methods = [self._module.parents[read] for read in binding.reads]
+        adds_group = any(isinstance(method, cst.Attribute) and method.attr.value in ADDS_GROUP for method in methods)
+        grouped = adds_group or may_have_groups(self._module, lists[0])
         return Optimizer(binding, arguments, self._steps(binding), lists[0], grouped)
-
-    def _adds_group(self, binding: Binding) -> bool:
-        parents = [self._module.parents[read] for read in binding.reads]
-        return any(isinstance(parent, cst.Attribute) and parent.attr.value in ADDS_GROUP for parent in parents)
 
     def _steps(self, binding: Binding) -> list[OptimizerStep]:
         steps = [step for read in binding.reads if (step := self._step(binding, read)) is not None]

@@ -66,10 +66,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
 
 
 def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool] | None:
-    """Return (added value, whether it is a list of elements) for a read such as `groups` in groups.append({...}).
-
-    Return None if the code at the read adds nothing.
-    """
+    """Return (added value, whether it is a list) for a read such as `groups` in groups.append({...}), or None."""
     call = module.method_call(read)
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None

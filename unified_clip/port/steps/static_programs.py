@@ -26,10 +26,7 @@ def is_static(module: Module) -> bool:
 
 
 def _uses_default_program(module: Module) -> bool:
-    """Return whether the file uses Paddle's default program.
-
-    Setting random_seed of the program does not count, because dynamic code also sets it.
-    """
+    """Return whether the file uses Paddle's default program, other than to set random_seed, as dynamic code does."""
     calls = [call for call in module.calls if DEFAULT_PROGRAM.match(module.full_name(call.func))]
     parents = [module.parents[call] for call in calls]
     return any(not isinstance(parent, cst.Attribute) or parent.attr.value != "random_seed" for parent in parents)

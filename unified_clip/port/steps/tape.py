@@ -186,7 +186,9 @@ class TapeSteps:
                 "clip, use a plain optimizer, and call hvd.allreduce_(parameter.grad) for each parameter after the "
                 "clip."
             )
-        if any(self._is_persistent(call) for call in calls if method_of(call) == "GradientTape"):
+        tapes = [call for call in calls if method_of(call) == "GradientTape"]
+        flags = [each.value for tape in tapes for each in tape.args if keyword_of(each) in ("", "persistent")]
+        if any(self._module.code(flag) != "False" for flag in flags):
             raise UnsureError(PERSISTENT)
 
     def _statements(self, source: cst.Call, apply: cst.Call) -> tuple[cst.BaseSmallStatement, cst.Expr]:
@@ -210,11 +212,6 @@ class TapeSteps:
                 "run equally often, write them in one block. Otherwise, port this step by hand."
             )
         return first, last
-
-    def _is_persistent(self, tape: cst.Call) -> bool:
-        """Return whether a gradient tape may be persistent, so that it may compute gradients more than once."""
-        values = [argument.value for argument in tape.args if keyword_of(argument) in ("", "persistent")]
-        return any(self._module.code(value) != "False" for value in values)
 
     def _arguments(self, source: cst.Call) -> tuple[cst.BaseExpression, str]:
         """Return (expression of the loss, code of the variables) of a call of gradient().
@@ -257,10 +254,7 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Check that gradient() gets a list of variables.
-
-        UnsureError: the file writes the result of gradient() in a list, so it may be a single gradient.
-        """
+        """Check that gradient() gets a list. UnsureError: the file writes its result in a list, as if it were one."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
