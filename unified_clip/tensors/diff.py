@@ -77,8 +77,8 @@ def _tensor(name: str, a: Dense | None, b: Dense | None, sides: Sides, max_ulp: 
         return ""
     limits = [*([f"{max_ulp:g} ulp"] if max_ulp else []), *([f"{rtol:g} of the largest element"] if rtol else [])]
     limit = f" by more than {' and '.join(limits)}" if limits else ""
-    what = "parts" if a.dtype in PARTS else "elements"
-    many = f": {differ.size} of {a.array.size} {what} differ" if a.array.size > 1 else " differs"
+    noun = "parts" if a.dtype in PARTS else "elements"
+    many = f": {differ.size} of {a.array.size} {noun} differ" if a.array.size > 1 else " differs"
     lines = [f"{name}{many}{limit}"]
     greatest = int(np.argmax(distances))
     for title, index in (("first", 0), ("greatest", greatest))[: 1 + (greatest > 0)]:

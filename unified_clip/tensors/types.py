@@ -52,10 +52,7 @@ class Dense:
         return self.array.shape[:-1] if self.dtype in PARTS else self.array.shape
 
     def values(self) -> Float64s:
-        """Return the elements as a float64 array in the shape of `array`.
-
-        The conversion is exact, except that int64 numbers beyond 2**53 may be rounded.
-        """
+        """Return the elements as a float64 array in the shape of `array`. Only int64 beyond 2**53 may be rounded."""
         if self.dtype != "bfloat16":
             return self.array.astype(np.float64)
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
@@ -115,10 +112,7 @@ def from_numpy(array: npt.NDArray[Any]) -> Dense:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return the name of a NumPy dtype, such as "float32". Return "bfloat16" for V2 (two bytes without a type).
-
-    The functions np.savez and h5py write bfloat16 as V2.
-    """
+    """Return the name of a NumPy dtype. It is "bfloat16" for V2, as which np.savez and h5py write bfloat16."""
     return "bfloat16" if dtype.name == "void16" and dtype.names is None else dtype.name
 
 

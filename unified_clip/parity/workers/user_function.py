@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of
-from ...tensors.files.convert_worker import function_in, with_line
-from ...tensors.types import Dense, densify, encode
+from ...tensors.files.convert_worker import load_function, with_line
+from ...tensors.types import Dense, UnreadableError, densify, encode
 from ..adapters.base import Invocation
 from ..suite.call_form import leaves
 
@@ -197,29 +197,22 @@ def _has_norm(returned: Any) -> bool:
 
 
 def _qualified(kind: type) -> str:
-    module, *_ = kind.__module__.split("#")  # as `function_in` names the module of the user's file
+    module, *_ = kind.__module__.split("#")  # as `load_function` names the module of the user's file
     return f"{module}.{kind.__name__}"
 
 
 @cache
 def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
     try:
-        function = function_in(file, name)
-    except AttributeError as error:
-        if error.name != name:
-            raise _import_error(file, text, error) from None
-        raise UserFunctionError(f"{text}: the file has no function {name!r}. Correct the name") from None
-    except Exception as error:
-        raise _import_error(file, text, error) from None
+        function = load_function(file, name)
+    except ModuleNotFoundError as error:
+        remedy = f"Install the package for {sys.executable}, add its directory to PYTHONPATH, or correct the import"
+        problem = f"the file cannot be imported: {with_line(error, file)}"
+        raise UserFunctionError(f"{text}: {problem}. {remedy}") from None
+    except UnreadableError as error:
+        raise UserFunctionError(f"{text}: {error}") from None
     if not callable(function):
         raise UserFunctionError(
             f"{text} is of type {type(function).__name__}, not a function. Write the name of a function"
         )
     return function
-
-
-def _import_error(file: Path, text: str, error: Exception) -> UserFunctionError:
-    is_missing = isinstance(error, ModuleNotFoundError)
-    where = f"Install the package for {sys.executable}, add its directory to PYTHONPATH, or correct the import"
-    remedy = where if is_missing else "Correct the file"
-    return UserFunctionError(f"{text}: the file cannot be imported: {with_line(error, file)}. {remedy}")

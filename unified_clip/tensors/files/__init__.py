@@ -64,10 +64,7 @@ SETTING = "set python under [frameworks.{}] of the suite"
 
 @cache
 def scratch() -> Path:
-    """Return the directory for gradients that this process converts. The first call creates it.
-
-    The directory is removed when the process ends.
-    """
+    """Return the directory for gradients that this process converts. It exists from the first call to the end."""
     directory = Scratch("gradients")
     atexit.register(directory.remove)
     return directory.path

@@ -232,8 +232,8 @@ def _check_chunks(name: str, dataset: Any) -> None:
     codes = [code for code, *_ in filters]
     unchecked = [title.decode(errors="replace") or code for code, *_, title in filters if code not in CHECKED_FILTERS]
     if unchecked or codes.count(GZIP) > 1:
-        what = ", ".join(map(str, unchecked)) or "gzip twice"
-        raise UnreadableError(f"{name!r} is compressed by {what}. Save it with compression='gzip', or uncompressed")
+        methods = ", ".join(map(str, unchecked)) or "gzip twice"
+        raise UnreadableError(f"{name!r} is compressed by {methods}. Save it with compression='gzip', or uncompressed")
     chunks: list[Any] = []
     dataset.id.chunk_iter(chunks.append)
     lengths = zip(dataset.shape, dataset.chunks, strict=True)
@@ -275,6 +275,10 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     LimitError: the returned value exceeds a limit of `_limits`.
     """
     function = load_function(path, name)
+    if not callable(function):
+        raise UnreadableError(
+            f"{name!r} is of type {type(function).__name__}, not a function. Write the name of a function"
+        )
     try:
         returned = function()
         if not _is_tensor(returned) and not isinstance(returned, Iterable):
@@ -295,25 +299,20 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
         raise UnreadableError(f"{problem}. Correct the function") from None
 
 
-def load_function(path: Path, name: str) -> Callable[[], Any]:
-    """Return the function with this name in a file.
+def load_function(path: Path, name: str) -> Callable[..., Any]:
+    """Return the function with this name in a file. The name may also be that of another object.
 
     ModuleNotFoundError: the file imports a package that is missing.
     UnreadableError: the file cannot be imported, or has no such function.
     """
     try:
-        function = function_in(path, name)
+        return function_in(path, name)
     except ModuleNotFoundError:
         raise
     except Exception as error:
         if isinstance(error, AttributeError) and error.name == name:
             raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
-    if not callable(function):
-        raise UnreadableError(
-            f"{name!r} is of type {type(function).__name__}, not a function. Write the name of a function"
-        )
-    return function
 
 
 def with_line(error: Exception, path: Path) -> str:
@@ -328,7 +327,7 @@ def with_line(error: Exception, path: Path) -> str:
     return f"line {line}: {text}" if line else text
 
 
-def function_in(path: Path, name: str) -> Callable[[], Any]:
+def function_in(path: Path, name: str) -> Callable[..., Any]:
     """Import a file as a new module, and return the attribute `name` of the module, which may not be a function.
 
     AttributeError: the module has no such attribute. Any other exception is one that the import of the file raises.
@@ -346,7 +345,7 @@ def function_in(path: Path, name: str) -> Callable[[], Any]:
     except BaseException:
         sys.modules.pop(module_name, None)
         raise
-    function: Callable[[], Any] = getattr(module, name)
+    function: Callable[..., Any] = getattr(module, name)
     return function
 
 
@@ -355,10 +354,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def read_tensor(name: str, tensor: Any) -> Dense | Sparse:
-    """Convert a tensor of any framework to a `Dense` or `Sparse` tensor.
-
-    UnreadableError: the tensor cannot be read.
-    """
+    """Convert a tensor of any framework to a `Dense` or `Sparse` tensor. UnreadableError: it cannot be read."""
     framework = adapter_of(type(tensor))
     try:
         assert framework is not None

@@ -35,10 +35,7 @@ SMALL = 1 << 25
 
 
 def open_map(path: Path) -> Raw:
-    """Return a file as a memory-mapped array of bytes. For an empty file, return a plain array.
-
-    Map each file only once: each map keeps a file descriptor open.
-    """
+    """Return a file as an array of bytes, mapped if it is not empty. Map it only once: each map keeps it open."""
     return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
 
 
@@ -105,10 +102,7 @@ _shared_map = cache(open_map)
 
 
 def write(gradients: Iterable[tuple[str, Gradient]], directory: Path) -> None:
-    """Write (name, gradient) tuples into the file TENSORS of a directory, and then their entries into the file INDEX.
-
-    Only one gradient is in memory at a time.
-    """
+    """Write the gradients into the file TENSORS of a directory, one at a time, and their entries into INDEX."""
     with (directory / TENSORS).open("wb") as file:
         index = {name: append(file, gradient) for name, gradient in gradients}
     (directory / INDEX).write_text(json.dumps(index), encoding="utf-8")

@@ -46,10 +46,7 @@ SLICED = "UnpackBigParamInfor@@"
 
 
 class Dtype:
-    """A replacement for np.dtype while a pickle is read.
-
-    Paddle has no uint16. NumPy's code for uint16 therefore means bfloat16.
-    """
+    """A replacement for np.dtype in a pickle. Paddle has no uint16: NumPy's code for it means bfloat16."""
 
     def __init__(self, code: str, *flags: bool) -> None:
         if not isinstance(code, str) or len(code) > LONGEST_CODE:

@@ -103,10 +103,7 @@ def _sparse(raw: Raw, rows: Entry, values: Entry, shape: Sequence[int]) -> Spars
 
 
 def _header(raw: Raw) -> tuple[dict[str, Any], int]:
-    """Return (the header of a file as a dict, the position of the first byte after the header).
-
-    UnreadableError: the header is invalid, or has a name twice.
-    """
+    """Return (header as a dict, position after the header). UnreadableError: it is invalid, or has a name twice."""
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > min(LONGEST_HEADER, len(raw) - 8):
         raise UnreadableError(
@@ -134,10 +131,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _sparse_shapes(metadata: Any) -> dict[str, Sequence[int]]:
-    """Return {name of a sparse gradient: its shape}, from the header's metadata. Return {} if it lists none.
-
-    UnreadableError: the metadata is invalid.
-    """
+    """Return {name of a sparse gradient: its shape} from the metadata. UnreadableError: the metadata is invalid."""
     try:
         shapes = json.loads(metadata.get("sparse", "{}"))
         if all(map(_are_lengths, shapes.values())):

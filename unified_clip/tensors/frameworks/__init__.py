@@ -5,26 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import Any, Protocol
 
-from ..types import Dense, Gradient, Sparse
+from ..types import Dense, Gradient, Sparse, densify
 
 
 class TensorConverter(Protocol):
-    """The conversion between one framework's tensors and `Dense` or `Sparse` tensors.
-
-    Each framework's module has a subclass `Converter`.
-    """
+    """The conversion of a framework's tensors from and to `Dense` or `Sparse`. Each has a subclass `Converter`."""
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework with the elements of `tensor`, in CPU memory.
-
-        TypeError: the framework does not have the dtype, such as MLX for complex128.
-        """
+        """Return a tensor of the framework in CPU memory. TypeError: it has no such dtype, as MLX has no complex128."""
 
     def sparse(self, tensor: Sparse) -> Any:
         """Return a sparse tensor of the framework with the rows of `tensor`. Rows with the same index stay separate.
 
-        For NumPy and MLX, which have no sparse tensors, return the equal dense tensor.
+        The default, for NumPy and MLX, which have no sparse tensors, is the equal dense tensor.
         """
+        return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
         """Return a tensor of the framework as a `Dense` tensor. If it is sparse by rows, return it as `Sparse`."""

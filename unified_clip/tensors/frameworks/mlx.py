@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from ..types import Dense, Gradient, Sparse, densify, from_numpy, to_numpy
+from ..types import Dense, Gradient, from_numpy, to_numpy
 from . import TensorConverter
 
 
@@ -18,9 +18,6 @@ class Converter(TensorConverter):
             remedy = "Save the gradients as complex64, or leave out mlx, as with --frameworks torch,jax"
             raise TypeError(f"MLX has no complex128. {remedy}")
         return mx.array(array, getattr(mx, array.dtype.name))
-
-    def sparse(self, tensor: Sparse) -> Any:
-        return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
         if tensor.dtype != mx.bfloat16:

@@ -6,16 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ..types import Dense, Gradient, Sparse, densify, from_numpy, to_numpy
+from ..types import Dense, Gradient, from_numpy, to_numpy
 from . import TensorConverter
 
 
 class Converter(TensorConverter):
     def dense(self, tensor: Dense) -> Any:
         return to_numpy(tensor)
-
-    def sparse(self, tensor: Sparse) -> Any:
-        return self.make(densify(tensor))
 
     def read(self, tensor: Any) -> Gradient:
         return from_numpy(np.asarray(tensor))
