@@ -287,7 +287,7 @@ def _accept(report: ParityReport, path: Path) -> int:
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}. Correct this, and run the command with --accept again."
         raise UsageError(message, "UC205") from None
-    counts = ", ".join(f"{count} {what}" for what, count in changes._asdict().items())
+    counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if losses := baseline.losses(report):
         print(safe(f"The next run with this baseline fails again: {losses[0].why}."))

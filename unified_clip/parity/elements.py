@@ -74,10 +74,10 @@ class WorstElement(ReportModel):
         """The gradient and element in words, or "the norm"."""
         if self.gradient is None:
             return "the norm"
-        what = "the coefficient of " if self.stage == "coefficient" else ""
+        prefix = "the coefficient of " if self.stage == "coefficient" else ""
         called = f" ({self.name})" if self.name and self.name != f"gradient {self.gradient}" else ""
         index = f", element {self.element}" if self.element else ""
-        return f"{what}gradient {self.gradient}{called}{index}"
+        return f"{prefix}gradient {self.gradient}{called}{index}"
 
     def __str__(self) -> str:
         lines = [f"first differs at the {self.stage}: {self.place}; {self.apart} of {self.compared} numbers differ"]

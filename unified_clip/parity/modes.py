@@ -28,12 +28,7 @@ import their framework."""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
-KERNELS_IN_GRAPHS = {
-    "torch": (GRAPH, COMPILED),
-    "tensorflow": (GRAPH, COMPILED),
-    "jax": (COMPILED,),
-    "paddle": (STATIC,),
-}
+KERNELS_IN_GRAPHS = {framework: modes for framework, modes in GRAPHS.items() if framework != "mlx"}
 """For each framework, the modes whose graphs call the compiled kernels, if installed, for a norm_type of 1 or 2."""
 
 PROCESSES = {"processes_2": 2, "processes_4": 4}

@@ -13,11 +13,14 @@ LEARNING_RATE = 0.5
 """The learning rate of SGD steps. It is a power of two: multiplying by it is exact, so that a step rounds only once."""
 
 
+FailureKind = Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
+
+
 @dataclass(frozen=True)
 class Failure:
     """The reason why a call has no result, for example because its worker crashed, hung or did not start."""
 
-    kind: Literal["crashed", "timed out", "out of memory", "missing", "unreadable", "not run"]
+    kind: FailureKind
     detail: str
 
 
@@ -45,10 +48,7 @@ class ClipTensors:
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """The SHA-256 of the tensors at each stage that has tensors.
-
-        The stage "coefficient" has no digest, because its tensors are those of the stage "tensors".
-        """
+        """The SHA-256 of the tensors at each stage that has tensors of its own, which "coefficient" has not."""
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 

@@ -118,10 +118,7 @@ class NativeResult(Result):
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a subclass of a model with one more field for each mode of unified_clip.
-
-    field: (type, default) of these fields.
-    """
+    """Return a subclass of a model with another field, (type, default), for each mode of unified_clip."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 

@@ -88,10 +88,7 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor with another memory layout: the transpose of a contiguous tensor.
-
-        If the framework has no strides, return the tensor itself.
-        """
+        """Return an equal tensor that is the transpose of a contiguous one, or the tensor itself without strides."""
         return tensor
 
     def expanded(self, tensor: Any) -> Any:

@@ -44,10 +44,7 @@ class Framework(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle may have a function with the clip rule of this call that accepts its gradients.
-
-        Only the clip classes by norm accept sparse gradients.
-        """
+        """Return whether Paddle may have such a function. Only the clip classes by norm accept sparse gradients."""
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)
@@ -100,10 +97,7 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the next arrays of `results` as tensors, in lists that are nested like `template`.
-
-    Where the template has None, the result has None, and no array is used.
-    """
+    """Return the next arrays of `results` as tensors, in lists that are nested like `template`. None uses no array."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

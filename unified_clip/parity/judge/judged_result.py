@@ -104,11 +104,11 @@ def judge_result(
             judged.differs = bool(native.kind or native.size)
     else:
         verdict = compare_with_exact(case, expected, outcome, mode, flushes=framework.flushes)
-        if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
-            verdict = dataclasses.replace(verdict, cause=cause.kind, detail=f"{verdict.detail}; {cause.sentence}")
-        shared |= {"verdict": verdict.kind, "detail": verdict.detail, "ulps": verdict.ulps, "cause": verdict.cause}
+        shared |= {"verdict": verdict.kind, "detail": verdict.detail, "ulps": verdict.ulps, "cause": ""}
         judged.result = UnifiedClipResult(**shared, stages=dict(verdict.stages))
         judged.differs = verdict.kind != "equal"
+        if verdict.kind == "different" and (cause := diagnose(case, expected, outcome)):
+            judged.result.cause, judged.result.detail = cause.kind, f"{verdict.detail}; {cause.sentence}"
     if oracle.is_long(case):
         judged.outcome = None
         if judged.differs and judged.result:

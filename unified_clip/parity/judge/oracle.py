@@ -197,10 +197,7 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Return the gradient with every element multiplied by the coefficient, rounded as docs/contract.md specifies.
-
-    If the coefficient is 1, return the gradient itself.
-    """
+    """Return the gradient times the coefficient, rounded as docs/contract.md specifies, or itself for 1."""
     if coef == 1:
         return gradient
     values = gradient.values()

@@ -72,10 +72,10 @@ def _difference(case: Case, left: CallOutcome, right: CallOutcome) -> tuple[str,
             continue
         if [each and each.array.shape for each in a] != [each and each.array.shape for each in b]:
             return "they return gradients of other shapes", None
-        found = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
-        if not found.is_finite:
+        distance = difference(values(a), values(b), values(case.clipped_inputs) if name == "gradients" else [])
+        if not distance.is_finite:
             return f"only one of them has inf or NaN in the {name}", None
-        sizes.append(found.size)
+        sizes.append(distance.size)
     size = max(sizes, default=0.0)
     return "", size
 

@@ -20,10 +20,7 @@ Step = tuple[float, dict[str, Any]]
 
 
 def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warmup_steps: int = 25) -> Iterator[Step]:
-    """Yield (threshold, state after the step) for each step of the rule `ema_ratio`.
-
-    values: The total norm of each step.
-    """
+    """Yield (threshold, state after the step) of the rule `ema_ratio` for the total norm of each step."""
     mean: Any = 0 * ratio
     seen = 0
     for value in values:
@@ -95,10 +92,7 @@ def percentile(
     include_current: bool = True,
     warmup_steps: int = 0,
 ) -> Iterator[Step]:
-    """Yield (threshold, state after the step) for each step of the rule `percentile`.
-
-    values: The total norm of each step.
-    """
+    """Yield (threshold, state after the step) of the rule `percentile` for the total norm of each step."""
     history: list[float] = []
     for value in values:
         limit = 0.0

@@ -23,7 +23,7 @@ from ...tensors.arithmetic import FORMATS
 from ...tensors.types import Dense, Gradient, Sparse, Stage, densify, encode, form
 from ...tensors.ulp import ulps
 from ..modes import EXACT
-from ..outcome import CallOutcome, ClipTensors, Failure
+from ..outcome import CallOutcome, ClipTensors, Failure, FailureKind
 from ..suite.cases import Case
 from . import oracle
 from .oracle import Expected
@@ -31,18 +31,7 @@ from .oracle import Expected
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
 """The error that the contract allows for a norm on the device path: in ULP for float32, relative for float64."""
 
-VerdictKind = Literal[
-    "equal",
-    "close",
-    "flushed",
-    "different",
-    "crashed",
-    "timed out",
-    "out of memory",
-    "missing",
-    "unreadable",
-    "not run",
-]
+VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
 """The possible verdicts on a result of unified_clip."""
 
 NativeVerdict = Literal["equal", "no norm", "close", "known", "different"]
@@ -88,18 +77,10 @@ class Verdict:
     stages: Mapping[Stage, float] = field(default_factory=dict)
     """The largest distance at each stage of the call, in ULP. For the stage "coefficient": the relative distance."""
 
-    cause: str = ""
-    """The cause of a difference in a word or two, such as "another eps". '' if `diagnose` found none."""
-
     @property
     def agrees(self) -> bool:
         """Return whether the result keeps the contract."""
         return self.kind in AGREEING
-
-    @property
-    def is_failure(self) -> bool:
-        """Return whether there is no result to compare, for example because the worker crashed or timed out."""
-        return not self.agrees and self.kind != "different"
 
 
 def compare_with_exact(
@@ -230,23 +211,20 @@ def _tensors(result: ClipTensors) -> Iterator[Dense | None]:
 
 
 def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
-    """Return an error if the number, dtype or shape of the tensors is not that of the exact result.
-
-    Return '' if all agree.
-    """
+    """Return an error if the tensors differ from the exact ones in number, dtype or shape. Otherwise return ''."""
     if outcome.digests == expected.digests:
         return ""
     if form(expected.norm) != form(outcome.norm):
         return f"the norm is {form(outcome.norm)} instead of {form(expected.norm)}"
-    for what, exact, tensors in (
+    for noun, exact, tensors in (
         ("gradient", expected.gradients or (), outcome.gradients or ()),
         ("parameter", expected.update or (), outcome.update or ()),
     ):
         if len(exact) != len(tensors):
-            return f"{len(tensors)} {what}s instead of {len(exact)}"
+            return f"{len(tensors)} {noun}s instead of {len(exact)}"
         for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
             if form(right) != form(tensor):
-                return f"{what} {index} is {form(tensor)} instead of {form(right)}"
+                return f"{noun} {index} is {form(tensor)} instead of {form(right)}"
     return ""
 
 

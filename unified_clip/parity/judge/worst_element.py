@@ -45,11 +45,11 @@ def find(
     tolerance: A relative difference of a framework's function up to this size counts as rounding.
     """
     native = outcomes.get(NATIVE)
-    ours = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
+    own = outcomes.get(HOST) or next((each for mode, each in outcomes.items() if mode != NATIVE), None)
     elements = {}
     for mode in modes:
         side: Side = "native" if mode == NATIVE else "ours"
-        if element := _find(case, right, side, ours if mode == NATIVE else outcomes[mode], native, tolerance):
+        if element := _find(case, right, side, own if mode == NATIVE else outcomes[mode], native, tolerance):
             elements[mode] = element
     return elements
 
@@ -67,14 +67,14 @@ class _Place(NamedTuple):
 
 
 def _find(
-    case: Case, right: Expected, by: Side, ours: CallOutcome | None, native: CallOutcome | None, tolerance: float
+    case: Case, right: Expected, by: Side, own: CallOutcome | None, native: CallOutcome | None, tolerance: float
 ) -> WorstElement | None:
     first = None
     for stage in STAGES:
         exact = _numbers(stage, case, right, right)
         if exact is None:
             continue
-        sides = {"ours": _numbers(stage, case, right, ours), "native": _numbers(stage, case, right, native)}
+        sides = {"ours": _numbers(stage, case, right, own), "native": _numbers(stage, case, right, native)}
         places = _places(exact, sides[by] or [], by, case.clipped_inputs if stage == "tensors" else [None] * len(exact))
         if not places:
             continue

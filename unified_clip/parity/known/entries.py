@@ -50,10 +50,7 @@ LARGEST_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class NativeDeviation:
-    """The difference between the result of a framework's function and the exact result.
-
-    `results.NativeResult` has the same fields.
-    """
+    """The difference of a framework's function from the exact result. `results.NativeResult` has these fields, too."""
 
     function: str
     kind: DifferenceKind | Literal[""] = ""
@@ -159,10 +156,10 @@ class KnownDifference(schema.Table):
 
     @model_validator(mode="after")
     def _sized(self) -> Self:
-        given = [name for name in ("size", "not_finite") if getattr(self, name)]
-        if given and self.kind not in WITH_NUMBERS:
-            raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(given)}. Remove {' and '.join(given)}")
-        if not given and self.kind in SIZED:
+        names = [name for name in ("size", "not_finite") if getattr(self, name)]
+        if names and self.kind not in WITH_NUMBERS:
+            raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(names)}. Remove {' and '.join(names)}")
+        if not names and self.kind in SIZED:
             size = "Add the largest relative difference, as in size = 0.01, or where results have inf or NaN"
             raise ValueError(f"kind = {self.kind!r} needs a size. {size}, as in not_finite = 'norm'")
         if self.size == math.inf and self.not_finite:
@@ -178,10 +175,6 @@ class KnownDifference(schema.Table):
     def causes(self) -> list[str]:
         """The causes that the entry covers. Empty if it has no `cause`."""
         return [self.cause] if isinstance(self.cause, str) and self.cause else list(self.cause)
-
-    def accepts_cause(self, difference: Difference) -> bool:
-        """Return whether the entry covers the cause of a difference."""
-        return not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
 
     @property
     def is_unbounded(self) -> bool:
@@ -226,7 +219,8 @@ class KnownDifference(schema.Table):
         An entry with `size = inf` covers any numbers, so that `--accept` can replace it.
         """
         same = self.is_unbounded or difference.not_finite == self.not_finite
-        return same and self.accepts_cause(difference) and self.is_for(framework, case, difference)
+        accepted = not self.causes or bool({ANY, recorded_cause(difference)} & {*self.causes})
+        return same and accepted and self.is_for(framework, case, difference)
 
     def bounds(self, size: float) -> bool:
         """Return whether a difference of finite numbers is at most the listed size times `within`."""

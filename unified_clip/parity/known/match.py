@@ -91,34 +91,34 @@ def _problem(
     """
     if not deviation.kind:
         return ""
-    what = KINDS[deviation.kind]
+    text = KINDS[deviation.kind]
     if deviation.not_finite:
-        what += f", with inf or NaN in the {deviation.not_finite}"
+        text += f", with inf or NaN in the {deviation.not_finite}"
     if deviation.finite_size:
-        what += f", by {size_in_words(deviation.finite_size)}"
+        text += f", by {size_in_words(deviation.finite_size)}"
     if deviation.detail:
-        what += f" ({deviation.detail})"
+        text += f" ({deviation.detail})"
     cause = _cause(deviation)
     fix = "Run the command with --accept to list"
     if ".py:" in (deviation.function or ""):
         fix = "Correct your function, or run the command with --accept to list"
     if not entries and others:
-        return f"{what}; {_listed(others, deviation)}{cause}. {fix} this one"
+        return f"{text}; {_listed(others, deviation)}{cause}. {fix} this one"
     if not entries:
         versions = ""
         if limited:
             versions = f" of these versions: the entry {limited[0].reason!r} is limited to {limited[0].versions}"
-        return f"{what}; not listed as a known difference{versions}{cause}. {fix} it"
+        return f"{text}; not listed as a known difference{versions}{cause}. {fix} it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"
         remedy = (
             "Change the `cases` of all but one so that they do not match this case. Remove entries without other cases"
         )
-        return f"{what}: {several}. {remedy}"
+        return f"{text}: {several}. {remedy}"
     if not entries[0].bounds(deviation.finite_size):
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
-        return f"{what}: more than {listed}{cause}. {fix} the new size"
+        return f"{text}: more than {listed}{cause}. {fix} the new size"
     return ""
 
 

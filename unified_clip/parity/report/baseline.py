@@ -154,10 +154,7 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def changed_bits(old: ParityReport, new: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) of the functions' results that have other digests than in the baseline.
-
-    Return [] if the digests of both reports cannot be compared.
-    """
+    """Return (framework, case name) of functions' results with other digests. [] if digests cannot be compared."""
     if _without_digests(old, new):
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
@@ -265,7 +262,7 @@ def _lost(old: _Entry, new: _Entry) -> str:
             f"{OTHER_BITS}, and a second call returned them again, so the function has changed. If the new result is "
             f"right, change the reason of its entry in the list of known differences. Or write a new baseline. {ADVICE}"
         )
-    if new.agrees and (lost := [what for what in old.compared if what not in new.compared]):
+    if new.agrees and (lost := [name for name in old.compared if name not in new.compared]):
         return f"the baseline compared the {' and the '.join(lost)}, but the function no longer returns it. {ADVICE}"
     return ""
 

@@ -178,10 +178,7 @@ def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
 
 
 def _stale(report: ParityReport, known: KnownDifferenceResult, number: str) -> Problem:
-    """Return the problem of a stale entry of the list of known differences.
-
-    number: The suffix of its title (see `baseline.numbered`).
-    """
+    """Return the problem of a stale entry. `number`: the suffix of its title (see `baseline.numbered`)."""
     return Problem(
         what=f"known difference {known.framework}, {known.function}, {known.reason!r}",
         detail=known.problem,
@@ -259,5 +256,5 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{_count(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

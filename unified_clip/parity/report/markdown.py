@@ -51,7 +51,7 @@ def headline(report: ParityReport) -> list[str]:
             lines.append(f"{TITLES[mode].capitalize()}: {share}: {_shares(counts)}.")
     if report.summary.natives:
         natives = {name: kinds for name, kinds in report.summary.natives.items() if name not in report.absent}
-        lines.append(f"{_capitalized(compared.whose(report))}: {_shares(natives)}.")
+        lines.append(f"{legend('{whose}', report)}: {_shares(natives)}.")
     lines += own_pairs_lines(report)
     differ = any(case.stages_apart for case in report.cases)
     on_host = [framework for framework, kinds in report.summary.host.items() if kinds.keys() - {"missing"}]
@@ -63,18 +63,10 @@ def headline(report: ParityReport) -> list[str]:
     return [*lines, *report.notes]
 
 
-def _capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]
-
-
-def native_legend(report: ParityReport) -> str:
-    """Return the text below the table of frameworks' functions."""
-    return NATIVE_LEGEND.format(whose=_capitalized(compared.whose(report)))
-
-
-def known_legend(report: ParityReport) -> str:
-    """Return the text below the table of known differences."""
-    return KNOWN_LEGEND.format(whose=compared.whose(report))
+def legend(text: str, report: ParityReport) -> str:
+    """Return the text below a table, such as NATIVE_LEGEND, for the functions that the report has."""
+    formatted = text.format(whose=compared.whose(report))
+    return formatted[0].upper() + formatted[1:]
 
 
 def _shares(counts: Counts) -> str:
@@ -126,10 +118,7 @@ def own_pairs_rows(report: ParityReport) -> list[list[str]]:
 
 
 def native_rows(report: ParityReport) -> list[list[str]]:
-    """Return the table rows of the frameworks' own functions.
-
-    Return [] if no such function gave a result. NumPy, for example, has none.
-    """
+    """Return the rows of the frameworks' own functions. [] if none gave a result: NumPy, for example, has none."""
     return rows(report, native) if report.summary.natives else []
 
 
@@ -144,10 +133,7 @@ def known_rows(report: ParityReport) -> list[list[str]]:
 
 
 def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[list[str]]:
-    """Return a table row for each case: its name, and a cell for each framework.
-
-    text: A function that returns the text of a cell from the results of one framework.
-    """
+    """Return a table row for each case: its name, and for each framework the text of its results."""
     return [
         [case.name, *(text(case.frameworks.get(name, FrameworkResult())) for name in report.frameworks)]
         for case in report.cases
@@ -155,10 +141,7 @@ def rows(report: ParityReport, text: Callable[[FrameworkResult], str]) -> list[l
 
 
 def unified_clip(results: FrameworkResult) -> str:
-    """Return the verdict on unified_clip as the text of a cell.
-
-    If modes have different verdicts, the text names the modes, as in "equal; device: 1 ULP".
-    """
+    """Return the verdict on unified_clip, and the modes with another verdict, as in "equal; device: 1 ULP"."""
     modes: dict[str, list[str]] = {}
     for mode, result in results.by_mode.items():
         modes.setdefault(_verdict(result), []).append(mode)
@@ -197,10 +180,7 @@ def size(value: float | None) -> str:
 
 
 def as_markdown(report: ParityReport, most: int = MOST) -> str:
-    """Return the report as Markdown of at most `most` bytes.
-
-    Long tables and lists are cut. A line below each has the number of missing lines.
-    """
+    """Return the report as Markdown of at most `most` bytes. If lines are left out, another line has their number."""
     report = report.safe()
     header = ["case", *report.frameworks]
     versions = [f"- {name} {version}" for name, version in report.versions.items()]
@@ -210,17 +190,17 @@ def as_markdown(report: ParityReport, most: int = MOST) -> str:
         ("Since the baseline", [], _markdown.rows(change_rows.HEADER, change_rows.rows(report.baseline or []))),
         ("Problems", [], problems),
         ("Your functions with each other", [OWN_PAIRS], _markdown.rows(OWN_PAIRS_HEADER, own_pairs_rows(report))),
-        ("Known differences", [known_legend(report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
+        ("Known differences", [legend(KNOWN_LEGEND, report)], _markdown.rows(KNOWN_HEADER, known_rows(report))),
         ("Versions", [], versions),
         ("unified_clip", [LEGEND], _markdown.rows(header, rows(report, unified_clip))),
-        (_capitalized(compared.whose(report)), [native_legend(report)], _markdown.rows(header, native_rows(report))),
+        (legend("{whose}", report), [legend(NATIVE_LEGEND, report)], _markdown.rows(header, native_rows(report))),
     ]
     room = most - len("\n\n".join(parts).encode()) - len(sections) * 200  # for a line on each section that is cut
-    for title, legend, lines in sections:
-        kept = list(_fitting(lines, room - sum(len(each.encode()) + 4 for each in (title, *legend))))
+    for title, below, lines in sections:
+        kept = list(_fitting(lines, room - sum(len(each.encode()) + 4 for each in (title, *below))))
         if kept:
-            parts += [f"## {title}", *legend, "\n".join(kept)]
-            room -= len("\n\n".join(parts[-2 - len(legend) :]).encode()) + 2
+            parts += [f"## {title}", *below, "\n".join(kept)]
+            room -= len("\n\n".join(parts[-2 - len(below) :]).encode()) + 2
         if cut := len(lines) - len(kept):
             parts.append(f"{title}: {cut} lines are left out here. index.html and parity.json have all.")
     return "\n\n".join(parts) + "\n"

@@ -138,10 +138,7 @@ class View:
 
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """(number, label, CSS class) for each tile below the verdict.
-
-        There is no tile about the frameworks' functions if none ran.
-        """
+        """(number, label, CSS class) for each tile below the verdict, without the frameworks' functions if none ran."""
         own, theirs = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
@@ -157,10 +154,7 @@ class View:
         return [tile for tile in tiles if theirs or tile[1] != known]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
-        """Return the number of results with each verdict.
-
-        native: True for the frameworks' own functions, False for unified_clip.
-        """
+        """Return the number of results with each verdict: of the frameworks' own functions, or of unified_clip."""
         columns = [column for column in self.columns if (column.mode == NATIVE) == native]
         return Counter(verdict for column in columns for verdict, count in self.counts(column) for _ in range(count))
 
@@ -179,10 +173,7 @@ class View:
         return {(entry.framework, case): entry.reason for entry in self.report.known for case in entry.cases}
 
     def card(self, problem: Problem) -> Card | None:
-        """Return the card that shows a problem, in the first case of the problem.
-
-        Return None if the problem is not about one result of one framework.
-        """
+        """Return the card of a problem's first case. None if the problem is not about one result of one framework."""
         if not problem.framework or not problem.mode:
             return None
         case = self.report.cases[self.numbers[problem.cases[0]] - 1]

@@ -99,10 +99,7 @@ class Point(NamedTuple):
 
 
 def norms(report: ParityReport) -> Markup | None:
-    """Return a plot of the relative error of each framework's norm over the number of elements.
-
-    Return None if no framework's function returned a norm.
-    """
+    """Return a plot of each framework's relative error of the norm by number of elements. None without norms."""
     points = [
         Point(framework, case.elements, native.norm, case.name)
         for case in report.cases

@@ -31,10 +31,7 @@ def settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_rule(arguments: Mapping[str, Any]) -> Rule | AdaGC | AGC:
-    """Return the rule of a call.
-
-    TypeError, ValueError: a setting is invalid.
-    """
+    """Return the rule of a call. TypeError, ValueError: a setting is invalid."""
     return RULES[arguments["rule"]](**settings(arguments))
 
 

@@ -17,9 +17,7 @@ CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "nested": lambda items: {"first": [items[0]], "rest": [list(items[1:])]},
     "tensor": lambda items: items[0],
 }
-"""The function that puts gradients or parameters into a container, by the name of the container in a suite, such as
-`container = "dict"`.
-"""
+"""The function that puts tensors into a container, by the container's name in a suite, as in `container = "dict"`."""
 
 STRUCTURES = {
     "dict": "dict",
@@ -69,10 +67,7 @@ class CallForm(BaseModel):
         return STRUCTURES.get(self.container, "list")
 
     def contain(self, items: Sequence[Any]) -> Any:
-        """Return the items in the container that the case names, in the order of `listed`.
-
-        items: One gradient or parameter for each gradient of the case.
-        """
+        """Return the items, one for each gradient, in the case's container, in the order of `listed`."""
         return CONTAINERS[self.container](self.in_order(items))
 
     def in_order(self, items: Sequence[Any]) -> list[Any]:

@@ -1,7 +1,4 @@
-"""The cases of a suite: each call of a `[[cases]]` table on each list of gradients of the table.
-
-`docs/parity.md` lists the keys of the table.
-"""
+"""The cases of a suite: each call of a `[[cases]]` table on each of its lists of gradients. See `docs/parity.md`."""
 
 from __future__ import annotations
 
@@ -203,12 +200,12 @@ def _cases(
                 yield Case(full_name, title, gradients, call_name, arguments, call_form, list(lists[name]), options)
 
 
-def _check_real(gradients: Mapping[str, Gradient], what: str) -> None:
-    """Raise SuiteError, whose message begins with `what`, if a gradient is not real or not of floats."""
+def _check_real(gradients: Mapping[str, Gradient], problem: str) -> None:
+    """Raise SuiteError, whose message begins with `problem`, if a gradient is not real or not of floats."""
     for name, gradient in gradients.items():
         if gradient is not None and gradient.dtype not in REAL:
             raise SuiteError(
-                f"{what}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes, or move these "
+                f"{problem}: {name!r} has dtype {gradient.dtype}, not a real float. Remove dtypes, or move these "
                 "gradients to a [[cases]] table without dtypes"
             )
 
@@ -233,10 +230,7 @@ def _from_rules(table: CasesTable, place: str) -> Iterator[dict[str, Any]]:
 
 
 def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
-    """Split an entry of `calls` into (name of the function, arguments).
-
-    SuiteError: the function or an argument is invalid.
-    """
+    """Split an entry of `calls` into (function, arguments). SuiteError: the function or an argument is invalid."""
     arguments = dict(table)
     name = arguments.pop("call", None)
     if name is None:

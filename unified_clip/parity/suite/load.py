@@ -62,9 +62,7 @@ class Suite:
     """The names of the lists of gradients that are read from a file, or made by a function."""
 
     chosen_cases: bool = False
-    """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale, because it may belong to another
-    case.
-    """
+    """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
         """Return the arguments of `pool.command` after the name of the framework."""

@@ -26,11 +26,7 @@ REPLACEABLE = tuple(name for name, call in CALLS.items() if call.style in STYLES
 
 
 def split(text: str, root: Path) -> tuple[Path, str]:
-    """Return (absolute path of the file, name of the function).
-
-    text: FILE.py:FUNCTION of the suite.
-    root: The suite's directory.
-    """
+    """Return (absolute path of the file, name of the function) of FILE.py:FUNCTION in the directory `root`."""
     path, _, name = text.rpartition(":")
     return (root / path).absolute(), name
 

@@ -168,10 +168,7 @@ def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
 
 
 def _string(text: str) -> str:
-    """Return the text as a TOML string. Escape characters that TOML does not allow.
-
-    SuiteError: the text is not UTF-8.
-    """
+    """Return the text as a TOML string with the necessary escapes. SuiteError: the text is not UTF-8."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise SuiteError(
             f"The path {text!r} is not UTF-8, so a suite cannot contain it. Rename the file or the directory"

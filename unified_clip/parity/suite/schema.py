@@ -83,9 +83,9 @@ class TensorTable(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        given = [name for name in ("values", "random", "none") if getattr(self, name) is not None]
-        if len(given) != 1:
-            sources = " and ".join(given) or "no numbers"
+        keys = [name for name in ("values", "random", "none") if getattr(self, name) is not None]
+        if len(keys) != 1:
+            sources = " and ".join(keys) or "no numbers"
             raise ValueError(f"the tensor has {sources}. Give exactly one of `values`, `random` and `none = true`")
         if self.none and (unused := sorted(self.model_fields_set & {"shape", "dtype", "rows", "exponents"})):
             raise ValueError(f"none = true allows no {' or '.join(unused)}. Remove {' and '.join(unused)}")
@@ -127,16 +127,16 @@ class GradientsTable(Table):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [name for name in ("tensors", "file", "function") if getattr(self, name) is not None]
-        if len(given) != 1:
-            sources = " and ".join(given) or "no gradients"
+        keys = [name for name in ("tensors", "file", "function") if getattr(self, name) is not None]
+        if len(keys) != 1:
+            sources = " and ".join(keys) or "no gradients"
             raise ValueError(
                 f"the list of gradients has {sources}. Give exactly one of `tensors`, `file` and `function`"
             )
         for key, source in (("only", "file"), ("framework", "function")):
             if getattr(self, key) and getattr(self, source) is None:
                 raise ValueError(
-                    f"`{key}` needs `{source}`. Remove `{key}`, or give `{source}` in place of `{given[0]}`"
+                    f"`{key}` needs `{source}`. Remove `{key}`, or give `{source}` in place of `{keys[0]}`"
                 )
         return self
 

@@ -24,9 +24,7 @@ from ..suite.public_calls import CALLS
 from .user_function import UserFunction, UserFunctionError
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""The address in the repr of an object, such as " at 0x7f3c". It is removed from messages, so that equal runs give
-equal reports.
-"""
+"""The address in the repr of an object, such as " at 0x7f3c". Messages leave it out, so that equal runs are equal."""
 
 
 @dataclass(eq=False)

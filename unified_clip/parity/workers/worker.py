@@ -321,9 +321,7 @@ def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Map
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a JSON file under another name, and rename it when it is complete. So the parent process never reads half a
-    file.
-    """
+    """Write a JSON file, and rename it when it is complete. So the parent process never reads half a file."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(data), encoding="utf-8")
     partial.replace(path)
