@@ -58,8 +58,7 @@ class CallOutcome(ClipTensors):
     """The result of a call on a framework, as dense tensors, with its exception and warning."""
 
     name: str = ""
-    """The name of the framework's function that was called, or '' for a call of unified_clip, or if there is no
-    function."""
+    """The name of the framework's function. '' for a call of unified_clip, or if there is no function."""
 
     structure: str = ""
     """The type of the container that the call returned, such as "list of tuple". '' if it is not compared."""

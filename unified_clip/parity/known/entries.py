@@ -74,8 +74,7 @@ class NativeDeviation:
 
     detail: str = ""
     cause: str = ""
-    """The cause of the difference, as a sentence. '' if no cause was found, or if the list already has the difference.
-    """
+    """The cause as a sentence. '' if no cause was found, or if the list already has the difference."""
 
     cause_kind: str = ""
     """The cause in a word or two, such as "another eps". '' if `cause` is ''."""

@@ -24,8 +24,7 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""The function that draws the mark of each framework at (x, y) as an SVG path. Other frameworks get PyTorch's
-circle."""
+"""The function that draws each framework's mark at (x, y) as an SVG path. Others get PyTorch's circle."""
 
 # -- distances
 

@@ -209,8 +209,7 @@ class Framework(Table):
     to the suite's directory."""
 
     missing: Literal["allowed"] | None = None
-    """With "allowed", a run does not fail if the framework, or the package with its own functions, cannot be
-    imported."""
+    """With "allowed", a run does not fail if the framework, or the package of its functions, cannot be imported."""
 
     modes: Annotated[list[Mode], Field(min_length=1)] = ["host", "device", "native"]
     left_out: dict[OnRequest, list[CaseKind]] = {}

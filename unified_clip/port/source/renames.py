@@ -20,8 +20,7 @@ class Renames:
         self._module, self._edits = module, edits
         self._replacements: dict[cst.CSTNode, tuple[str, str]] = {}
         self._lines: dict[cst.ImportFrom | cst.Import, dict[str, str]] = {}
-        """For each import statement, the names to remove from it, each with the import that replaces the name ('' if
-        none does)."""
+        """For each import statement, the names to remove, each with the import that replaces it ('' if none does)."""
 
         self._modules: dict[cst.ImportFrom | cst.Import, str] = {}
         """The module to import from instead, by import statement."""

@@ -25,8 +25,7 @@ LOCAL_HEADER = 30
 length of the extra field after the name."""
 
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""The function that reads an array's header, by version of the header. Later versions are only for structured
-arrays."""
+"""The function that reads an array's header, by version. Later versions are only for structured arrays."""
 
 
 def items(path: Path) -> Iterator[Item]:
