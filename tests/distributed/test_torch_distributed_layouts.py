@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support import reference
 from support.processes import torch_sharded_layouts as layouts
-from support.processes.torch_sharded_layouts import LAYOUTS, THRESHOLD, Piece
+from support.processes.torch_layout import THRESHOLD, Piece
+from support.processes.torch_sharded_layouts import LAYOUTS
 from support.processes.worlds import World
 
 pytestmark = pytest.mark.nightly

@@ -14,7 +14,7 @@ import pytest
 from support import reference
 from support.processes import torch_engines as engines
 from support.processes.torch_engines import Result
-from support.processes.torch_sharded_layouts import THRESHOLD, Piece
+from support.processes.torch_layout import THRESHOLD, Piece
 from support.processes.worlds import World
 
 Worlds = Callable[[int], World]

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded_layouts as layouts
+from support.processes.torch_layout import THRESHOLD, Layout, Piece, mesh_of, row
 from support.processes.torch_sharded import record_collectives
-from support.processes.torch_sharded_layouts import THRESHOLD, Layout, Piece
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -66,9 +66,9 @@ def titan_norm(parameters: Iterable[Any], pp_mesh: DeviceMesh | None) -> float:
 
 def clip_as_titan(code: str, stages: bool, experts: bool) -> Result:
     """Run a step of torchtitan's trainer: dense layers, and experts on a mesh of their own, on one or two stages."""
-    pp_mesh, rows = (layouts.mesh_of("pp", "fsdp"), layouts.mesh_of("pp", "ep")) if stages else (None, None)
-    dense = layouts.row("fsdp") if pp_mesh is None else pp_mesh["fsdp"]
-    sparse = layouts.row("ep") if rows is None else rows["ep"]
+    pp_mesh, rows = (mesh_of("pp", "fsdp"), mesh_of("pp", "ep")) if stages else (None, None)
+    dense = row("fsdp") if pp_mesh is None else pp_mesh["fsdp"]
+    sparse = row("ep") if rows is None else rows["ep"]
     stage = 0 if pp_mesh is None else pp_mesh.get_local_rank("pp")
     shapes = {f"{stage}.weight": ((9, 4), dense), f"{stage}.bias": ((5,), dense)}
     if experts:

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import io
 import warnings
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,8 +18,29 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from support.processes import torch_sharded_models as models
+from support.processes.torch_imitated_layouts import (
+    distributed_optimizer,
+    distributed_optimizer_of_experts,
+    layout_of_shards,
+    megatron,
+    megatron_copies,
+    shard_of,
+    zero,
+)
+from support.processes.torch_layout import (
+    HIDDEN,
+    THRESHOLD,
+    WIDTH,
+    WORDS,
+    Layout,
+    Piece,
+    gradient_of,
+    mesh_of,
+    parameter_with,
+    row,
+)
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -33,37 +53,6 @@ from torch.distributed.tensor.placement_types import Placement
 
 import unified_clip.torch as uc
 from unified_clip.ownership import fsdp1_ownership, megatron_ownership, mesh_ownership, stage_ownership
-
-WIDTH, HIDDEN, WORDS = 8, 12, 10
-THRESHOLD = 0.75
-
-
-class Piece(NamedTuple):
-    """Elements of a full gradient on this rank."""
-
-    name: str
-    size: int
-    """The number of elements of the full gradient."""
-
-    positions: np.ndarray
-    """The index of each element in the flattened full gradient."""
-
-    values: np.ndarray
-
-
-class Layout(NamedTuple):
-    parameters: Sequence[Any]
-    """Parameters, or tuples of a name and a parameter."""
-
-    pieces: Callable[[bool], list[Piece]]
-    """Return the pieces of the current gradients. Every rank has to call it. With True, `Partial` gradients are summed;
-    with False, they are local partial sums."""
-
-    names: dict[str, Any] = {}  # noqa: RUF012
-    """The names in the table's code."""
-
-    has_padding: bool = False
-    """Whether the gradients have more elements than the model."""
 
 
 class Clipped(NamedTuple):
@@ -125,16 +114,6 @@ def train_layout(kind: Callable[[torch.dtype], models.TrainedModel], **names: An
 
 
 # -- PyTorch's own
-
-
-@functools.cache
-def mesh_of(first: str, second: str) -> DeviceMesh:
-    return init_device_mesh("cpu", (2, 2), mesh_dim_names=(first, second))
-
-
-@functools.cache
-def row(name: str) -> DeviceMesh:
-    return init_device_mesh("cpu", (4,), mesh_dim_names=(name,))
 
 
 class Model(nn.Module):
@@ -393,145 +372,6 @@ def tensor_parallel_in_fsdp1() -> Layout:
     model = wrap(parallelize_module(Model(), mesh["tp"], plan), device_mesh=mesh["dp"])
     backward(model, mesh.get_local_rank("dp"))
     return Layout(list(model.parameters()), lambda _: flat_pieces(model, rank), {"model": model, "tensor_rank": rank})
-
-
-# -- imitations of Megatron and DeepSpeed, whose gradients are plain tensors
-
-
-def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
-    """Return a full gradient, the same on every rank."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
-
-
-def parameter_with(gradient: Tensor, **attributes: Any) -> nn.Parameter:
-    parameter = nn.Parameter(torch.zeros_like(gradient))
-    parameter.grad = gradient
-    for name, value in attributes.items():
-        setattr(parameter, name, value)
-    return parameter
-
-
-class ParameterShard(NamedTuple):
-    """A shard of a parameter: its gradient, and the positions of its elements in the full one."""
-
-    name: str
-    size: int
-    positions: Tensor
-    gradient: Tensor
-    attributes: dict[str, Any]
-
-    def of(self, index: Any) -> ParameterShard:
-        return self._replace(positions=self.positions[index], gradient=self.gradient[index])
-
-
-def shard_of(name: str, shape: Sequence[int], index: Any = ..., **attributes: Any) -> ParameterShard:
-    full = gradient_of(name, shape)
-    positions = torch.arange(full.numel()).reshape(full.shape)
-    return ParameterShard(name, full.numel(), positions[index].clone(), full[index].clone(), attributes)
-
-
-def layout_of_shards(shards: Sequence[ParameterShard], **names: Any) -> Layout:
-    parameters = [parameter_with(shard.gradient, **shard.attributes) for shard in shards]
-
-    def pieces(are_summed: bool) -> list[Piece]:
-        return [
-            Piece(shard.name, shard.size, shard.positions.flatten().numpy(), gradient.numpy().flatten().copy())
-            for shard, gradient in zip(shards, (parameter.grad for parameter in parameters), strict=True)
-            if gradient is not None
-        ]
-
-    return Layout(parameters, pieces, names)
-
-
-def flatten(shards: Sequence[ParameterShard], rank: int, size: int) -> list[ParameterShard]:
-    """Flatten gradients into a buffer of which each of `size` ranks has a range, as Megatron's optimizer does."""
-    total = sum(shard.positions.numel() for shard in shards)
-    length = -(-total // size)
-    begin, end = rank * length, min((rank + 1) * length, total)
-    ranges, start = [], 0
-    for shard in shards:
-        stop = start + shard.positions.numel()
-        first, last = max(begin, start), min(end, stop)
-        if first < last:
-            flat_shard = shard._replace(positions=shard.positions.flatten(), gradient=shard.gradient.flatten())
-            ranges.append(flat_shard.of(slice(first - start, last - start)))
-        start = stop
-    return ranges
-
-
-def half_of(rank: int, length: int) -> slice:
-    return slice(rank * length // 2, (rank + 1) * length // 2)
-
-
-def dense(tensor_rank: int) -> list[ParameterShard]:
-    """Return a column-parallel and a row-parallel layer, and parameters that tensor-parallel ranks have copies of."""
-    index = half_of(tensor_rank, HIDDEN)
-    return [
-        shard_of("up.weight", (HIDDEN, WIDTH), index, tensor_model_parallel=True),
-        shard_of("up.bias", (HIDDEN,), index, tensor_model_parallel=True),
-        shard_of("down.weight", (WIDTH, HIDDEN), (slice(None), index), tensor_model_parallel=True),
-        shard_of("down.bias", (WIDTH,), tensor_model_parallel=False),
-        shard_of("norm.weight", (WIDTH,)),
-    ]
-
-
-def experts(expert_rank: int) -> list[ParameterShard]:
-    return [shard_of("experts.weight", (4, WIDTH, 3), half_of(expert_rank, 4), allreduce=False)]
-
-
-def megatron() -> Layout:
-    """Two pipeline stages of two tensor-parallel ranks. The last stage has a copy of the embedding."""
-    mesh = mesh_of("pp", "tp")
-    stage, rank = mesh.get_coordinate() or (0, 0)
-    index = half_of(rank, WORDS)
-    embedding = {"tensor_model_parallel": True, "shared": stage == 1}
-    layers = [shard._replace(name=f"{stage}.{shard.name}", gradient=shard.gradient + stage) for shard in dense(rank)]
-    shards = [*layers, shard_of("embedding", (WORDS, WIDTH), index, **embedding)]
-    return layout_of_shards(shards, model_group=dist.group.WORLD, tensor_rank=rank)
-
-
-def megatron_copies() -> Layout:
-    """Two data-parallel copies of two tensor-parallel ranks. Experts have ranks of their own."""
-    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    shards = [*dense(tensor_rank), *experts(tensor_rank)]
-    ranks = {"data_rank": data_rank, "tensor_rank": tensor_rank}
-    return layout_of_shards(shards, **ranks, expert_tensor_rank=0, expert_data_rank=data_rank)
-
-
-def distributed_optimizer() -> Layout:
-    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    return layout_of_shards(flatten(dense(tensor_rank), data_rank, 2), tensor_rank=tensor_rank)
-
-
-def distributed_optimizer_of_experts() -> Layout:
-    data_rank, tensor_rank = mesh_of("dp", "tp").get_coordinate() or (0, 0)
-    shards = [*flatten(dense(tensor_rank), data_rank, 2), *flatten(experts(tensor_rank), data_rank, 2)]
-    return layout_of_shards(shards, tensor_rank=tensor_rank, expert_tensor_rank=0)
-
-
-@functools.cache
-def data_parallel_group() -> Any:
-    """Return the group of this rank. Each of two groups has a copy of the model."""
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    return groups[dist.get_rank() // 2]
-
-
-def zero() -> Layout:
-    """DeepSpeed ZeRO 2 and 3: a buffer of all gradients, padded with zeros, of which each rank has an equal part."""
-    group = data_parallel_group()
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    buffer = shard_of("all", (101,))
-    length = -(-101 // size)
-    shard = buffer.of(slice(rank * length, (rank + 1) * length))
-    padded = torch.zeros(length)
-    padded[: shard.positions.numel()] = shard.gradient
-    parameter = parameter_with(padded)
-
-    def pieces(are_summed: bool) -> list[Piece]:
-        assert parameter.grad is not None
-        return [Piece("all", 101, shard.positions.numpy(), parameter.grad[: shard.positions.numel()].numpy().copy())]
-
-    return Layout([parameter], pieces, {"data_parallel_group": group}, has_padding=True)
 
 
 LAYOUTS: dict[str, Callable[[], Layout]] = {

@@ -1,0 +1,67 @@
+"""Parts of the layouts in `torch_sharded_layouts.py`: gradients with known values, meshes, and pieces of gradients."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+WIDTH, HIDDEN, WORDS = 8, 12, 10
+THRESHOLD = 0.75
+
+
+class Piece(NamedTuple):
+    """Elements of a full gradient on this rank."""
+
+    name: str
+    size: int
+    """The number of elements of the full gradient."""
+
+    positions: np.ndarray
+    """The index of each element in the flattened full gradient."""
+
+    values: np.ndarray
+
+
+class Layout(NamedTuple):
+    parameters: Sequence[Any]
+    """Parameters, or tuples of a name and a parameter."""
+
+    pieces: Callable[[bool], list[Piece]]
+    """Return the pieces of the current gradients. Every rank has to call it. With True, `Partial` gradients are summed;
+    with False, they are local partial sums."""
+
+    names: dict[str, Any] = {}  # noqa: RUF012
+    """The names in the table's code."""
+
+    has_padding: bool = False
+    """Whether the gradients have more elements than the model."""
+
+
+@functools.cache
+def mesh_of(first: str, second: str) -> DeviceMesh:
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=(first, second))
+
+
+@functools.cache
+def row(name: str) -> DeviceMesh:
+    return init_device_mesh("cpu", (4,), mesh_dim_names=(name,))
+
+
+def gradient_of(name: str, shape: Sequence[int]) -> Tensor:
+    """Return a full gradient, the same on every rank."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+
+
+def parameter_with(gradient: Tensor, **attributes: Any) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    for name, value in attributes.items():
+        setattr(parameter, name, value)
+    return parameter
