@@ -17,12 +17,12 @@ from support.processes.worlds import World
 import unified_clip.numpy as np_uc
 
 DEGREES = {
-    "two parts": {"mp_degree": 2},
+    "tensor parallel": {"mp_degree": 2},
     "two stages": {"pp_degree": 2},
     "sharding": {"sharding_degree": 2},
-    "two parts, copied": {"mp_degree": 2, "dp_degree": 2},
-    "two parts of two stages": {"mp_degree": 2, "pp_degree": 2},
-    "two parts, sharded": {"mp_degree": 2, "sharding_degree": 2},
+    "tensor parallel, copied": {"mp_degree": 2, "dp_degree": 2},
+    "tensor parallel, two stages": {"mp_degree": 2, "pp_degree": 2},
+    "tensor parallel, sharded": {"mp_degree": 2, "sharding_degree": 2},
 }
 
 
@@ -58,7 +58,7 @@ def with_axes(arrays: list[np.ndarray], sharded: ShardedGradients) -> ShardedGra
 def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
     worlds: Callable[[str], World], threshold: float, dtype: str
 ) -> None:
-    results = worlds("two parts").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", threshold, dtype)
+    results = worlds("tensor parallel").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", threshold, dtype)
     before = join_shards([step[0] for step in results[:2]])
     expected = np_uc.GradientClipByGlobalNorm(threshold)([("", array) for array in before])
     for first in range(0, len(results), 2):
@@ -70,7 +70,7 @@ def test_the_optimizer_of_fleet_clips_by_the_norm_of_the_whole_model(
 
 @pytest.mark.parametrize("group", ["auto", "model"])
 def test_attributes_of_parameters_decide_which_process_counts_them(worlds: Callable[[str], World], group: str) -> None:
-    results = worlds("two parts").run(paddle_fleet.clip_model, group, 1.5, True)
+    results = worlds("tensor parallel").run(paddle_fleet.clip_model, group, 1.5, True)
     before = join_shards([clip[1] for clip in results[:2]])
     expected = [array.copy() for array in before]
     np_uc.clip_grad_norm_(expected, 1.5)
@@ -84,10 +84,10 @@ def test_attributes_of_parameters_decide_which_process_counts_them(worlds: Calla
 @pytest.mark.parametrize(
     ("name", "group", "models"),
     [
-        ("two parts, copied", "auto", [[0], [0], [1], [1]]),
-        ("two parts, copied", "model", [[0], [0], [1], [1]]),
-        ("two parts of two stages", "auto", [[0, 1]] * 4),
-        ("two parts of two stages", "model", [[0], [0], [1], [1]]),
+        ("tensor parallel, copied", "auto", [[0], [0], [1], [1]]),
+        ("tensor parallel, copied", "model", [[0], [0], [1], [1]]),
+        ("tensor parallel, two stages", "auto", [[0, 1]] * 4),
+        ("tensor parallel, two stages", "model", [[0], [0], [1], [1]]),
     ],
 )
 def test_a_group_of_fleet_may_have_some_of_four_processes(
@@ -108,14 +108,16 @@ def test_a_group_of_fleet_may_have_some_of_four_processes(
 
 @pytest.mark.nightly
 def test_the_data_parallel_group_is_rejected_because_it_lacks_shards(worlds: Callable[[str], World]) -> None:
-    for rank, failure in enumerate(worlds("two parts, copied").attempt(paddle_fleet.clip_model, "data", 1.5, None)):
+    for rank, failure in enumerate(
+        worlds("tensor parallel, copied").attempt(paddle_fleet.clip_model, "data", 1.5, None)
+    ):
         first = rank // 2 * 2
         assert f"the ranks [{first}, {first + 1}] have shards of the gradient at position 0" in str(failure)
 
 
 @pytest.mark.nightly
 def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[[str], World]) -> None:
-    results = worlds("two parts, sharded").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", 1.5)
+    results = worlds("tensor parallel, sharded").run(paddle_fleet.step_optimizer, "GradientClipByGlobalNorm", 1.5)
     assert [calls for _, _, calls in results] == [["all_reduce"]] * 4
     arrays = [array for pair in (0, 2) for array in join_shards([step[0] for step in results[pair : pair + 2]])]
     norm = reference.norm(arrays)
@@ -127,7 +129,7 @@ def test_sharded_optimizers_of_four_processes_clip_by_one_norm(worlds: Callable[
 
 
 def test_shards_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[[str], World]) -> None:
-    results = worlds("two parts").run(paddle_fleet.step_optimizer, "GradientClipByNorm", 0.5)
+    results = worlds("tensor parallel").run(paddle_fleet.step_optimizer, "GradientClipByNorm", 0.5)
     expected = np_uc.GradientClipByNorm(0.5)([("", array) for array in join_shards([step[0] for step in results])])
     after = join_shards([with_axes(step[1], step[0]) for step in results])
     for result, (_, expected_gradient) in zip(after, expected, strict=True):
@@ -135,17 +137,17 @@ def test_shards_are_clipped_by_the_norm_of_the_whole_parameter(worlds: Callable[
 
 
 def test_a_configuration_reports_the_norm_of_the_function(worlds: Callable[[str], World]) -> None:
-    for norm, expected in worlds("two parts").run(paddle_fleet.norms_by_config, 1.0):
+    for norm, expected in worlds("tensor parallel").run(paddle_fleet.norms_by_config, 1.0):
         assert norm == expected > 1
 
 
 def test_with_process_group_none_each_process_has_its_own_norm(worlds: Callable[[str], World]) -> None:
-    for norm, before, _, calls in worlds("two parts").run(paddle_fleet.clip_model, None, 1.5, None):
+    for norm, before, _, calls in worlds("tensor parallel").run(paddle_fleet.clip_model, None, 1.5, None):
         assert (norm, calls) == (reference.norm([array for array, _ in before]), [])
 
 
 def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[str], World]) -> None:
-    for failure in worlds("two parts").attempt(paddle_fleet.clip_model, "data", 1.5, None):
+    for failure in worlds("tensor parallel").attempt(paddle_fleet.clip_model, "data", 1.5, None):
         assert "the ranks [0, 1] have shards of the gradient at position 0" in str(failure)
         assert "Pass a group of all ranks that have the model, such as hcg.get_check_parallel_group()" in str(failure)
 
@@ -154,9 +156,9 @@ def test_a_group_that_lacks_shards_of_a_parameter_is_an_error(worlds: Callable[[
 def test_gradients_without_parameters_are_rejected_unless_process_group_is_none(
     worlds: Callable[[str], World], name: str
 ) -> None:
-    for failure in worlds("two parts").attempt(paddle_fleet.norm_of_gradients, name, "auto"):
+    for failure in worlds("tensor parallel").attempt(paddle_fleet.norm_of_gradients, name, "auto"):
         assert "fleet shards the model over the ranks [0, 1], and gradients without their parameters" in str(failure)
-    for norm, gradients in worlds("two parts").run(paddle_fleet.norm_of_gradients, name, None):
+    for norm, gradients in worlds("tensor parallel").run(paddle_fleet.norm_of_gradients, name, None):
         assert norm == reference.norm(gradients)
 
 
@@ -195,7 +197,7 @@ def test_clipping_single_sharded_gradients_before_they_are_reduced_is_rejected(
 
 
 def test_norms_of_whole_parameters_are_recorded(worlds: Callable[[str], World], tmp_path: Path) -> None:
-    results = worlds("two parts").run(paddle_fleet.record_clip, str(tmp_path))
+    results = worlds("tensor parallel").run(paddle_fleet.record_clip, str(tmp_path))
     before = join_shards([result[0] for result in results])
     for _, norm, norms in results:
         assert norm == reference.norm(before)
@@ -208,5 +210,5 @@ def test_clipping_sharded_gradients_before_they_are_reduced_is_rejected(worlds: 
 
 
 def test_paddles_own_clip_ignores_float64_gradients_in_the_norm(worlds: Callable[[str], World]) -> None:
-    for factors in worlds("two parts").run(paddle_fleet.factors_of_paddle, 1.0, "float64"):
+    for factors in worlds("tensor parallel").run(paddle_fleet.factors_of_paddle, 1.0, "float64"):
         assert all(0.9999 < factor < 1 for factor in factors)

@@ -231,7 +231,7 @@ def test_equal_sums_of_ranks_that_all_count_are_a_warning(worlds: Worlds) -> Non
             [r"ranks \[0\], but the norm is all-reduced over the ranks \[0, 1\]", r"ranks \[1\], but the norm is"],
         ),
         (
-            "copies that nobody has",
+            "copies that one rank lacks",
             2,
             "ValueError",
             [

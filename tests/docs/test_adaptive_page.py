@@ -1,4 +1,4 @@
-"""docs/adaptive.md: its examples print what the page says, and its table has every rule and key."""
+"""docs/adaptive.md: its examples print the output on the page, and its table has every rule and key."""
 
 from __future__ import annotations
 

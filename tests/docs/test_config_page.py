@@ -1,4 +1,4 @@
-"""docs/config.md: its examples run and print what it says, and its table has every key."""
+"""docs/config.md: its examples print the output on the page, and its table has every key."""
 
 from __future__ import annotations
 

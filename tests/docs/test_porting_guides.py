@@ -1,4 +1,4 @@
-"""The guides in `docs/porting/`: pages show what is in the files, and what the tool and the proof say today.
+"""The guides in `docs/porting/`: pages show the files, and the current output of the tool and of the proof.
 
 How far the five pairs agree: while the gradients that go into the clip are the same bits, so are the clip records; that
 is the first step at least, whose sums are exact (`docs/porting/make_data.py`). After it the frameworks add up in orders
@@ -102,7 +102,7 @@ def test_the_data_is_that_of_its_script() -> None:
                 assert np.array_equal(array * 8, np.round(array * 8))
 
 
-# -- what the tool says
+# -- the output of the tool
 
 
 @pytest.mark.parametrize("guide", GUIDES)

@@ -1,4 +1,4 @@
-"""The sections below "Pitfalls" of `docs/porting/tensorflow_2.md` and `keras.md`: their scripts run as they say."""
+"""The scripts of the sections "Pitfalls" in `docs/porting/tensorflow_2.md` and `keras.md` print the output there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README: its figures are those of the measured table, and it says what a newcomer has to know."""
+"""The README: its figures are those of the measured table, and it has the facts that newcomers need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/recording.md: its examples run and print what it says, and it names every field and cause there is."""
+"""docs/recording.md: its examples print the output on the page, and it names every field and cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract in exact arithmetic, written apart from the library: fractions, and midpoints between floats."""
+"""The contract in exact arithmetic, independent of the library: fractions, and midpoints between floats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = {
 
 
 def array(values: object, dtype: str) -> np.ndarray:
-    """Values as a NumPy array of a dtype, bfloat16 included."""
+    """Return values as a NumPy array of a dtype, bfloat16 included."""
     with np.errstate(over="ignore"):
         return np.asarray(values).astype(NUMPY.get(dtype, dtype))
 
@@ -36,7 +36,7 @@ def norm_dtype(dtypes: Iterable[str]) -> str:
 
 
 def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
-    """The exact p-norm (p of 1, 2, inf) of everything, rounded once; float32 unless any array is wider."""
+    """Return the exact p-norm (p of 1, 2, inf) of all arrays, rounded once to float32 or their widest dtype."""
     arrays = list(arrays)
     dtype = norm_dtype(a.dtype.name for a in arrays)
     components = [component for a in arrays for component in (_wide(a).real, _wide(a).imag)]
@@ -51,19 +51,19 @@ def norm(arrays: Iterable[np.ndarray], p: float = 2.0) -> float:
 
 
 def nearest(value: Fraction, dtype: str) -> float:
-    """The float of `dtype` nearest to value >= 0, ties to even."""
+    """Return the float of `dtype` nearest to value >= 0, ties to even."""
     return _nearest(dtype, _guess(value, dtype), lambda point: (value > point) - (value < point))
 
 
 def nearest_root(square: Fraction, dtype: str) -> float:
-    """The float of `dtype` nearest to the square root of a value."""
+    """Return the float of `dtype` nearest to the square root of a value."""
     scale = 4 ** max(0, (square.denominator.bit_length() - square.numerator.bit_length()) // 2 + 64)
     root = Fraction(math.isqrt(int(square * scale)), math.isqrt(scale))
     return _nearest(dtype, _guess(root, dtype), lambda point: (square > point * point) - (square < point * point))
 
 
 def nearest_sum_of_roots(squares: Sequence[Fraction], dtype: str) -> float:
-    """The float of `dtype` nearest to the sum of the square roots of values whose denominators are powers of two."""
+    """Return the float of `dtype` nearest to the sum of square roots of values with powers of two as denominators."""
     bits = 1200
     while True:
         scaled = [int(square * 4**bits) for square in squares]
@@ -81,7 +81,7 @@ def _guess(value: Fraction, dtype: str) -> np.floating:
 
 
 def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
-    """Among the guess and its neighbours, the float whose half-way points enclose the value."""
+    """Return the guess or a neighbour: the float whose midpoints enclose the value."""
     kind = NUMPY[dtype]
     with np.errstate(over="ignore"):
         below, above = np.nextafter(guess, kind(0)), np.nextafter(guess, kind(np.inf))
@@ -100,12 +100,12 @@ def _nearest(dtype: str, guess: np.floating, compare: object) -> float:
 
 
 def spacing(value: float) -> float:
-    """The distance between float32 numbers at a value."""
+    """Return the distance between float32 numbers at a value."""
     return float(np.spacing(np.float32(min(value, 1e38))))
 
 
 def coefficient(n: float, limit: float, eps: float = 0.0, *, infinite_gives_nan: bool = False) -> float:
-    """min(1, limit / (n + eps)) in float64."""
+    """Return min(1, limit / (n + eps)) in float64."""
     if infinite_gives_nan and math.isinf(n):
         return math.nan
     if n + eps <= limit:
@@ -114,7 +114,7 @@ def coefficient(n: float, limit: float, eps: float = 0.0, *, infinite_gives_nan:
 
 
 def scaled(values: np.ndarray, coef: float) -> np.ndarray:
-    """g * coef, rounded once; coef in float32 and the product of 16-bit numbers too."""
+    """Return g * coef, rounded once. coef is float32, and so is the product of 16-bit numbers."""
     if coef == 1.0:
         return values.copy()
     with np.errstate(all="ignore"):
@@ -141,7 +141,7 @@ def _wide(values: np.ndarray) -> np.ndarray:
 
 
 def derivative_of_clipping(x: np.ndarray, limit: float, w: np.ndarray) -> np.ndarray:
-    """By x, where w weighs x * min(1, limit / n), with n the 2-norm of x."""
+    """Return the derivative by x of the sum of w * x * min(1, limit / n), with n the 2-norm of x."""
     n = np.sqrt((x * x).sum())
     return w if n <= limit else limit / n * (w - x * (w * x).sum() / n**2)
 
@@ -155,7 +155,7 @@ def second_derivative_of_clipping(x: np.ndarray, limit: float, w: np.ndarray, v:
 
 
 def derivative_of_norm(x: np.ndarray, p: float) -> np.ndarray:
-    """For elements that are not 0."""
+    """Return the derivative of the p-norm at elements other than 0."""
     n = (np.abs(x) ** p).sum() ** (1 / p)
     return np.sign(x) * (np.abs(x) / n) ** (p - 1)
 

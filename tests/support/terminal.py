@@ -13,7 +13,7 @@ VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "LINES")
 
 
 def on_a_terminal(command: Sequence[str], directory: Path, **settings: str) -> tuple[int, str]:
-    """Return (exit status, what is printed) of a command whose streams are all one terminal.
+    """Return (exit status, output) of a command whose streams are all one terminal.
 
     settings: Environment variables. Without any, it is an xterm with colours.
     """

@@ -478,7 +478,7 @@ CASES: dict[str, tuple[Prepare, Call]] = {
     "ownership on a narrower mesh than all": (
         as_they_are, clip_with_mesh_ownership(lambda: "auto", lambda: rows()["tp"])
     ),
-    "copies that nobody has": (on_one_each, clip_in_group(lambda: dist.group.WORLD, ownership="replicated")),
+    "copies that one rank lacks": (on_one_each, clip_in_group(lambda: dist.group.WORLD, ownership="replicated")),
     "no answer": (plain, clip_in_group(lambda: dist.group.WORLD, ownership=lambda parameter: None)),
     "unknown ownership": (as_they_are, clip(ownership="owned")),
     "a float as the number of elements": (as_they_are, clip(check_numel=10.0)),

@@ -296,7 +296,7 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
         config.attach_to(keras.optimizers.LossScaleOptimizer(inner))
     outer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
     for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
-        in_graph(optimizer, variables())(scaled)  # eagerly, JAX refuses a LossScaleOptimizer
+        in_graph(optimizer, variables())(scaled)  # JAX does not support an eager LossScaleOptimizer
         assert_reported(handle.last, step, 0, ulp=1)
 
 
