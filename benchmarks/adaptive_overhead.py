@@ -1,4 +1,4 @@
-"""The processor time that an adaptive threshold adds to a clip with a fixed one: python benchmarks/adaptive_overhead.py
+"""Measure the processor time that an adaptive threshold adds to a clip: python benchmarks/adaptive_overhead.py
 
 Rules for the total norm are compared with a fixed total norm, and AdaGC with a fixed norm for each tensor. All clip the
 same gradients of NumPy, or of PyTorch with `--torch`, in turn, so that a slow phase of the machine slows all. Each

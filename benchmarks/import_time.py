@@ -1,4 +1,4 @@
-"""How long `import unified_clip` takes, beside an empty program and `import numpy`; alternating, in new processes.
+"""Measure `import unified_clip`, an empty program and `import numpy`, in turns, in new processes.
 
 Usage: python benchmarks/import_time.py [ROUNDS]
 """

@@ -1,4 +1,4 @@
-"""Clips in static programs of Paddle that write to the memory of the gradients:
+"""Measure clips in static programs of Paddle that write to the memory of the gradients:
 
     OMP_NUM_THREADS=2 FLAGS_paddle_num_threads=2 python benchmarks/paddle_in_place.py [LIST ...]
 

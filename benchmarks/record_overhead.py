@@ -1,4 +1,4 @@
-"""How long a recording takes: the same clip with and without one, in turns in one process; median and quartiles.
+"""Measure the same clip with and without a recording, in turns in one process. Prints the median and quartiles.
 
     python benchmarks/record_overhead.py torch numpy
 
@@ -33,7 +33,7 @@ OTHERWISE = 1000
 
 
 def call(framework: str, shapes: Sequence[Shape]) -> Callable[[], Any]:
-    """A clip that always scales: its limit goes down, by 0.1 % each time."""
+    """Return a clip that always scales, because its threshold decreases by 0.1 % in each call."""
     gradients = arrays(shapes, "float32")
     norm = rough_norm(gradients)
     limits = (norm * 0.999**number for number in itertools.count(1))
@@ -60,7 +60,7 @@ def timed(clip: Callable[[], Any]) -> float:
 
 
 def beside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
-    """The time without a recording, and what one adds, measured in turns."""
+    """Return the times without a recording, and the times that a recording adds, measured in turns."""
     alone, added = [], []
     for number in range(repeats):
         times = {}
@@ -73,7 +73,7 @@ def beside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[fl
 
 
 def inside(clip: Callable[[], Any], folder: Path, repeats: int) -> tuple[list[float], list[float]]:
-    """Measure one recorded call. Its line has the duration of the clip alone, which other programs disturb less."""
+    """Measure recorded calls. Their lines have the duration of the clip alone, so other programs disturb this less."""
     with unified_clip.record(folder / "run.jsonl"):
         with_recording = [timed(clip) for _ in range(repeats)]
     lines = (folder / "run.jsonl").read_text().splitlines()[1:]

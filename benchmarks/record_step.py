@@ -1,4 +1,4 @@
-"""How much a recording adds to a training step of ResNet-50 on the CPU, with PyTorch's own `clip_grad_norm_`.
+"""Measure the time that a recording adds to a training step of ResNet-50 on the CPU, with PyTorch's `clip_grad_norm_`.
 
     python benchmarks/record_step.py 30 1  # repeats, and threads of PyTorch
 

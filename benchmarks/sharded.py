@@ -38,7 +38,7 @@ def transformer(layers: int, width: int) -> nn.Module:
 
 
 def gradients(layers: int, width: int) -> list[Any]:
-    """The parameters of a sharded transformer after a backward pass."""
+    """Return the parameters of a sharded transformer after a backward pass."""
     with torch.device("meta"):
         model = transformer(layers, width)
     for layer in model.layers:  # type: ignore[union-attr]
@@ -53,7 +53,7 @@ def gradients(layers: int, width: int) -> list[Any]:
 
 
 def time_clip(clip: Callable[..., Any], parameters: list[Any], limit: float) -> float:
-    """Seconds that the slowest process took."""
+    """Return the seconds of the slowest process."""
     dist.barrier()
     begin = time.perf_counter()
     clip(parameters, limit)
@@ -63,7 +63,7 @@ def time_clip(clip: Callable[..., Any], parameters: list[Any], limit: float) -> 
 
 
 def turns(parameters: list[Any], limit: float, number: int) -> dict[str, list[float]]:
-    """Both sides in turns; what was clipped is scaled back in between."""
+    """Return the seconds of both sides, in turns. Clipped gradients are scaled back in between."""
     seconds_by_side: dict[str, list[float]] = {name: [] for name in SIDES}
     local_gradients = [parameter.grad.to_local() for parameter in parameters]
     for turn in range(number + 2):

@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def sharded(number: int, mesh: DeviceMesh, placements: list[Any]) -> list[nn.Parameter]:
-    """Parameters whose local tensors have 2 x 2 elements."""
+    """Return parameters whose local tensors have 2 x 2 elements."""
     shape = [2, 2]
     for length, placement in zip(mesh.shape, placements, strict=True):
         if placement.is_shard():
@@ -58,7 +58,7 @@ def renew(parameters: list[nn.Parameter]) -> None:
 
 
 def native_per_mesh(parameters: list[nn.Parameter]) -> None:
-    """PyTorch rejects parameters on two meshes: one call for each, which takes one norm for each."""
+    """Clip the parameters of each mesh by their own norm, because PyTorch rejects parameters on two meshes."""
     for end in (slice(None, None, 2), slice(1, None, 2)):
         nn.utils.clip_grad_norm_(parameters[end], 1.0)
 
@@ -84,7 +84,7 @@ def cases(rows: DeviceMesh, number: int) -> dict[str, Case]:
 
 
 def all_ranks_alike(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
-    """An all-reduce over ranks that all send what this one does."""
+    """Change a tensor as an all-reduce does if all ranks send the same values."""
     if op == dist.ReduceOp.SUM:
         tensor.mul_(dist.get_world_size(group))
 
@@ -93,7 +93,7 @@ summands = replicas.summands
 
 
 def equal_summands(sets: Any) -> list[int]:
-    """Integers that all ranks can send, and whose sums are those of equal copies."""
+    """Return integers that all ranks can send, with the sums of equal copies."""
     return [0 * number for number in summands(sets)]
 
 
@@ -104,7 +104,7 @@ def seconds(call: Callable[..., Any], *arguments: Any) -> float:
 
 
 def measured(case: Case, turns: int) -> tuple[list[float], list[float]]:
-    """The times of both, in turns."""
+    """Return the times of both sides, measured in turns."""
     times: tuple[list[float], list[float]] = ([], [])
     for turn in range(turns + 2):
         for side in (0, 1) if turn % 2 else (1, 0):

@@ -1,4 +1,4 @@
-"""The tables in docs/performance.md, from benchmarks/results/bench.json.
+"""Write the tables in docs/performance.md, from benchmarks/results/bench.json.
 
 `python benchmarks/tables.py` writes them; with `--check` it exits with 1 if they are stale.
 """
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tables(data: Mapping[str, Any]) -> str:
-    """All tables, with what they were measured with."""
+    """Return all tables, with the machine and the versions."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
     paragraphs = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]

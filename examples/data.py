@@ -14,7 +14,7 @@ LEARNING_RATE = 0.125
 
 
 def _numbers(seed: int, *shape: int) -> np.ndarray:
-    """Eighths from -1 to 1, by the recurrence of Park and Miller (1988)."""
+    """Return eighths from -1 to 1, by the recurrence of Park and Miller (1988)."""
     numbers = []
     for _ in range(int(np.prod(shape))):
         seed = seed * 48271 % 2147483647
@@ -23,14 +23,14 @@ def _numbers(seed: int, *shape: int) -> np.ndarray:
 
 
 def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Inputs of shape (8, 4) and what the model is to give, of shape (8, 1)."""
+    """Return inputs of shape (8, 4), and targets of shape (8, 1)."""
     for step in range(STEPS):
         inputs = _numbers(step + 1, BATCH, INPUTS)
         yield inputs, 2 * inputs[:, :1] - inputs[:, 1:2] + 1
 
 
 def weights() -> dict[str, np.ndarray]:
-    """The first weights by name; a layer's weight has the shape (inputs, outputs), and PyTorch's is its transpose."""
+    """Return the first weights by name. A weight has the shape (inputs, outputs). PyTorch's is its transpose."""
     return {
         "hidden.weight": _numbers(101, INPUTS, UNITS),
         "hidden.bias": np.zeros(UNITS, np.float32),

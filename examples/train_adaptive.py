@@ -1,4 +1,4 @@
-"""Trains a small transformer with bad batches, by three clips in turn: python examples/train_adaptive.py PLOT.svg
+"""Train a small transformer with bad batches, by three clips in turn: python examples/train_adaptive.py PLOT.svg
 
 The model predicts the next symbol of sequences that repeat with a period. The batches of some steps are random symbols,
 and their loss is multiplied by a large number. The clips get the same batches, and the same first weights.
@@ -66,7 +66,7 @@ def batches(steps: int) -> list[torch.Tensor]:
 
 
 def train(config: ClipConfig, steps: int = STEPS, bad: Mapping[int, float] = BAD) -> list[Step]:
-    """Return what each step measured."""
+    """Return the measurements of each step."""
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

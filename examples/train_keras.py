@@ -1,4 +1,4 @@
-"""Trains with `clip.toml` on Keras, and writes a line for every clip: python examples/train_keras.py RECORDS.jsonl"""
+"""Train with `clip.toml` on Keras, and write a line for every clip: python examples/train_keras.py RECORDS.jsonl"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains with `clip.toml` on JAX, and writes a line for every clip: python examples/train_optax.py RECORDS.jsonl"""
+"""Train with `clip.toml` on JAX, and write a line for every clip: python examples/train_optax.py RECORDS.jsonl"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains with `clip.toml` on Paddle, and writes a line for every clip: python examples/train_paddle.py RECORDS.jsonl"""
+"""Train with `clip.toml` on Paddle, and write a line for every clip: python examples/train_paddle.py RECORDS.jsonl"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains with `clip.toml` on PyTorch, and writes a line for every clip: python examples/train_torch.py RECORDS.jsonl"""
+"""Train with `clip.toml` on PyTorch, and write a line for every clip: python examples/train_torch.py RECORDS.jsonl"""
 
 from __future__ import annotations
 
