@@ -46,8 +46,8 @@ def safe(value: Any, keep: str = "", code: Collection[str] = ()) -> Any:
         a\x1b[2J[ab]
     """
     if isinstance(value, str):
-        text = UNSAFE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), value)
-        return text if keep else LOG_COMMAND.sub(lambda found: f"{found[0][:-1]}\\x{ord(found[0][-1]):x}", text)
+        text = UNSAFE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), value)
+        return text if keep else LOG_COMMAND.sub(lambda match: f"{match[0][:-1]}\\x{ord(match[0][-1]):x}", text)
     if isinstance(value, dict):
         return {safe(key): safe(item, LAYOUT if key in code else keep, code) for key, item in value.items()}
     if isinstance(value, list | tuple):

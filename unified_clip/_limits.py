@@ -56,8 +56,8 @@ def read_size(text: str) -> int:
 
     ValueError: the text is not a number and a unit from UNITS, or is 2**63 bytes or more.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
-    number = float(found[1]) * UNITS.get(found[2], 0) if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text)
+    number = float(match[1]) * UNITS.get(match[2], 0) if match else 0.0
     if not 1 <= number < 2**63:
         raise ValueError(
             f"{text!r} is not an amount of memory: write a number and one of {', '.join(UNITS)}, as in 8 GiB"

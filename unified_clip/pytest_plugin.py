@@ -72,11 +72,11 @@ def _interpreters(config: pytest.Config) -> dict[str, Path]:
         (config.rootpath, config.getini("clip_interpreters")),
         (config.invocation_params.dir, config.getoption("--clip-interpreter") or []),
     ]
-    found = {}
+    paths = {}
     for start, entries in places:
         for entry in entries:
             framework, equals, path = (part.strip() for part in entry.partition("="))
             if not (framework and equals and path):
                 raise pytest.UsageError(f"{entry!r} is not FRAMEWORK=PATH. Write it as in paddle=../paddle/bin/python")
-            found[framework] = start / Path(path).expanduser()
-    return found
+            paths[framework] = start / Path(path).expanduser()
+    return paths

@@ -59,48 +59,48 @@ def check(
 
     ConfigError: the clip configuration cannot be read, or its table `check.formats` has an unknown format.
     """
-    wanted = ClipConfig.load(clip)
-    rules = wanted.check or CheckRules()
+    config = ClipConfig.load(clip)
+    rules = config.check or CheckRules()
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
-    found = _read(files, rules, root, advance)
-    found.uses = list(_with_any_nonfinite(found.uses, wanted, rules, root))
-    findings, notes = required.check(clip, rules.require, paths, files, found)
-    findings += required.each(clip, rules.each, files, found)
-    judge = Judge(wanted, clip, found.uses)
-    findings += off.not_understood(clip, rules.off, files, found)
+    file_uses = _read(files, rules, root, advance)
+    file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
+    findings, notes = required.check(clip, rules.require, paths, files, file_uses)
+    findings += required.each(clip, rules.each, files, file_uses)
+    judge = Judge(config, clip, file_uses.uses)
+    findings += off.not_understood(clip, rules.off, files, file_uses)
     ignored: list[Finding] = []
     clips: list[Clip] = []
     used: set[int] = set()
 
     def add(use: ClipUse, finding: Finding) -> bool:
-        finding = ignoring.applied(rules.ignore, use, finding, wanted, root, used)
+        finding = ignoring.applied(rules.ignore, use, finding, config, root, used)
         (findings if finding.ignored is None else ignored).append(finding)
         return finding.ignored is not None
 
-    for use in found.uses:
+    for use in file_uses.uses:
         result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
         is_ignored = finding is not None and add(use, finding)
         clips.append(clip_result(use, "ignored" if is_ignored else result))
-    for use in required.explicit(clip, rules.explicit, files, found):
+    for use in required.explicit(clip, rules.explicit, files, file_uses):
         add(use, without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY))
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,
         config=shown(clip),
-        wanted=describe.sentences(wanted),
-        headline=headline(findings, len(ignored), len(found.uses), clip.name),
+        wanted=describe.sentences(config),
+        headline=headline(findings, len(ignored), len(file_uses.uses), clip.name),
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,
-        notes=[*notes, *found.notes, *judge.notes, *unread.note(paths)],
+        notes=[*notes, *file_uses.notes, *judge.notes, *unread.note(paths)],
         counts=Counts(
             files=len(files),
-            trainers=found.trainers,
-            sources=found.sources,
-            clips=len(found.uses),
-            bases=len(found.bases),
-            unread=found.unread,
+            trainers=file_uses.trainers,
+            sources=file_uses.sources,
+            clips=len(file_uses.uses),
+            bases=len(file_uses.bases),
+            unread=file_uses.unread,
         ),
     )
 
@@ -119,9 +119,9 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
     ConfigError: a path does not exist, or a directory has no such file.
     """
-    found = {Path(os.path.realpath(file)): file for path in paths for file in required.below(path)}
-    found.pop(clip.resolve(), None)
-    return [found[file] for file in sorted(found)]
+    by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in required.below(path)}
+    by_real_path.pop(clip.resolve(), None)
+    return [by_real_path[file] for file in sorted(by_real_path)]
 
 
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
@@ -132,27 +132,27 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
     root: The directory of the clip configuration. advance: Called with the number of files that were just read.
     """
-    found = Found()
+    file_uses = Found()
     sources, configurations = [], set[Path]()
     for path in files:
         uses: list[ClipUse] = []
         if problem := _unreadable(path):
-            found.unread += 1
+            file_uses.unread += 1
             if trainer_files.names_clip(path):
                 change = "Split the file" if problem.startswith(TOO_LARGE) else "Make the file readable"
                 advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
                 why = f"The file is not read. {problem} {change}, {advice}"
-                found.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
+                file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
             else:
-                found.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
+                file_uses.notes.append(f"{shown(path)} is not read. {problem} Its text names no clip.")
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path)
         ):
             uses = _with_rules(trainer_files.read(path, format_), rules, root)
-            found.trainers += any(not trainer_files.package(use) for use in uses)
-            found.uses += [use for use in uses if not use.set_elsewhere]
-            found.elsewhere += [path for use in uses if use.set_elsewhere]
-            found.notes += [
+            file_uses.trainers += any(not trainer_files.package(use) for use in uses)
+            file_uses.uses += [use for use in uses if not use.set_elsewhere]
+            file_uses.elsewhere += [path for use in uses if use.set_elsewhere]
+            file_uses.notes += [
                 f"{shown(path)} sets no clip: {use.set_elsewhere} Check the file or script that sets the clip, too."
                 for use in uses
                 if use.set_elsewhere
@@ -162,13 +162,13 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             sources.append(path)
         else:
             advance(1)
-    _leave_out_bases(found, rules, root)
+    _leave_out_bases(file_uses, rules, root)
     uses = _with_rules(source_files.read(sources, advance, configurations), rules, root)
-    found.uses = [use for use in found.uses if not _is_repeated(use, uses)] + uses
-    found.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
-    _leave_to_trainer(found, root)
-    found.sources = len({use.path for use in uses})
-    return found
+    file_uses.uses = [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses
+    file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
+    _leave_to_trainer(file_uses, root)
+    file_uses.sources = len({use.path for use in uses})
+    return file_uses
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:
@@ -182,7 +182,7 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 
 
 def _with_any_nonfinite(
-    uses: Sequence[ClipUse], wanted: ClipConfig, rules: CheckRules, root: Path
+    uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
     """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of the configuration `wanted`.
 
@@ -191,8 +191,8 @@ def _with_any_nonfinite(
     for use in uses:
         if not _matches_any(rules.nonfinite, use, root):
             yield use
-        elif use.config is not None and not is_off(use.config) and use.config.nonfinite != wanted.nonfinite:
-            yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": wanted.nonfinite}))
+        elif use.config is not None and not is_off(use.config) and use.config.nonfinite != config.nonfinite:
+            yield replace(use, config=ClipConfig(**{**use.config.data(), "nonfinite": config.nonfinite}))
         elif not use.changes_nonfinite:
             yield use
 
@@ -210,26 +210,26 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
     return package != "" and any(each.path == use.path and each.package in (package, OWN) for each in source_uses)
 
 
-def _leave_out_bases(found: Found, rules: CheckRules, root: Path) -> None:
+def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
     """Set `found.files` and `found.bases`, and remove the clips that base files repeat from `found.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
     keep the clip once for each entry of `check.ignore` that covers it, and once without an entry.
     """
-    found.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in found.uses]
-    known = [use for use in found.uses if use.config is not None and not use.must_be_off]
-    found.files = {os.path.realpath(file) for use in known for file in use.files}
-    found.bases = {base.resolve() for use in found.uses for base in use.bases}
+    file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
+    known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
+    file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
+    file_uses.bases = {base.resolve() for use in file_uses.uses for base in use.bases}
     kept: dict[tuple[str, int, str, int | None], ClipUse] = {}
     inherited = {_effect_of(use, rules, root) for use in known if _is_inherited(use)}
-    for use in found.uses:
+    for use in file_uses.uses:
         if not _is_inherited(use) and use.config is not None and _effect_of(use, rules, root) in inherited:
             continue  # the file that inherits the clip shows the trainer
-        is_base = use.read is not None and use.read.resolve() in found.bases
+        is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
             file = os.path.realpath(use.path)  # resolve() fails for a link to itself
             kept.setdefault((file, use.line, use.clip, ignoring.index_of(rules.ignore, use, root)), use)
-    found.uses = list(kept.values())
+    file_uses.uses = list(kept.values())
 
 
 def _is_inherited(use: ClipUse) -> bool:
@@ -242,21 +242,21 @@ def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, s
     return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
-def _leave_to_trainer(found: Found, root: Path) -> None:
+def _leave_to_trainer(file_uses: Found, root: Path) -> None:
     """Replace a clip of Accelerate that leaves the threshold to TrainingArguments by a note, if files use Trainer.
 
     Accelerate's file then has no value, or "auto".
     root: The directory of the clip configuration.
     """
-    trainers = [use for use in found.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
-    for use in [each for each in found.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
+    trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
+    for use in [each for each in file_uses.uses if trainers and each.format == "accelerate" and not each.must_be_off]:
         place = placement.first_read(use.document, FORMATS["accelerate"]) if use.document is not None else ()
         is_auto = use.by_default or (use.document is not None and use.document.get(*place) == "auto")
         if is_auto and use.engine == DEEPSPEED:
-            found.uses.remove(use)
-            found.elsewhere.append(use.path)
+            file_uses.uses.remove(use)
+            file_uses.elsewhere.append(use.path)
             text = LEFT_TO_TRAINER.format(where=_who_sets(trainers, use.path, root))
-            found.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {text}")
+            file_uses.notes.append(f"{shown(use.path)}:{use.line} {use.clip}: {text}")
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:

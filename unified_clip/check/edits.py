@@ -96,8 +96,8 @@ class Edits:
     nearest: Whether the check accepts clips that differ in family or eps only.
     """
 
-    def __init__(self, wanted: ClipConfig, file: Path, *, nearest: bool) -> None:
-        self._wanted, self._file, self._nearest = wanted, file, nearest
+    def __init__(self, config: ClipConfig, file: Path, *, nearest: bool) -> None:
+        self._wanted, self._file, self._nearest = config, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
         """Return the edit for a clip that differs from the configuration, in up to two parts.

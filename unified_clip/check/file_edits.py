@@ -31,7 +31,7 @@ class FileEdit(NamedTuple):
     """The reason why the file does not have the effect of the configuration with these keys alone, or ''."""
 
 
-def file_edit(use: ClipUse, wanted: ClipConfig) -> FileEdit:
+def file_edit(use: ClipUse, target: ClipConfig) -> FileEdit:
     """Return the keys with which a file has the effect of `wanted`, and what is wrong with them.
 
     The keys are tried in several places: where `config export` writes them, and where the file has its own. The first
@@ -41,16 +41,16 @@ def file_edit(use: ClipUse, wanted: ClipConfig) -> FileEdit:
     """
     trainer, document = FORMATS[use.format], use.document
     kind = None if isinstance(trainer, OwnFormat) else KINDS.get(use.path.suffix.lower())
-    text = convert.write(wanted, use.format, nearest=True, kind=kind)[0].rstrip()
+    text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
     if document is None or document.kind not in KINDS.values():
         return FileEdit(text)
     data = {} if isinstance(trainer, OwnFormat) else documents.parse(text, kind or trainer.kinds[0], "").data
-    if wanted.rule == "none" and not dict(_leaves(data)):
+    if target.rule == "none" and not dict(_leaves(data)):
         return FileEdit(text)  # the trainer clips nothing without its key
     own = placement.first_read(document, trainer) or _unset(trainer, document)
     problem = ""
-    for origin, changes in _candidates(trainer, document, wanted, data, own):
-        same, why = _result(trainer, document, changes, wanted, use.version)
+    for origin, changes in _candidates(trainer, document, target, data, own):
+        same, why = _result(trainer, document, changes, target, use.version)
         if not why:
             return FileEdit(_text(changes, origin, document), same)
         problem = problem or why
@@ -71,7 +71,7 @@ REMOVED = object()
 
 
 def _candidates(
-    trainer: Format, document: Document, wanted: ClipConfig, data: dict[str, Any], own: Path
+    trainer: Format, document: Document, target: ClipConfig, data: dict[str, Any], own: Path
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
 
@@ -85,7 +85,7 @@ def _candidates(
     """
     exported = dict(_leaves(data))
     source, inner = document.origin(own) if own else (document, own)
-    threshold = {own: trainer.off if wanted.rule == "none" else wanted.threshold} if own else {}
+    threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
     prefix = own[: len(own) - len(inner)]
     moved = {(*own[:-1], *path[-1:]): value for path, value in exported.items()}
     if source is not document and prefix:
@@ -106,7 +106,7 @@ def _others(trainer: Format, document: Document, changes: Changes) -> list[Path]
 
 
 def _result(
-    trainer: Format, document: Document, changes: Changes, wanted: ClipConfig, version: Version | None
+    trainer: Format, document: Document, changes: Changes, target: ClipConfig, version: Version | None
 ) -> tuple[bool, str]:
     """Return (same, problem) for a file with these keys.
 
@@ -121,10 +121,10 @@ def _result(
         config = ClipConfig(**convert.settings((trainer, changed), version))
     except ConfigError as error:
         return False, str(error)
-    if wanted.rule == "none":
+    if target.rule == "none":
         is_off = config.rule == "none"
         return is_off, "" if is_off else "the trainer still clips."
-    difference = family_difference(config, wanted) if config.rule == wanted.rule else None
+    difference = family_difference(config, target) if config.rule == target.rule else None
     if difference is None:
         return False, "other keys of the file change the clip."
     return difference.same, ""

@@ -51,15 +51,15 @@ class Judge:
     `judge` adds sentences about accepted clips to `notes`.
     """
 
-    def __init__(self, wanted: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
-        self.wanted, self._file = wanted, file
+    def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
+        self.wanted, self._file = config, file
         self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
         self._near: dict[str, list[str]] = {}
         self._off_elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
-        self._text = " ".join(describe.sentences(wanted))
+        self._text = " ".join(describe.sentences(config))
         self._comparisons: dict[str, compare.Comparison] = {}
 
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
@@ -77,8 +77,8 @@ class Judge:
             return "drift", self._twice(use)
         if use.unclipped:
             return ("same", None) if is_off(self.wanted) else ("missing", self._unclipped(use, edits))
-        if use.config is None and (found := self._other_rule(use, nearest=nearest)) is not None:
-            return "drift", self._drift(use, found, edits, f"{use.why_unknown} {WITH_THRESHOLD}")
+        if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
+            return "drift", self._drift(use, rule, edits, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
             edit = self._hint(use, edits.remedy(use)) if use.is_set_outside else edits.remedy(use)
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
@@ -225,10 +225,10 @@ class Judge:
         parts = [part for each in (config, self.wanted) for part in each.parts]
         uses_names = config.uses_names or self.wanted.uses_names
         is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)
-        this, wanted = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
-        if this != wanted:
-            wanted = wanted if row.a.norm_clipped is None else NORM.sub("it", wanted)
-            return f"{row.of}: this clip {this}; {self._file.name} {wanted}"
+        this, expected = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
+        if this != expected:
+            expected = expected if row.a.norm_clipped is None else NORM.sub("it", expected)
+            return f"{row.of}: this clip {this}; {self._file.name} {expected}"
         if row.distance < math.inf:
             elements = f"elements differ by up to {row.distance:.2g} of the largest one"
         else:

@@ -215,11 +215,11 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     if not (_has_clip_word(path) or may_clip):
         return []
     document = convert.named(path, convert.UNIFIED_CLIP)[1]
-    found = placement.clip_keys(document)
+    clip_keys = placement.clip_keys(document)
     may_clip = may_clip and all(map(document.shows, TRAINING_ARGUMENTS)) and not any(map(document.shows, NO_TRAINER))
-    if may_clip and not found:
+    if may_clip and not clip_keys:
         return [_unknown(path, "TrainingArguments", BY_DEFAULT.format(name=path.name))]
-    keys = [(keys, value) for keys, value in found if not isinstance(value, dict | list) or has_number(value)]
+    keys = [(keys, value) for keys, value in clip_keys if not isinstance(value, dict | list) or has_number(value)]
     return [
         ClipUse(
             path,

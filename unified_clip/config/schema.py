@@ -91,13 +91,13 @@ class Clipping(ConfigModel):
         if self.rule != "value" and bounds:
             remedy = "Remove it." if {"threshold", "adaptive"} & keys else "Set threshold instead."
             raise ValueError(f"{bounds[0]} applies to rule = 'value' only. {remedy}")
-        wanted = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
-        if self.adaptive is not None and self.rule != wanted:
+        rule = "norm" if self.adaptive is not None and self.adaptive.is_per_tensor else "global_norm"
+        if self.adaptive is not None and self.rule != rule:
             raise ValueError(
-                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {wanted!r} only. Set rule to "
-                f"{wanted!r}, or remove adaptive."
+                f"adaptive has the rule {self.adaptive.rule!r}, which applies to rule = {rule!r} only. Set rule to "
+                f"{rule!r}, or remove adaptive."
             )
-        if wanted == "norm" and self.norm_type not in (None, 2.0):
+        if rule == "norm" and self.norm_type not in (None, 2.0):
             own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
             raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type to 2.")
         if bounds and "threshold" in keys:

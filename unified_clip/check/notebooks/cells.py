@@ -148,9 +148,9 @@ def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
 
 
 def _is_at(strings: Sequence[re.Match[str]], start: int, cell: Sequence[str]) -> bool:
-    found = strings[start : start + len(cell)]
-    return len(found) == len(cell) and all(
-        json.loads(match[0], strict=False) == part for match, part in zip(found, cell, strict=True)
+    matches = strings[start : start + len(cell)]
+    return len(matches) == len(cell) and all(
+        json.loads(match[0], strict=False) == part for match, part in zip(matches, cell, strict=True)
     )
 
 

@@ -47,14 +47,14 @@ def _is_at(call: ast.AST, use: ClipUse) -> bool:
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:
     """Return {package of a trainer: (name, node)} for the clips by unified_clip, such as ("ClipCallback", node)."""
-    found: dict[str, tuple[str, ast.expr]] = {}
+    clips: dict[str, tuple[str, ast.expr]] = {}
     for name, node in source.named(OWN):
         parent = source.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             for package in CALLBACKS.get(name, ()):
-                found.setdefault(package, ("ClipCallback", node))
+                clips.setdefault(package, ("ClipCallback", node))
     for call in source.calls:
         if last_name(call.func) == "attach_to":
             for package in ATTACHED:
-                found.setdefault(package, ("attach_to", call))
-    return found
+                clips.setdefault(package, ("attach_to", call))
+    return clips

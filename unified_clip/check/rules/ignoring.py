@@ -44,7 +44,7 @@ def _applies(rule: Ignore, use: ClipUse, file: Path, root: Path) -> bool:
 
 
 def applied(
-    rules: Sequence[Ignore], use: ClipUse, finding: Finding, wanted: ClipConfig, root: Path, used: set[int]
+    rules: Sequence[Ignore], use: ClipUse, finding: Finding, config: ClipConfig, root: Path, used: set[int]
 ) -> Finding:
     """Return a finding with the reason of the entry that approves it, or with advice if the entry does not approve it.
 
@@ -56,9 +56,9 @@ def applied(
     if index is None:
         return finding
     used.add(index)
-    if approves(rules[index], use, wanted):
+    if approves(rules[index], use, config):
         return finding.model_copy(update={"ignored": rules[index].reason})
-    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], wanted))
+    why = NOT_APPROVED.format(index=index + 1, approved=approval(rules[index], config))
     return finding.model_copy(update={"edit": f"{why}\n{finding.edit}"})
 
 
@@ -75,14 +75,14 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
     return replace(use, path=use.read, line=1, clip=f"{use.clip}, inherited from {shown(use.path)}:{use.line}")
 
 
-def approval(rule: Ignore, wanted: ClipConfig) -> str:
+def approval(rule: Ignore, config: ClipConfig) -> str:
     """Return the effect that an entry approves, as text, or '' if it approves every effect."""
     parts = {"rule": rule.rule, "threshold": rule.threshold}
     text = ", ".join(f"{name} = {value!r}" for name, value in parts.items() if value is not None)
-    return text if rule.rule or rule.threshold is None else f"{text} with the rule {wanted.rule}"
+    return text if rule.rule or rule.threshold is None else f"{text} with the rule {config.rule}"
 
 
-def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
+def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     """Return whether an entry approves the effect of a clip. An entry without `threshold` and `rule` always does.
 
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
@@ -100,11 +100,11 @@ def approves(rule: Ignore, use: ClipUse, wanted: ClipConfig) -> bool:
         return _approves_values(rule, use.values)
     if rule.rule == "none":
         return is_off(use.config)
-    of_norm = ("family", "norm_type") if (rule.rule or wanted.rule) in ("norm", "global_norm") else ()
+    of_norm = ("family", "norm_type") if (rule.rule or config.rule) in ("norm", "global_norm") else ()
     kept = ("include", "exclude", "nonfinite", *of_norm)
-    settings: dict[str, Any] = {key: value for key, value in wanted.data().items() if key in kept}
-    threshold = wanted.threshold if rule.threshold is None else rule.threshold
-    approved = ClipConfig(**{**settings, "rule": rule.rule or wanted.rule, "threshold": threshold})
+    settings: dict[str, Any] = {key: value for key, value in config.data().items() if key in kept}
+    threshold = config.threshold if rule.threshold is None else rule.threshold
+    approved = ClipConfig(**{**settings, "rule": rule.rule or config.rule, "threshold": threshold})
     return family_difference(use.config, approved) is not None
 
 

@@ -33,7 +33,7 @@ def marked(use: ClipUse) -> ClipUse:
     return replace(use, must_be_off=True, set_elsewhere="", why_unknown=use.why_unknown or use.set_elsewhere)
 
 
-def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
     """Yield a finding for each file of `check.off` that shows no trainer with a clip, since its clip may be on.
 
     If the pattern also matches a file with a trainer, skip Python files and base files: they may belong to that
@@ -42,13 +42,13 @@ def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], foun
     clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
     """
     root = clip.resolve().parent
-    shows = {os.path.realpath(file) for use in found.uses if not use.is_own for file in use.files}
+    shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
     reported: set[Path] = set()
     for glob in globs:
         matching = [file for file in files if patterns.matches(glob, file, root)]
         is_shown = any(os.path.realpath(file) in shows for file in matching)
         for file in matching:
-            is_part = file.suffix.lower() in SOURCES or file.resolve() in found.bases
+            is_part = file.suffix.lower() in SOURCES or file.resolve() in file_uses.bases
             if os.path.realpath(file) in shows or (is_shown and is_part) or file in reported:
                 continue
             reported.add(file)

@@ -55,7 +55,7 @@ def below(path: Path) -> list[Path]:
 
 
 def check(
-    clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], found: Found
+    clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], file_uses: Found
 ) -> tuple[list[Finding], list[str]]:
     """Return (findings, notes): a finding for each path, and for each pattern of `check.require`, without a clip.
 
@@ -66,8 +66,11 @@ def check(
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. found: The clips in these files.
     """
-    findings = list(_paths_without_clip(clip, paths, files, found))
-    clipping = _files([use for use in found.uses if not (use.unused or use.must_be_off or use.unclipped)]) | found.files
+    findings = list(_paths_without_clip(clip, paths, files, file_uses))
+    clipping = (
+        _files([use for use in file_uses.uses if not (use.unused or use.must_be_off or use.unclipped)])
+        | file_uses.files
+    )
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -76,7 +79,7 @@ def check(
         if not matching and not _covers(paths, root, glob):
             outside.append(repr(glob))
             continue
-        outside_of = _elsewhere(matching, found, ", and include it in the pattern")
+        outside_of = _elsewhere(matching, file_uses, ", and include it in the pattern")
         why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:
@@ -88,14 +91,17 @@ def check(
     return findings, [note] if outside else []
 
 
-def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
     """Yield a finding for each Python file of `check.each` that builds an optimizer and has no clip.
 
     A clip that has to be off does not count. clip: The file of the clip configuration. globs: The patterns.
     files: The checked files. found: The clips in these files.
     """
     root = clip.resolve().parent
-    clipping = _files([use for use in found.uses if not (use.unused or use.must_be_off or use.unclipped)]) | found.files
+    clipping = (
+        _files([use for use in file_uses.uses if not (use.unused or use.must_be_off or use.unclipped)])
+        | file_uses.files
+    )
     for file in files:
         glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
@@ -108,7 +114,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) 
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
-def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Found) -> Iterator[ClipUse]:
+def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:
     """Yield an unknown clip for each configuration file of `check.explicit` that shows no clip key.
 
     A pattern with a wildcard applies to TOML, YAML and JSON, and to Python source that may be a configuration. A
@@ -117,11 +123,11 @@ def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], found: Fou
     clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
     """
     root = clip.resolve().parent
-    shows = _files(found.uses) | found.files
+    shows = _files(file_uses.uses) | file_uses.files
     for file in files:
         matching = [glob for glob in globs if patterns.matches(glob, file, root)]
         named = [glob for glob in matching if not WILDCARD.search(glob)]
-        known = os.path.realpath(file) in shows or file in found.elsewhere or file.resolve() in found.bases
+        known = os.path.realpath(file) in shows or file in file_uses.elsewhere or file.resolve() in file_uses.bases
         if not known and (named or (matching and _is_configuration(file))):
             yield ClipUse(file, 1, 1, f'check.explicit "{[*named, *matching][0]}"', why_unknown=NO_KEY)
 
@@ -134,13 +140,13 @@ def _is_configuration(file: Path) -> bool:
     return suffix in KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
-def _elsewhere(files: Sequence[Path], found: Found, also: str = "") -> str:
+def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
     """Return sentences, after a space, about those of `files` that leave their clip to another file or to the script.
 
     Return '' if there are none.
     also: The end of the advice to pass that file, too.
     """
-    names = [shown(file) for file in files if file in found.elsewhere]
+    names = [shown(file) for file in files if file in file_uses.elsewhere]
     if not names:
         return ""
     verb = "leaves its clip" if len(names) == 1 else "leave their clips"
@@ -153,19 +159,21 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 
-def _paths_without_clip(clip: Path, paths: Sequence[Path], files: Sequence[Path], found: Found) -> Iterator[Finding]:
+def _paths_without_clip(
+    clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
+) -> Iterator[Finding]:
     """Yield a finding for each path that has no file with a clip.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
     found: The clips in these files.
     """
-    clipping = _files([use for use in found.uses if not (use.must_be_off or use.unclipped)]) | found.files
+    clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
         inner = files if len(paths) == 1 else below(path)
         real = {os.path.realpath(file) for file in inner} - {os.path.realpath(clip)}
         if not real & clipping:
-            unread = f" Files that could not be read: {found.unread}." if found.unread else ""
-            why = f"No file has a clip (files: {len(real)}).{_elsewhere(inner, found)}{unread}"
+            unread = f" Files that could not be read: {file_uses.unread}." if file_uses.unread else ""
+            why = f"No file has a clip (files: {len(real)}).{_elsewhere(inner, file_uses)}{unread}"
             place = path if path.is_file() else clip
             yield without_clip(
                 "missing", place, 1, f"PATH {shown(path)}", why, "Restore the clip, or pass other paths."

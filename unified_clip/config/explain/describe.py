@@ -45,13 +45,13 @@ def sentences(settings: Settings, threshold: str = "") -> list[str]:
 def warm_up(settings: Settings) -> list[str]:
     """Return a sentence for each part of a configuration that clips nothing during the warm-up of its adaptive rule."""
     parts = [(f" of group {group.name!r}", group) for group in settings.groups] + [("", settings)]
-    found = []
+    sentences = []
     for name, part in parts:
         steps = getattr(part.adaptive, "warmup_steps", None) if part.adaptive is not None else None
         if part.rule == "global_norm" and steps and part.threshold in (None, math.inf):
             end = "threshold is not set" if part.threshold is None else "threshold is inf"
-            found.append(f"In the first {steps} steps{name}, the warm-up, nothing is clipped, because {end}.")
-    return found
+            sentences.append(f"In the first {steps} steps{name}, the warm-up, nothing is clipped, because {end}.")
+    return sentences
 
 
 def rule(clipping: Clipping, threshold: str = "") -> str:

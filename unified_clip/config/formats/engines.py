@@ -78,8 +78,8 @@ def of_file(format_: str, document: Document) -> str:
         return DEEPSPEED
     if format_ in ("lightning", "nemo", "mmengine"):
         places = ((), ("trainer",), ("fit", "trainer"), ("lightning", "trainer"))
-        found = [document.get(*place, "strategy") for place in places if document.shows(*place, "strategy")]
-        return next(filter(None, map(of_strategy, found)), "")
+        strategies = [document.get(*place, "strategy") for place in places if document.shows(*place, "strategy")]
+        return next(filter(None, map(of_strategy, strategies)), "")
     version = data.get("fsdp_config")
     is_first = isinstance(version, dict) and str(version.get("version", version.get("fsdp_version"))) == "1"
     return FSDP1 if format_ == "hf" and data.get("fsdp") and is_first else ""

@@ -73,8 +73,8 @@ def uses(path: Path) -> list[ClipUse]:
     except ConfigError as error:
         return [ClipUse(path, 1, 1, OWN, why_unknown=str(error), package=OWN)]
     own = [use for name, node in used if (use := _own(source, path, name, node)) is not None]
-    found = [(OWN, *each) for each in overrides.read(source)]
-    found += [("optax", *each) for each in optax_order.own(source)]
+    own_calls = [(OWN, *each) for each in overrides.read(source)]
+    own_calls += [("optax", *each) for each in optax_order.own(source)]
     return own + [
         ClipUse(
             path,
@@ -85,7 +85,7 @@ def uses(path: Path) -> list[ClipUse]:
             package=package,
             changes_nonfinite=overrides.changes_nonfinite(call),
         )
-        for package, call, name, why in found
+        for package, call, name, why in own_calls
     ]
 
 

@@ -84,7 +84,7 @@ class Timeline:
 
         chain, branches: The calls that lead to the function, and the branches around them.
         """
-        found: list[Event] = []
+        all_events: list[Event] = []
         outer = {function, *map(self.function, chain)}
         for call in self._calls.get(function, ()) if function in self._with_events else ():
             around = branches | self._branches(call, chain)
@@ -93,8 +93,8 @@ class Timeline:
                 for callee in self._callees(call):
                     inner = self.events(callee, (*chain, call), around) if callee not in outer else ()
                     own += [_from_call(event, callee, call) for event in inner]
-            found += own
-        return found
+            all_events += own
+        return all_events
 
     def of_callees(self, call: ast.Call) -> list[Event]:
         """Return the events of the functions of the file that a call runs."""
@@ -115,15 +115,15 @@ class Timeline:
         return _exclude(self._branches(left), self._branches(right))
 
     def _branches(self, node: ast.AST, chain: tuple[ast.Call, ...] = ()) -> frozenset[Branch]:
-        found: set[Branch] = set()
+        branches: set[Branch] = set()
         inner, function = node, self.function(node)
         for outer in self.source.around(node):
             if outer is function:
                 break
             if isinstance(outer, ast.If) and inner is not outer.test:
-                found.add((chain, outer, inner in outer.body))
+                branches.add((chain, outer, inner in outer.body))
             inner = outer
-        return frozenset(found)
+        return frozenset(branches)
 
     def gradients(self, step: Event) -> list[ast.AST]:
         """Return the nodes of the gradients that a method in APPLY gets, with those of the values of variables."""
@@ -198,14 +198,14 @@ class Timeline:
     @cached_property
     def _with_events(self) -> set[ast.AST | None]:
         """The functions with an event, in their own code or in functions that they call."""
-        found = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
+        functions = {function for function, calls in self._calls.items() if any(map(self._own_events, calls))}
         while added := {
             function
             for function, calls in self._calls.items()
-            if function not in found and any(found.intersection(self._callees(call)) for call in calls)
+            if function not in functions and any(functions.intersection(self._callees(call)) for call in calls)
         }:
-            found |= added
-        return found
+            functions |= added
+        return functions
 
     def _callees(self, call: ast.Call) -> list[ast.AST]:
         """Return the functions of the file that a call runs: the called one, and those among its arguments."""
@@ -216,7 +216,7 @@ class Timeline:
     def _found_callees(self, call: ast.Call) -> list[ast.AST]:
         names = [last_name(call.func), *(each.id for each in call.args if isinstance(each, ast.Name))]
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
-        found: list[ast.AST] = []
+        callees: list[ast.AST] = []
         for name in names:
             same = self._functions.get(name, [])
             if owner is not None and name == names[0]:
@@ -224,8 +224,8 @@ class Timeline:
             if len(same) > 1:
                 around = {outer for outer in self.source.around(call) if isinstance(outer, ast.ClassDef)}
                 same = [each for each in same if self.source.parents[each] in around]
-            found += same if len(same) == 1 else []
-        return [each for each in found if each is not self.function(call)]
+            callees += same if len(same) == 1 else []
+        return [each for each in callees if each is not self.function(call)]
 
     @cached_property
     def _functions(self) -> dict[str, list[ast.AST]]:
