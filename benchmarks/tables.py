@@ -46,12 +46,18 @@ def tables(data: Mapping[str, Any]) -> str:
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
     paragraphs = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
     titled = [("In graphs", graphs_table(data))]
-    titled += [(f"On {name}", report.pairs_table(data, name)) for name in data["compiled_kernels"]]
-    titled += [("The machine's limits", report.limits_table(data)), ("Memory", report.memory_table(data))]
+    titled += [(f"On {name}", compared(report.pairs_table(data, name))) for name in data["compiled_kernels"]]
+    titled += [("The machine's limits", report.limits_table(data)), ("Memory", compared(report.memory_table(data)))]
     for title, (header, rows) in titled:
         if rows:
             paragraphs += [f"### {title}", _markdown.table(header, rows)]
     return "\n\n".join(paragraphs)
+
+
+def compared(table: report.Table) -> report.Table:
+    """Return a table without the rows that have no number of a framework's function."""
+    header, rows = table
+    return header, [row for row in rows if row[-1] != report.NOTHING]
 
 
 def graphs_table(data: Mapping[str, Any]) -> report.Table:
