@@ -100,7 +100,7 @@ def known() -> str:
         [
             setting["trainer"],
             setting["key"],
-            setting.get("default", "none"),
+            setting.get("default", ""),
             setting["meaning"],
             setting.get("why", "write it by hand"),
         ]
