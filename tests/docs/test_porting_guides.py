@@ -57,8 +57,8 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
     @functools.cache
     def run(guide: str) -> Proof:
         out = tmp_path_factory.mktemp(guide)
-        (command,) = pages.of(guide, PROOF, "sh")
-        return Proof(*pages.printed(command, "--out", str(out)), out)
+        (command,) = pages.blocks_of(guide, PROOF, "sh")
+        return Proof(*pages.run_command(command, "--out", str(out)), out)
 
     return run
 
@@ -68,8 +68,8 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Proof]:
 
 @pytest.mark.parametrize("guide", sampled(GUIDES, 3))
 def test_the_page_shows_the_whole_files(guide: str) -> None:
-    assert pages.of(guide, BEFORE, "python") == [pages.source(guide, "before.py")]
-    assert pages.of(guide, AFTER, "python") == [pages.source(guide, "after.py")]
+    assert pages.blocks_of(guide, BEFORE, "python") == [pages.source(guide, "before.py")]
+    assert pages.blocks_of(guide, AFTER, "python") == [pages.source(guide, "after.py")]
 
 
 @pytest.mark.parametrize("guide", GUIDES)
@@ -107,20 +107,20 @@ def test_the_data_is_that_of_its_script() -> None:
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_page_shows_the_output_of_the_tool(guide: str) -> None:
-    (command,) = pages.of(guide, SAYS, "sh")
-    status, output = pages.printed(command)
+    (command,) = pages.blocks_of(guide, SAYS, "sh")
+    status, output = pages.run_command(command)
     if "--format diff" in command:
-        assert (status, pages.of(guide, SAYS, "diff")) == (0, [output])
+        assert (status, pages.blocks_of(guide, SAYS, "diff")) == (0, [output])
     else:
-        assert (status, pages.of(guide, SAYS, "text")) == (1, [pages.flagged(output)])
+        assert (status, pages.blocks_of(guide, SAYS, "text")) == (1, [pages.file_part(output)])
 
 
 def lines_of_the_tool(guide: str) -> list[str]:
     """Return the lines that the tool writes, or asks you to write. Lines of the old framework are left out."""
-    if differences := pages.of(guide, SAYS, "diff"):
+    if differences := pages.blocks_of(guide, SAYS, "diff"):
         added = [line[1:].strip() for line in differences[0].splitlines() if re.match(r"\+(?!\+)", line)]
         return [line for line in added if not re.search(r"\b(paddle|tf)\.", line)]
-    (output,) = pages.of(guide, SAYS, "text")
+    (output,) = pages.blocks_of(guide, SAYS, "text")
     return [line.partition("#")[0].strip() for line in output.partition("write:\n")[2].splitlines()]
 
 
@@ -156,7 +156,7 @@ def numbers(cell: str) -> list[float]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_pair_agrees_up_to_rounding_and_the_page_shows_the_table(guide: str, proof: Callable[[str], Proof]) -> None:
-    command, shown = pages.of(guide, PROOF, "sh")[0], pages.of(guide, PROOF, "text")[0]
+    command, shown = pages.blocks_of(guide, PROOF, "sh")[0], pages.blocks_of(guide, PROOF, "text")[0]
     assert command.split("--max-ulp ")[1].strip() == str(rounding.ROUNDING)
     status, output, _ = proof(guide)
     assert status == 0, output
@@ -206,7 +206,7 @@ def test_the_first_difference_is_rounding_and_the_page_explains_it(guide: str, p
     assert comparison.first is None or (
         comparison.first.step > EXACT and comparison.first.stage in ("weight", "gradient")
     )
-    where, why, *_ = pages.of(guide, PROOF, "text")[1].splitlines()
+    where, why, *_ = pages.blocks_of(guide, PROOF, "text")[1].splitlines()
     assert re.match(
         rf"The runs first differ at step ({'|'.join(map(str, range(EXACT + 1, STEPS + 1)))}): the norm", where
     )
@@ -237,13 +237,13 @@ MISTAKES = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_wrong_port_is_named_as_on_the_page(guide: str, tmp_path: Path) -> None:
-    status, output = pages.printed(pages.wrong_port(guide, tmp_path))
+    status, output = pages.run_command(pages.write_wrong_port(guide, tmp_path))
     assert status == 1, output
-    (shown,) = pages.of(guide, WRONG, "text")
+    (shown,) = pages.blocks_of(guide, WRONG, "text")
     where, why = shown.splitlines()
     assert "at step 1:" in where or "from step 1 on" in where
     assert why.startswith(f"{MISTAKES[guide]}: ")
-    assert about(pages.parting(output)) == about(shown)
+    assert about(pages.first_difference(output)) == about(shown)
 
 
 # -- set_gradient_clip
@@ -277,24 +277,24 @@ def trained(tmp_path: Path, sources: dict[str, str]) -> dict[str, list[dict[str,
 
 @pytest.mark.nightly
 def test_paddle_ignores_set_gradient_clip_and_verify_reports_it(tmp_path: Path) -> None:
-    path = pages.silent(tmp_path)
-    verify, _ = pages.of("paddle_static", SILENT, "sh")
-    status, output = pages.printed(verify.replace("paddle_static/before.py", str(path)))
+    path = pages.write_silent_program(tmp_path)
+    verify, _ = pages.blocks_of("paddle_static", SILENT, "sh")
+    status, output = pages.run_command(verify.replace("paddle_static/before.py", str(path)))
     assert (status, [output.replace(str(path), "paddle_static/before.py")]) == (
         2,
-        pages.of("paddle_static", SILENT, "text"),
+        pages.blocks_of("paddle_static", SILENT, "text"),
     )
 
 
 @pytest.mark.nightly
 def test_the_drop_in_clips_unlike_set_gradient_clip_of_paddle(tmp_path: Path) -> None:
-    path = pages.silent(tmp_path)
+    path = pages.write_silent_program(tmp_path)
     ignored = path.read_text(encoding="utf-8")
-    _, port = pages.of("paddle_static", SILENT, "sh")
-    status, difference = pages.printed(port.replace("paddle_static/before.py", str(path)))
-    shown = pages.of("paddle_static", SILENT, "diff")[1]
+    _, port = pages.blocks_of("paddle_static", SILENT, "sh")
+    status, difference = pages.run_command(port.replace("paddle_static/before.py", str(path)))
+    shown = pages.blocks_of("paddle_static", SILENT, "diff")[1]
     assert (status, difference.replace(str(path).lstrip("/"), "paddle_static/before.py")) == (0, shown)
-    pages.printed(f"unified-clip port {path} --to drop-in --write --force")
+    pages.run_command(f"unified-clip port {path} --to drop-in --write --force")
     sources = {
         "before": pages.source("paddle_static", "before.py"),
         "ignored": ignored,

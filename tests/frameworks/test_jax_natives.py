@@ -6,5 +6,5 @@ from support.port import natives as port_natives
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
-    assert list(port_natives.differing("optax")) == []
-    assert port_natives.missing("optax") == set()
+    assert list(port_natives.changed_parameters("optax")) == []
+    assert port_natives.missing_functions("optax") == set()

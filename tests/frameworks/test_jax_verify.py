@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, calls, check_resync, greatest, run, verified
+from support.port.verify_pairs import NUMPY, called_names, check_resync, largest_ulps, run_verify, verify_as_json
 
 pytest.importorskip("optax")
 
@@ -47,16 +47,16 @@ def test_optax_is_recorded_inside_jit_and_outside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, ours: str, jit: str
 ) -> None:
     old = OPTAX.replace("CLIP", clip).replace("JIT", jit)
-    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
     assert data["same"]
-    assert calls(data, "old") == {f"optax.{clip.partition('(')[0]}"}
+    assert called_names(data, "old") == {f"optax.{clip.partition('(')[0]}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
-    assert greatest(data, "tensors") <= 64
+    assert largest_ulps(data, "tensors") <= 64
 
 
 @pytest.mark.nightly
 def test_weights_that_yield_returns_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = OPTAX.replace("CLIP", "clip_by_global_norm(0.5)").replace("JIT", "@jax.jit").replace("0.25", "0.26")
-    assert run(tmp_path, new, new, "--resync") == 2
+    assert run_verify(tmp_path, new, new, "--resync") == 2
     assert "new.py:step: the function yields 'bias' as ArrayImpl, which may be a copy" in capsys.readouterr().err
     check_resync(tmp_path, capsys, new.replace("yield params, None", "params = (yield params, None) or params"))

@@ -15,13 +15,13 @@ MODULES = {"paddle.nn.utils.clip_grad_norm_.clip_grad_norm_", "paddle.nn.utils.c
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
-    assert list(port_natives.differing("paddle")) == []
-    old = {name for name, _ in port_natives.of("paddle") if name.startswith("paddle.fluid.")}
-    assert port_natives.missing("paddle") == old | GONE | MODULES
+    assert list(port_natives.changed_parameters("paddle")) == []
+    old = {name for name, _ in port_natives.functions_of("paddle") if name.startswith("paddle.fluid.")}
+    assert port_natives.missing_functions("paddle") == old | GONE | MODULES
 
 
 def test_ours_take_the_same_arguments() -> None:
-    assert list(port_natives.without_equal("paddle")) == []
+    assert list(port_natives.without_replacement("paddle")) == []
 
 
 def test_its_class_per_tensor_rejects_float64_on_the_cpu_and_ours_does_not() -> None:

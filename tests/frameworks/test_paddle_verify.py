@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, needs_torch, verified
+from support.port.verify_pairs import (
+    NUMPY,
+    TORCH,
+    called_names,
+    cause_kinds,
+    check_resync,
+    largest_ulps,
+    needs_torch,
+    verify_as_json,
+)
 
 DYGRAPH = """
 import paddle
@@ -57,10 +66,10 @@ GLOBAL = paddle(DYGRAPH, "ClipGradByGlobalNorm")
 def test_a_step_in_paddle_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Paddle shows its gradients before clipping only: what its clip makes of them is seen at the clip."""
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
-    data = verified(tmp_path, capsys, GLOBAL, port, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, GLOBAL, port, "--max-ulp", "64")
     assert data["same"]
-    assert calls(data, "old") == {"paddle.nn.ClipGradByGlobalNorm"}
-    assert greatest(data, "tensors") <= 64
+    assert called_names(data, "old") == {"paddle.nn.ClipGradByGlobalNorm"}
+    assert largest_ulps(data, "tensors") <= 64
     assert data["steps"][0]["coefficient"]["ulps"] == 0
 
 
@@ -69,18 +78,18 @@ def test_a_static_program_and_its_drop_in(tmp_path: Path, capsys: pytest.Capture
     """Recordings do not see ours in static programs; here they are watched like Paddle's."""
     old = paddle(STATIC, "ClipGradByGlobalNorm")
     new = old.replace("paddle.nn.Clip", "uc.Clip").replace("import paddle", "import paddle, unified_clip.paddle as uc")
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "8")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "8")
     assert data["same"]
-    assert calls(data, "new") == {"GradientClipByGlobalNorm"}
-    assert greatest(data, "tensors") <= 8
+    assert called_names(data, "new") == {"GradientClipByGlobalNorm"}
+    assert largest_ulps(data, "tensors") <= 8
 
 
 @needs_torch
 @pytest.mark.nightly
 def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)")
-    data = verified(tmp_path, capsys, GLOBAL, port)
-    assert mistakes(data)[0] == "another eps"
+    data = verify_as_json(tmp_path, capsys, GLOBAL, port)
+    assert cause_kinds(data)[0] == "another eps"
 
 
 @pytest.mark.nightly
@@ -115,11 +124,11 @@ def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFix
 def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
 ) -> None:
-    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
     assert data["same"]
-    assert calls(data, "old") == {f"paddle.{call}"}
+    assert called_names(data, "old") == {f"paddle.{call}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
-    assert greatest(data, "tensors") <= 64
+    assert largest_ulps(data, "tensors") <= 64
 
 
 @pytest.mark.nightly

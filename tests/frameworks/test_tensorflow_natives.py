@@ -9,8 +9,8 @@ from unified_clip.port.catalog import KERAS_RULES, clip_function
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
-    assert list(port_natives.differing("tensorflow")) == []
-    there = {name for name, _ in port_natives.of("tensorflow")} - port_natives.missing("tensorflow")
+    assert list(port_natives.changed_parameters("tensorflow")) == []
+    there = {name for name, _ in port_natives.functions_of("tensorflow")} - port_natives.missing_functions("tensorflow")
     own = {"tf.clip_by_global_norm", "tf.clip_by_norm", "tf.clip_by_value", "tf.linalg.global_norm"}
     assert there == own | {"tf.keras.backend.clip", "keras.ops.clip", "tf.keras.ops.clip"}
 
@@ -19,11 +19,11 @@ def test_those_of_tensorflow_1_are_there_too() -> None:
     for name in ("clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "clip_by_average_norm"):
         found = clip_function(f"tensorflow.compat.v1.{name}")
         assert found is not None
-        assert port_natives.parameters(getattr(tf.compat.v1, name)) == list(found.parameters)
+        assert port_natives.parameter_names(getattr(tf.compat.v1, name)) == list(found.parameters)
 
 
 def test_ours_take_the_same_arguments() -> None:
-    assert list(port_natives.without_equal("tensorflow")) == []
+    assert list(port_natives.without_replacement("tensorflow")) == []
 
 
 def test_the_arguments_of_optimizers_are_there() -> None:

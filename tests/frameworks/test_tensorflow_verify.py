@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, needs_torch, run, verified
+from support.port.verify_pairs import (
+    NUMPY,
+    TORCH,
+    called_names,
+    cause_kinds,
+    check_resync,
+    largest_ulps,
+    needs_torch,
+    run_verify,
+    verify_as_json,
+)
 
 TAPE = """
 import tensorflow as tf
@@ -100,7 +110,7 @@ def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compare
     tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: str
 ) -> None:
     new = NUMPY.replace("CLIP", "grads = {n: uc.clip_by_value(g, -0.25, 0.5) for n, g in grads.items()}")
-    data = verified(tmp_path, capsys, RATIO.replace("GRAPH", graph), new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, RATIO.replace("GRAPH", graph), new, "--max-ulp", "64")
     assert data["same"]
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert data["not_gradients"] == [{"side": "old", "call": "tf.clip_by_value", "count": 8}]
@@ -112,10 +122,10 @@ def test_values_that_are_clipped_beside_gradients_of_their_shape_are_not_compare
 def test_a_clip_of_what_is_computed_from_a_gradient_is_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], graph: str, clip: str
 ) -> None:
-    data = verified(
+    data = verify_as_json(
         tmp_path, capsys, tape(f"grads = [{clip} for grad in grads]", graph), NUMPY.replace("CLIP", OURS_EACH)
     )
-    assert calls(data, "old") == {"tf.clip_by_norm"}
+    assert called_names(data, "old") == {"tf.clip_by_norm"}
     assert all(len(step["old"]) == 1 for step in data["steps"])
     assert {each["call"] for each in data["not_gradients"]} == {"tf.clip_by_value"}  # of the model's output
 
@@ -124,16 +134,16 @@ def test_a_clip_of_what_is_computed_from_a_gradient_is_compared(
 @needs_torch
 def test_a_step_with_a_tape_and_its_port_to_pytorch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = TORCH.replace("CLIP", "uc.ClipGradByGlobalNorm(0.5).clip_(net.parameters())")
-    data = verified(tmp_path, capsys, tape(ALL), port, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, tape(ALL), port, "--max-ulp", "64")
     assert data["same"]
-    assert calls(data, "old") == {"tf.clip_by_global_norm"}
+    assert called_names(data, "old") == {"tf.clip_by_global_norm"}
     assert data["steps"][0]["coefficient"]["ulps"] == 0
 
 
 @pytest.mark.nightly
 def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = verified(tmp_path, capsys, tape(ALL), NUMPY.replace("CLIP", OURS_EACH))
-    assert mistakes(data)[0] == "per tensor for global"
+    data = verify_as_json(tmp_path, capsys, tape(ALL), NUMPY.replace("CLIP", OURS_EACH))
+    assert cause_kinds(data)[0] == "per tensor for global"
 
 
 @pytest.mark.nightly
@@ -154,11 +164,11 @@ def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureF
 def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
 ) -> None:
-    data = verified(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
     assert data["same"]
-    assert calls(data, "old") == {call}
+    assert called_names(data, "old") == {call}
     assert all(len(step["old"]) == 1 for step in data["steps"])
-    assert greatest(data, "tensors") <= 64
+    assert largest_ulps(data, "tensors") <= 64
 
 
 @pytest.mark.nightly
@@ -172,5 +182,5 @@ def test_weights_are_copied_into_the_variables_of_a_keras_model(
 ) -> None:
     new = KERAS.replace("CLIP", "global_clipnorm=0.5").replace("0.25", "0.26")
     check_resync(tmp_path, capsys, new.replace("net.get_weights()", "net.trainable_variables"))
-    assert run(tmp_path, new, new, "--resync") == 2
+    assert run_verify(tmp_path, new, new, "--resync") == 2
     assert "new.py:step: the function yields 'weight' as ndarray, which may be a copy" in capsys.readouterr().err

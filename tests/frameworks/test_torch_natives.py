@@ -9,9 +9,9 @@ NOT_INSTALLED = {"apex", "autoclip", "timm", "zclip"}
 
 
 def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_known() -> None:
-    assert list(port_natives.differing("torch")) == []
-    assert {name.partition(".")[0] for name in port_natives.missing("torch")} == NOT_INSTALLED
+    assert list(port_natives.changed_parameters("torch")) == []
+    assert {name.partition(".")[0] for name in port_natives.missing_functions("torch")} == NOT_INSTALLED
 
 
 def test_ours_take_the_same_arguments() -> None:
-    assert list(port_natives.without_equal("torch")) == []
+    assert list(port_natives.without_replacement("torch")) == []

@@ -8,7 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, TORCH, calls, check_resync, greatest, mistakes, run, verified
+from support.port.verify_pairs import (
+    NUMPY,
+    TORCH,
+    called_names,
+    cause_kinds,
+    check_resync,
+    largest_ulps,
+    run_verify,
+    verify_as_json,
+)
 from support.tiers import sampled
 
 from unified_clip.cli import main
@@ -36,12 +45,12 @@ def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], native: str, ours: str, call: str
 ) -> None:
     old, new = (TORCH.replace("CLIP", each.format("net.parameters()")) for each in (native, ours))
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "8")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "8")
     assert data["same"]
-    assert calls(data, "old") == {f"torch.nn.utils.{call}"}
-    assert calls(data, "new") == {call}
+    assert called_names(data, "old") == {f"torch.nn.utils.{call}"}
+    assert called_names(data, "new") == {call}
     assert all(len(step["old"]) == 1 for step in data["steps"])
-    assert greatest(data, "tensors") <= 8
+    assert largest_ulps(data, "tensors") <= 8
 
 
 @pytest.mark.nightly
@@ -58,9 +67,9 @@ def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
 def test_a_mistake_between_natives_is_named_at_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
 ) -> None:
-    data = verified(tmp_path, capsys, NATIVE, TORCH.replace("CLIP", clip))
+    data = verify_as_json(tmp_path, capsys, NATIVE, TORCH.replace("CLIP", clip))
     assert data["steps"][0]["differs"]
-    assert mistake in mistakes(data)
+    assert mistake in cause_kinds(data)
 
 
 @pytest.mark.nightly
@@ -69,8 +78,8 @@ def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
 ) -> None:
     """Its norm is a float32 sum; ours is exact. What differs by that is called rounding, and of nothing else."""
     ours = TORCH.replace("CLIP", "uc.clip_grad_norm_(net.parameters(), 0.5)")
-    data = verified(tmp_path, capsys, NATIVE, ours)
-    assert set(mistakes(data)) <= {"rounding"}
+    data = verify_as_json(tmp_path, capsys, NATIVE, ours)
+    assert set(cause_kinds(data)) <= {"rounding"}
     assert data["steps"][0]["norm"]["ulps"] == 0
     assert all(step["old"][0]["coef"] == pytest.approx(0.5 / (step["old"][0]["norm"] + 1e-6)) for step in data["steps"])
 
@@ -79,9 +88,9 @@ def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
 def test_a_step_in_numpy_and_its_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other names of the calls, and matrices transposed."""
     old = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
-    data = verified(tmp_path, capsys, old, NATIVE, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NATIVE, "--max-ulp", "64")
     assert data["same"]
-    assert greatest(data, "update") <= 64
+    assert largest_ulps(data, "update") <= 64
 
 
 @pytest.mark.nightly
@@ -114,7 +123,7 @@ def test_weights_are_copied_into_the_parameters_of_a_model(tmp_path: Path, capsy
 def test_weights_are_not_copied_into_copies_of_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copies = "{name: each.detach().clone() for name, each in net.named_parameters()}"
     new = NATIVE.replace("dict(net.named_parameters())", copies)
-    assert run(tmp_path, NATIVE, new, "--resync") == 2
+    assert run_verify(tmp_path, NATIVE, new, "--resync") == 2
     assert "new.py:step: the function yields 'weight' as Tensor, which may be a copy" in capsys.readouterr().err
 
 
@@ -129,9 +138,9 @@ def test_weights_are_copied_into_buffers_of_a_model(tmp_path: Path, capsys: pyte
     old = NATIVE.replace("(net(torch", "(norm(net(torch").replace('["x"])) -', '["x"]))) -')
     old = old.replace("    optimizer =", "    norm = torch.nn.BatchNorm1d(2, affine=False)\n    optimizer =")
     old = old.replace("dict(net.named_parameters()),", '{**dict(net.named_parameters()), "mean": norm.running_mean},')
-    assert run(tmp_path, old, old, "--resync", "--json") == 0
+    assert run_verify(tmp_path, old, old, "--resync", "--json") == 0
     capsys.readouterr()
-    data = verified(tmp_path, capsys, old, old.replace("(2, affine", "(2, momentum=0.01, affine"), "--resync")
+    data = verify_as_json(tmp_path, capsys, old, old.replace("(2, affine", "(2, momentum=0.01, affine"), "--resync")
     for step in data["steps"]:
         assert step["differs"] == ["update"]
         assert [each["parameter"] for each in step["parameters"]["update"] if each["ulps"]] == ["mean"]
@@ -155,14 +164,16 @@ ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr
 def test_a_setting_of_the_optimizer_is_named_with_both_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, mistake: str, text: str
 ) -> None:
-    data = verified(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", change))
-    assert mistakes(data) == [mistake]
+    data = verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", change))
+    assert cause_kinds(data) == [mistake]
     (found,) = [each["text"] for parting in data["clips"]["partings"] for each in parting["findings"]]
     assert text in found
 
 
 def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verified(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", "lr=0.01, eps=1e-12"), "--max-ulp", "64")["same"]
+    assert verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", "lr=0.01, eps=1e-12"), "--max-ulp", "64")[
+        "same"
+    ]
 
 
 @pytest.mark.nightly
@@ -195,6 +206,6 @@ def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: py
 def test_updates_that_differ_with_equal_settings_are_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], text: str
 ) -> None:
-    data = verified(tmp_path, capsys, ADAM, ADAM.replace(*change))
-    assert mistakes(data) == ["another optimizer"]
+    data = verify_as_json(tmp_path, capsys, ADAM, ADAM.replace(*change))
+    assert cause_kinds(data) == ["another optimizer"]
     assert text in data["finding"]["text"].replace(f"{tmp_path}/", "")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from unified_clip.check.model import CheckReport, Finding
 
-WANTED = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
+CLIP_CONFIG = 'rule = "global_norm"\nthreshold = 1.0\nfamily = "pytorch"\n'
 DEEPSPEED = '{"zero_optimization": {"stage": 2}, "gradient_clipping": %s}\n'
 TORCH = "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), %s)\n"
 IGNORE = '\n[[check.ignore]]\npath = "{}"\nreason = "a sweep"\n'
@@ -14,6 +14,6 @@ IGNORE = '\n[[check.ignore]]\npath = "{}"\nreason = "a sweep"\n'
 Check = Callable[..., CheckReport]
 
 
-def one(report: CheckReport) -> Finding:
+def only_finding(report: CheckReport) -> Finding:
     (finding,) = report.findings
     return finding

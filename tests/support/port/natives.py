@@ -14,41 +14,41 @@ from unified_clip.port.catalog import ClipFunction, clip_functions
 PACKAGES = {"tf": "tensorflow"}
 
 
-def of(framework: str) -> list[tuple[str, ClipFunction]]:
+def functions_of(framework: str) -> list[tuple[str, ClipFunction]]:
     """All of a framework, by every name."""
     return [(name, native) for name, native in clip_functions().items() if native.framework == framework]
 
 
-def installed(name: str) -> Any:
+def find_installed(name: str) -> Any:
     """What a full name stands for; None where there is no such thing in this release."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        return _installed(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
+        return _find(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
 
 
-def _installed(first: str, *rest: str) -> Any:
+def _find(first: str, *attributes: str) -> Any:
     try:
-        found: Any = importlib.import_module(PACKAGES.get(first, first))
+        item: Any = importlib.import_module(PACKAGES.get(first, first))
     except ImportError:
         return None
-    for number, part in enumerate(rest):
-        if not hasattr(found, part):
+    for number, part in enumerate(attributes):
+        if not hasattr(item, part):
             try:
-                importlib.import_module(".".join([PACKAGES.get(first, first), *rest[: number + 1]]))
+                importlib.import_module(".".join([PACKAGES.get(first, first), *attributes[: number + 1]]))
             except ImportError:
                 return None
-        found = getattr(found, part, None)
-        if found is None:
+        item = getattr(item, part, None)
+        if item is None:
             return None
-    return None if inspect.ismodule(found) else found
+    return None if inspect.ismodule(item) else item
 
 
-def parameters(function: Any) -> list[str]:
+def parameter_names(function: Any) -> list[str]:
     """The names of a function's or class's parameters; PyTorch's compiled functions have theirs in the docstring."""
     try:
-        found = inspect.signature(function).parameters.values()
+        signature_parameters = inspect.signature(function).parameters.values()
     except ValueError:
         return _documented(function)
-    return [each.name for each in found if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
+    return [each.name for each in signature_parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
 
 
 def _documented(function: Any) -> list[str]:
@@ -63,28 +63,28 @@ OLDER = {"need_clip"}
 """Parameters that older releases have."""
 
 
-def differing(framework: str) -> Iterator[str]:
+def changed_parameters(framework: str) -> Iterator[str]:
     """The names whose parameters stand in other places than in the table, or are no more."""
-    for name, native in of(framework):
-        found = installed(name)
-        if found is not None and native.parameters and not native.needs:
-            there = parameters(found)
-            known = [each for each in native.parameters if each in there or each not in OLDER]
-            if there[: len(known)] != known:
-                yield f"{name}{tuple(there)}, and not {tuple(known)}"
+    for name, native in functions_of(framework):
+        function = find_installed(name)
+        if function is not None and native.parameters and not native.needs:
+            names = parameter_names(function)
+            expected = [each for each in native.parameters if each in names or each not in OLDER]
+            if names[: len(expected)] != expected:
+                yield f"{name}{tuple(names)}, and not {tuple(expected)}"
 
 
-def missing(framework: str) -> set[str]:
+def missing_functions(framework: str) -> set[str]:
     """The names that this release has not."""
-    return {name for name, _ in of(framework) if installed(name) is None}
+    return {name for name, _ in functions_of(framework) if find_installed(name) is None}
 
 
-def without_equal(framework: str) -> Iterator[str]:
+def without_replacement(framework: str) -> Iterator[str]:
     """The names that our namespace lacks, or whose arguments it does not take."""
-    ours = importlib.import_module(f"unified_clip.{framework}")
-    for name, native in of(framework):
+    namespace = importlib.import_module(f"unified_clip.{framework}")
+    for name, native in functions_of(framework):
         if native.replacement:
-            taken = parameters(getattr(ours, native.replacement))
-            given = [native.renamed.get(each, each) for each in native.parameters]
-            if missing := [each for each in given if each not in taken and each != "name"]:
+            taken = parameter_names(getattr(namespace, native.replacement))
+            names = [native.renamed.get(each, each) for each in native.parameters]
+            if missing := [each for each in names if each not in taken and each != "name"]:
                 yield f"{name}: {native.replacement} does not take {missing}"

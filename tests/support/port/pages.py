@@ -53,47 +53,49 @@ def blocks(guide: str) -> list[Block]:
     return found
 
 
-def of(guide: str, section: str, language: str) -> list[str]:
+def blocks_of(guide: str, section: str, language: str) -> list[str]:
     """The blocks of a section in one language."""
     return [each.code for each in blocks(guide) if (each.section, each.language) == (section, language)]
 
 
-def printed(command: str, *more: str) -> tuple[int, str]:
+def run_command(command: str, *options: str) -> tuple[int, str]:
     """The exit status of a command of a page, and what it prints, run where the pages are."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONSAFEPATH": "1"}
     environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONDONTWRITEBYTECODE": "1", "KERAS_BACKEND": "tensorflow"}
     name, *arguments = shlex.split(command.replace("\\\n", " "))
     assert name == "unified-clip"
-    called = [sys.executable, "-m", "unified_clip", *arguments, *more]
-    done = subprocess.run(called, capture_output=True, encoding="utf-8", env=environment, cwd=PORTING, check=False)
-    return done.returncode, done.stdout + (done.stderr if done.returncode > 1 else "")
+    arguments_of_call = [sys.executable, "-m", "unified_clip", *arguments, *options]
+    completed = subprocess.run(
+        arguments_of_call, capture_output=True, encoding="utf-8", env=environment, cwd=PORTING, check=False
+    )
+    return completed.returncode, completed.stdout + (completed.stderr if completed.returncode > 1 else "")
 
 
-def flagged(report: str) -> str:
+def file_part(report: str) -> str:
     """The part of a report that is about the file, without the known differences of functions."""
     return report.partition("\n\n")[0] + "\n"
 
 
-def parting(said: str) -> str:
+def first_difference(output: str) -> str:
     """Where runs part and why, of what the proof prints: the first two sentences that say so."""
-    lines = said.splitlines()
+    lines = output.splitlines()
     for where, why in itertools.pairwise(lines):
         if where.startswith(PARTS) and not why.startswith(NOT_WHY):
             return f"{where}\n{why}\n"
-    raise AssertionError(said)
+    raise AssertionError(output)
 
 
-def clipped(said: str) -> str:
+def gradient_difference(output: str) -> str:
     """Where the clipped gradients part, if they do."""
-    return "".join(line for line in said.splitlines(True) if line.startswith("The clipped gradients differ"))
+    return "".join(line for line in output.splitlines(True) if line.startswith("The clipped gradients differ"))
 
 
-def strict(command: str) -> str:
+def without_max_ulp(command: str) -> str:
     """A command of the proof that allows no difference."""
     return re.sub(r" --max-ulp \d+", "", command)
 
 
-def changed(code: str, difference: str) -> str:
+def apply_difference(code: str, difference: str) -> str:
     """The code with the lines of a difference in the place of those that it takes away."""
     lines = difference.splitlines(True)
     old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
@@ -105,50 +107,52 @@ def source(guide: str, name: str) -> str:
     return (PORTING / guide / name).read_text(encoding="utf-8")
 
 
-def wrong_port(guide: str, directory: Path) -> str:
+def write_wrong_port(guide: str, directory: Path) -> str:
     """The command that runs the port that is changed as the page says, which is written into a directory."""
-    (difference,) = of(guide, WRONG, "diff")
+    (difference,) = blocks_of(guide, WRONG, "diff")
     path = directory / "after.py"
-    path.write_text(changed(source(guide, "after.py"), difference), encoding="utf-8")
-    return strict(of(guide, PROOF, "sh")[0]).replace(f"{guide}/after.py", str(path))
+    path.write_text(apply_difference(source(guide, "after.py"), difference), encoding="utf-8")
+    return without_max_ulp(blocks_of(guide, PROOF, "sh")[0]).replace(f"{guide}/after.py", str(path))
 
 
-def silent(directory: Path) -> Path:
+def write_silent_program(directory: Path) -> Path:
     """The static program whose clip is set as Paddle 1 has it, written into a directory."""
     path = directory / "before.py"
-    path.write_text(changed(source(GUIDES[0], "before.py"), of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8")
+    path.write_text(
+        apply_difference(source(GUIDES[0], "before.py"), blocks_of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8"
+    )
     return path
 
 
 # -- writing
 
 
-def contents(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
+def expected_blocks(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
     """Section, language, and the blocks of the section in that language, as they should be."""
     yield BEFORE, "python", [source(guide, "before.py")]
     yield AFTER, "python", [source(guide, "after.py")]
     for language in ("diff", "text"):
-        if of(guide, SAYS, language):
-            said = printed(of(guide, SAYS, "sh")[0])[1]
-            yield SAYS, language, [said if language == "diff" else flagged(said)]
-    command = of(guide, PROOF, "sh")[0]
-    said = printed(strict(command))[1]
-    yield PROOF, "text", [printed(command)[1], parting(said) + clipped(said)]
-    yield WRONG, "text", [parting(printed(wrong_port(guide, directory))[1])]
+        if blocks_of(guide, SAYS, language):
+            output = run_command(blocks_of(guide, SAYS, "sh")[0])[1]
+            yield SAYS, language, [output if language == "diff" else file_part(output)]
+    command = blocks_of(guide, PROOF, "sh")[0]
+    output = run_command(without_max_ulp(command))[1]
+    yield PROOF, "text", [run_command(command)[1], first_difference(output) + gradient_difference(output)]
+    yield WRONG, "text", [first_difference(run_command(write_wrong_port(guide, directory))[1])]
     if guide == GUIDES[0]:
-        path = silent(directory)
-        difference, _ = of(guide, SILENT, "diff")
-        commands = (each.replace(f"{guide}/before.py", str(path)) for each in of(guide, SILENT, "sh"))
-        refused, dropped_in = (printed(each)[1] for each in commands)
+        path = write_silent_program(directory)
+        difference, _ = blocks_of(guide, SILENT, "diff")
+        commands = (each.replace(f"{guide}/before.py", str(path)) for each in blocks_of(guide, SILENT, "sh"))
+        refused, dropped_in = (run_command(each)[1] for each in commands)
         yield SILENT, "text", [refused.replace(str(path), f"{guide}/before.py")]
         yield SILENT, "diff", [difference, dropped_in.replace(str(path).lstrip("/"), f"{guide}/before.py")]
 
 
-def write(guide: str, directory: Path) -> None:
-    wanted = {(section, language): codes for section, language, codes in contents(guide, directory)}
+def write_page(guide: str, directory: Path) -> None:
+    expected = {(section, language): codes for section, language, codes in expected_blocks(guide, directory)}
     text = page(guide).read_text(encoding="utf-8")
     for block in reversed(blocks(guide)):
-        codes = wanted.get((block.section, block.language))
+        codes = expected.get((block.section, block.language))
         if codes:
             start, end = block.span
             text = text[:start] + codes.pop() + text[end:]
@@ -160,4 +164,4 @@ if __name__ == "__main__":
 
     for each in sys.argv[1:] or GUIDES:
         with tempfile.TemporaryDirectory() as scratch:
-            write(each, Path(scratch))
+            write_page(each, Path(scratch))

@@ -31,9 +31,9 @@ def site(
     text: str = "",
     becomes: str = "",
     after: Meaning | None = None,
-    **others: Any,
+    **fields: Any,
 ) -> ClipSite:
-    return ClipSite(line, 4, name, text, verdict, meaning, becomes, after, **others)
+    return ClipSite(line, 4, name, text, verdict, meaning, becomes, after, **fields)
 
 
 def report_of(
@@ -46,7 +46,7 @@ def report_of(
     return build.build_report(ported, unread, target, native, **options)
 
 
-def everything(evil: str = "") -> Report:
+def report_with_everything(evil: str = "") -> Report:
     """A report in which there is something of each kind. `evil`: to be in every text that comes from source."""
     rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
     train = [

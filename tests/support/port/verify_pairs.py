@@ -72,7 +72,7 @@ def write_data(directory: Path) -> list[str]:
     return ["--weights", str(directory / "init.npz"), "--batches", str(directory / "batches.npz")]
 
 
-def run(directory: Path, old: str, new: str, *options: str, scripts: Sequence[str] = ()) -> int:
+def run_verify(directory: Path, old: str, new: str, *options: str, scripts: Sequence[str] = ()) -> int:
     """Run the command on two sources of a function `step`, or on `scripts`."""
     (directory / "old.py").write_text(old, encoding="utf-8")
     (directory / "new.py").write_text(new, encoding="utf-8")
@@ -80,9 +80,11 @@ def run(directory: Path, old: str, new: str, *options: str, scripts: Sequence[st
     return main(["verify", *scripts, *write_data(directory), *options])
 
 
-def verified(directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str) -> dict[str, Any]:
+def verify_as_json(
+    directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str
+) -> dict[str, Any]:
     """What the command says as JSON; that the exit status goes with it is checked here."""
-    status = run(directory, old, new, "--json", *options)
+    status = run_verify(directory, old, new, "--json", *options)
     printed = capsys.readouterr()
     assert printed.err == ""
     data: dict[str, Any] = json.loads(printed.out)
@@ -90,17 +92,17 @@ def verified(directory: Path, capsys: pytest.CaptureFixture[str], old: str, new:
     return data
 
 
-def mistakes(data: Mapping[str, Any]) -> list[str]:
+def cause_kinds(data: Mapping[str, Any]) -> list[str]:
     """What explains how the two part, in the order in which it was found."""
-    found = [each["mistake"] for parting in data["clips"]["partings"] for each in parting["findings"]]
-    return found + ([data["finding"]["mistake"]] if data["finding"] else [])
+    kinds = [each["mistake"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    return kinds + ([data["finding"]["mistake"]] if data["finding"] else [])
 
 
-def calls(data: Mapping[str, Any], side: str) -> set[str]:
+def called_names(data: Mapping[str, Any], side: str) -> set[str]:
     return {line["call"] for step in data["steps"] for line in step[side]}
 
 
-def greatest(data: Mapping[str, Any], stage: str) -> float:
+def largest_ulps(data: Mapping[str, Any], stage: str) -> float:
     """In ULP; every step has to tell it."""
     return max(step[stage]["ulps"] for step in data["steps"])
 
@@ -108,7 +110,7 @@ def greatest(data: Mapping[str, Any], stage: str) -> float:
 def check_resync(directory: Path, capsys: pytest.CaptureFixture[str], new: str) -> None:
     """Check that --resync keeps a port with another learning rate, 0.26, at the weights of the old step."""
     old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-    data = verified(directory, capsys, old, new, "--max-ulp", "64", "--resync")
+    data = verify_as_json(directory, capsys, old, new, "--max-ulp", "64", "--resync")
     assert data["resynced"]
     assert all("norm" not in step["differs"] and "tensors" not in step["differs"] for step in data["steps"])
     assert all(step["update"]["relative"] == pytest.approx(1 - 0.25 / 0.26, rel=1e-3) for step in data["steps"])

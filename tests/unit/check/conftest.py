@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import WANTED, Check
+from support.config.check_files import CLIP_CONFIG, Check
 
 from unified_clip.check import check_files
 from unified_clip.check.model import CheckReport
@@ -16,7 +16,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     """Write files, and return the report about all of them."""
     monkeypatch.chdir(tmp_path)
 
-    def call(files: dict[str, str], clip: str = WANTED, *paths: str) -> CheckReport:
+    def call(files: dict[str, str], clip: str = CLIP_CONFIG, *paths: str) -> CheckReport:
         for name, text in {**files, "clip.toml": clip}.items():
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 IMPORTS = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n\n"
 OWN = "import unified_clip.torch as uc\n\n"
@@ -27,19 +27,19 @@ OWN = "import unified_clip.torch as uc\n\n"
 )
 def test_a_clip_of_a_part_of_the_model_differs_and_names_the_part(check: Check, tensors: str, pattern: str) -> None:
     call = tensors if tensors.endswith("(agent.parameters()") else f"{tensors}, 1.0"
-    finding = one(check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}))
+    finding = only_finding(check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}))
     assert finding.kind == "drift"
     assert [(each.about, each.found, each.wanted) for each in finding.differences] == [("parameters", pattern, "*")]
-    own = one(check({"a.py": f"{OWN}uc.clip_grad_norm_({call})\n"}))
-    assert own.differences == finding.differences
-    part = WANTED + f'include = ["{pattern}"]\n'
+    of_unified_clip = only_finding(check({"a.py": f"{OWN}uc.clip_grad_norm_({call})\n"}))
+    assert of_unified_clip.differences == finding.differences
+    part = CLIP_CONFIG + f'include = ["{pattern}"]\n'
     assert check({"a.py": f"{IMPORTS}clip_grad_norm_({call})\n"}, part).findings == []
 
 
 def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> None:
     source = f"{IMPORTS}opt = torch.optim.Adam(self.model.{{}}.parameters())\nclip_grad_norm_({{}}, 1.0)\n"
     assert check({"a.py": source.format("actor", "self.model.actor.parameters()")}).findings == []
-    assert one(check({"a.py": source.format("critic", "self.model.actor.parameters()")})).kind == "drift"
+    assert only_finding(check({"a.py": source.format("critic", "self.model.actor.parameters()")})).kind == "drift"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> N
 )
 def test_a_clip_of_selected_parameters_is_unknown(check: Check, tensors: str, why: str) -> None:
     before = "some = [p for n, p in model.named_parameters() if 'head' in n]\n"
-    finding = one(check({"a.py": f"{IMPORTS}{before}clip_grad_norm_({tensors}, 1.0)\n"}))
+    finding = only_finding(check({"a.py": f"{IMPORTS}{before}clip_grad_norm_({tensors}, 1.0)\n"}))
     assert finding.kind == "unknown"
     assert why in finding.does
 
@@ -83,7 +83,7 @@ def test_a_clip_of_a_whole_model_is_no_finding(check: Check, tensors: str) -> No
 
 def test_a_part_is_found_in_a_line_with_other_alphabets(check: Check) -> None:
     report = check({"a.py": f'{IMPORTS}"é"; clip_grad_norm_(model.encoder.parameters(), 1.0)\r\n'})
-    assert one(report).differences[0].about == "parameters"
+    assert only_finding(report).differences[0].about == "parameters"
 
 
 # -- methods of training engines
@@ -91,35 +91,35 @@ def test_a_part_is_found_in_a_line_with_other_alphabets(check: Check) -> None:
 ACCELERATE = "from accelerate import Accelerator\n\n"
 FABRIC = "import lightning as L\n\nmine = L.Fabric()\n"
 FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
-RAISE = WANTED + 'nonfinite = "raise"\n'
+RAISE = CLIP_CONFIG + 'nonfinite = "raise"\n'
 VALUE = 'rule = "value"\nthreshold = 1.0\n'
 ENGINES = [
-    (ACCELERATE + "accelerator.clip_grad_norm_(model.parameters(), {})\n", WANTED),
-    (ACCELERATE + "self.accelerator.clip_grad_norm_(model.parameters(), max_norm={})\n", WANTED),
-    (ACCELERATE + "mine = Accelerator()\nmine.clip_grad_norm_(model.parameters(), {})\n", WANTED),
-    (ACCELERATE + "def f(a: Accelerator):\n    a.clip_grad_norm_(model.parameters(), {})\n", WANTED),
+    (ACCELERATE + "accelerator.clip_grad_norm_(model.parameters(), {})\n", CLIP_CONFIG),
+    (ACCELERATE + "self.accelerator.clip_grad_norm_(model.parameters(), max_norm={})\n", CLIP_CONFIG),
+    (ACCELERATE + "mine = Accelerator()\nmine.clip_grad_norm_(model.parameters(), {})\n", CLIP_CONFIG),
+    (ACCELERATE + "def f(a: Accelerator):\n    a.clip_grad_norm_(model.parameters(), {})\n", CLIP_CONFIG),
     (ACCELERATE + "accelerator.clip_grad_value_(model.parameters(), {})\n", VALUE),
     (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={})\n", RAISE),
-    (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={}, error_if_nonfinite=False)\n", WANTED),
+    (FABRIC + "mine.clip_gradients(model, optimizer, max_norm={}, error_if_nonfinite=False)\n", CLIP_CONFIG),
     (FABRIC + "fabric.clip_gradients(model, optimizer, clip_val={})\n", VALUE),
-    (FSDP + "model.clip_grad_norm_({})\n", WANTED),
-    (FSDP + "model.clip_grad_norm_(max_norm={}, norm_type=2.0)\n", WANTED),
+    (FSDP + "model.clip_grad_norm_({})\n", CLIP_CONFIG),
+    (FSDP + "model.clip_grad_norm_(max_norm={}, norm_type=2.0)\n", CLIP_CONFIG),
 ]
 
 
-@pytest.mark.parametrize(("source", "wanted"), ENGINES)
-def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, wanted: str) -> None:
-    assert check({"a.py": source.format("1.0")}, wanted).findings == []
-    finding = one(check({"a.py": source.format("5.0")}, wanted))
+@pytest.mark.parametrize(("source", "expected"), ENGINES)
+def test_a_method_of_a_training_engine_is_compared(check: Check, source: str, expected: str) -> None:
+    assert check({"a.py": source.format("1.0")}, expected).findings == []
+    finding = only_finding(check({"a.py": source.format("5.0")}, expected))
     assert [(each.about, each.found) for each in finding.differences] == [("threshold", "5")]
     assert re.search(r"attach_to\(optimizer, model\)|clip_\(accelerator, clip|ownership='distinct'", finding.edit)
-    unknown = one(check({"a.py": source.format("args.norm")}, wanted))
+    unknown = only_finding(check({"a.py": source.format("args.norm")}, expected))
     assert (unknown.kind, unknown.does[:25]) == ("unknown", "The value of args.norm is")
 
 
 def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> None:
     source = FABRIC + "mine.clip_gradients(model, optimizer, max_norm=1.0)\n"
-    assert [each.about for each in one(check({"a.py": source})).differences] == ["a norm that is not finite"]
+    assert [each.about for each in only_finding(check({"a.py": source})).differences] == ["a norm that is not finite"]
 
 
 @pytest.mark.parametrize(
@@ -132,23 +132,25 @@ def test_fabric_raises_an_error_for_a_norm_that_is_not_finite(check: Check) -> N
     ],
 )
 def test_a_method_with_an_unknown_object_or_threshold_is_unknown(check: Check, source: str) -> None:
-    assert one(check({"a.py": source})).kind == "unknown"
+    assert only_finding(check({"a.py": source})).kind == "unknown"
 
 
 def test_a_method_of_an_engine_that_clips_a_part_differs(check: Check) -> None:
     report = check({"a.py": ACCELERATE + "accelerator.clip_grad_norm_(model.head.parameters(), 1.0)\n"})
-    assert one(report).differences[0].found == "head.*"
+    assert only_finding(report).differences[0].found == "head.*"
 
 
 # -- names with other values
 
 
 def test_a_function_of_the_file_under_the_same_name_is_no_clip(check: Check) -> None:
-    own = "def clip_grad_norm_(parameters, norm):\n    return norm\n\n\n"
-    right = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
-    assert check({**right, "a.py": f"{IMPORTS}{own}clip_grad_norm_(model.parameters(), 3.0)\n"}).findings == []
+    function = "def clip_grad_norm_(parameters, norm):\n    return norm\n\n\n"
+    right_file = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
+    assert (
+        check({**right_file, "a.py": f"{IMPORTS}{function}clip_grad_norm_(model.parameters(), 3.0)\n"}).findings == []
+    )
     method = "class Optimizer:\n    def clip_grad_norm_(self, norm):\n        pass\n\n    def step(self):\n"
-    report = check({**right, "a.py": f"import torch\n\n\n{method}        self.clip_grad_norm_(3.0)\n"})
+    report = check({**right_file, "a.py": f"import torch\n\n\n{method}        self.clip_grad_norm_(3.0)\n"})
     assert (report.findings, report.counts.clips) == ([], 1)
 
 
@@ -162,7 +164,7 @@ except ImportError:
 
 clip_grad_norm_(model.parameters(), 3.0)
 """
-    assert one(check({"a.py": source})).kind == "drift"
+    assert only_finding(check({"a.py": source})).kind == "drift"
 
 
 CLASS = "class Trainer{}:\n    clip{} = 1.0\n\n    def step(self):\n"
@@ -181,25 +183,25 @@ CLIP = "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.cli
 def test_an_attribute_that_is_assigned_elsewhere_is_unknown(check: Check, elsewhere: str) -> None:
     source = "import torch\n\n\n" + CLASS.format("", "") + CLIP
     assert check({"a.py": source}).findings == []
-    finding = one(check({"a.py": source + elsewhere}))
+    finding = only_finding(check({"a.py": source + elsewhere}))
     assert (finding.kind, finding.does) == ("unknown", "The threshold, self.clip, is only known at run time.")
 
 
 def test_a_field_of_a_dataclass_is_unknown(check: Check) -> None:
     source = "import torch\nimport dataclasses\n\n\n@dataclasses.dataclass\n" + CLASS.format("", ": float") + CLIP
-    assert one(check({"a.py": source})).kind == "unknown"
+    assert only_finding(check({"a.py": source})).kind == "unknown"
 
 
 def test_a_value_that_exec_may_change_is_unknown(check: Check) -> None:
     source = f"{IMPORTS}grad_clip = 1.0\n{{}}clip_grad_norm_(model.parameters(), grad_clip)\n"
     assert check({"a.py": source.format("")}).findings == []
-    assert one(check({"a.py": source.format("exec(open('overrides.py').read())\n")})).kind == "unknown"
+    assert only_finding(check({"a.py": source.format("exec(open('overrides.py').read())\n")})).kind == "unknown"
 
 
 @pytest.mark.parametrize("bound", ["max=1.0", "min=0.5"])
 def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
     by_hand = f"total_norm = p.grad.norm()\ncoef = 1.0 / (total_norm + 1e-6)\ncoef = torch.clamp(coef, {bound})\n"
-    finding = one(check({"a.py": f"{IMPORTS}{by_hand}p.grad.mul_(coef)\n"}))
+    finding = only_finding(check({"a.py": f"{IMPORTS}{by_hand}p.grad.mul_(coef)\n"}))
     assert (finding.kind, finding.clip) == ("unknown", "torch.clamp")
     assert "one bound only" in finding.does
 
@@ -219,15 +221,15 @@ def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
     ],
 )
 def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line: int, clip: str) -> None:
-    finding = one(check({"config.py": source}))
+    finding = only_finding(check({"config.py": source}))
     assert (finding.kind, finding.line, finding.clip) == ("unknown", line, clip)
     assert "the code that reads it is unknown" in finding.does
 
 
 @pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip", "{}", "field(default=0)", "[*limits]"])
 def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: str) -> None:
-    right = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
-    report = check({**right, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
+    right_file = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
+    report = check({**right_file, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
     assert (report.findings, report.counts.clips) == ([], 1)
 
 
@@ -238,7 +240,7 @@ def test_a_setting_is_no_finding_beside_the_clip_that_reads_it(check: Check) -> 
 
 def test_a_clip_of_a_static_program_has_the_effect_of_its_class(check: Check) -> None:
     source = "import paddle.fluid as fluid\n\nfluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm({})\n"
-    nearest = WANTED + '\n[check]\nnearest = ["**"]\n'
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
     assert check({"a.py": source.format("1.0)")}, nearest).findings == []
-    assert one(check({"a.py": source.format("2.0)")}, nearest)).kind == "drift"
-    assert one(check({"a.py": source.format("1.0), param_list=some")}, nearest)).kind == "unknown"
+    assert only_finding(check({"a.py": source.format("2.0)")}, nearest)).kind == "drift"
+    assert only_finding(check({"a.py": source.format("1.0), param_list=some")}, nearest)).kind == "unknown"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 OWN = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml")\n\n\n'
 TORCH = "from torch.nn.utils import clip_grad_norm_\n\n\n"
@@ -30,7 +30,7 @@ def step(start: str, *lines: str) -> dict[str, str]:
 def test_a_call_that_clips_no_gradients_of_a_step_is_unknown(
     check: Check, start: str, lines: list[str], why: str
 ) -> None:
-    finding = one(check(step(start, *lines)))
+    finding = only_finding(check(step(start, *lines)))
     assert finding.kind == "unknown"
     assert finding.does.startswith(why)
 
@@ -75,7 +75,7 @@ def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines:
 )
 def test_a_configuration_whose_call_clips_nothing_is_unknown(check: Check, lines: str, why: str) -> None:
     report = check({"a.py": f"{OWN}def step(grads):\n    {lines}\n    return grads\n"})
-    finding = one(report)
+    finding = only_finding(report)
     assert finding.kind == "unknown"
     assert finding.does.startswith(why)
 
@@ -83,7 +83,7 @@ def test_a_configuration_whose_call_clips_nothing_is_unknown(check: Check, lines
 @pytest.mark.parametrize("call", ["clip_by_global_norm(grads, 1.0)", "unused, norm = clip_by_global_norm(grads, 1.0)"])
 def test_a_function_of_a_framework_whose_result_no_code_uses_is_unknown(check: Check, call: str) -> None:
     source = f"from tensorflow import clip_by_global_norm\n\n\ndef step(grads):\n    {call}\n    return grads\n"
-    assert one(check({"a.py": source})).does.startswith("No code uses the result of this call")
+    assert only_finding(check({"a.py": source})).does.startswith("No code uses the result of this call")
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_a_result_that_is_used_is_no_finding(check: Check, lines: str) -> None:
 
 
 def test_a_configuration_that_clips_a_part_of_the_model_differs(check: Check) -> None:
-    finding = one(check(step(OWN, "clip.clip_(model.encoder.named_parameters())")))
+    finding = only_finding(check(step(OWN, "clip.clip_(model.encoder.named_parameters())")))
     assert [(each.about, each.found) for each in finding.differences] == [("parameters", "encoder.*")]
-    part = WANTED + 'include = ["encoder.*"]\n'
-    named = one(check(step(OWN, "clip.clip_(model.encoder.named_parameters())"), part))
+    part = CLIP_CONFIG + 'include = ["encoder.*"]\n'
+    named = only_finding(check(step(OWN, "clip.clip_(model.encoder.named_parameters())"), part))
     assert named.does.startswith("The call clips only encoder.*, so the names of its parameters begin in that part")
 
 
 def test_the_call_of_an_imported_configuration_is_judged(check: Check) -> None:
     source = "from policy import clip\n\n\ndef step(grads):\n    clip(grads)\n    return grads\n"
-    finding = one(check({"policy.py": OWN, "fit.py": source}))
+    finding = only_finding(check({"policy.py": OWN, "fit.py": source}))
     assert (finding.path, finding.line) == ("fit.py", 5)
 
 
@@ -123,9 +123,9 @@ def test_a_call_that_measures_the_norm_is_no_clip_beside_a_clip(check: Check) ->
     measure = "clip_grad_norm_(model.parameters(), float('inf'))"
     files = {"a.py": f"{TORCH}def step(model):\n    {measure}\n    clip_grad_norm_(model.parameters(), 1.0)\n"}
     assert check(files).findings == []
-    assert one(check({"a.py": f"{TORCH}def step(model):\n    {measure}\n"})).kind == "drift"
+    assert only_finding(check({"a.py": f"{TORCH}def step(model):\n    {measure}\n"})).kind == "drift"
 
 
 def test_a_method_that_clamps_gradients_is_named_without_an_argument(check: Check) -> None:
     source = "def step(model):\n    for p in model.parameters():\n        p.grad.clamp_(-1, 1)\n"
-    assert one(check({"a.py": f"import torch\n\n\n{source}"})).clip == "p.grad.clamp_"
+    assert only_finding(check({"a.py": f"import torch\n\n\n{source}"})).clip == "p.grad.clamp_"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.config.check_files import DEEPSPEED, IGNORE, TORCH, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
@@ -59,13 +59,13 @@ def imported(sample: Sample) -> bool:
 def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sample: Sample, tmp_path: Path) -> None:
     clip = tmp_path / "clip.toml"
     rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})
-    own = ClipConfig(**(sample.settings or {}), check=rules)
-    own.save(clip)
+    same_settings = ClipConfig(**(sample.settings or {}), check=rules)
+    same_settings.save(clip)
     files = check_files.files([sample.path], clip)
     assert check_files.check(clip, [sample.path], files).findings == []
-    other = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
-    other.save(clip)
-    finding = one(check_files.check(clip, [sample.path], files))
+    other_settings = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
+    other_settings.save(clip)
+    finding = only_finding(check_files.check(clip, [sample.path], files))
     assert finding.kind == "drift"
     assert finding.differences
 
@@ -83,16 +83,16 @@ def call_of(name: str, limits: dict[str, float]) -> str:
 def test_unified_clips_own_functions_are_compared(check: Check, name: str) -> None:
     function = unified_clip_calls._own_functions()[name]
     family = {} if function.rule == "value" else {"family": function.family}
-    wanted = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
+    config = ClipConfig(rule=function.rule, threshold=2.0, **family).dumps()
     upper, *lower = function.limits
-    right = {upper: 2.0, **dict.fromkeys(lower, -2.0)}
-    assert check({"a.py": call_of(name, right)}, wanted).findings == []
-    finding = one(check({"a.py": call_of(name, right | {upper: 3.0})}, wanted))
+    arguments = {upper: 2.0, **dict.fromkeys(lower, -2.0)}
+    assert check({"a.py": call_of(name, arguments)}, config).findings == []
+    finding = only_finding(check({"a.py": call_of(name, arguments | {upper: 3.0})}, config))
     assert (finding.kind, finding.line, finding.clip) == ("drift", 3, f"unified_clip.{name}")
 
 
 def test_a_threshold_known_at_run_time_only_is_unknown(check: Check) -> None:
-    finding = one(check({"a.py": TORCH % "args.max_norm"}))
+    finding = only_finding(check({"a.py": TORCH % "args.max_norm"}))
     assert finding.kind == "unknown"
     assert finding.does == "The threshold, args.max_norm, is only known at run time."
 
@@ -116,7 +116,7 @@ FUNCTIONS = ["import torch\n\ntorch.nn.utils.clip_grad_norm_", "import unified_c
 def test_a_call_in_a_loop_over_parameters_clips_by_another_norm(check: Check, function: str) -> None:
     imports, name = function.split("\n\n")
     for index, loop in enumerate(LOOPS):
-        finding = one(check({"a.py": f"{imports}\n\n{loop.format(name)}"}))
+        finding = only_finding(check({"a.py": f"{imports}\n\n{loop.format(name)}"}))
         assert (finding.kind, finding.line) == ("unknown", 3 if index == len(LOOPS) - 1 else 4)
         assert finding.does.startswith("The call is in a loop over ")
     for loop in ALIKE:
@@ -126,11 +126,11 @@ def test_a_call_in_a_loop_over_parameters_clips_by_another_norm(check: Check, fu
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_an_error_for_a_norm_that_is_not_finite_is_compared(check: Check, function: str) -> None:
     raising = {"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=True)\n"}
-    (difference,) = one(check(raising)).differences
+    (difference,) = only_finding(check(raising)).differences
     assert difference.about == "a norm that is not finite"
-    assert check(raising, WANTED + 'nonfinite = "raise"\n').findings == []
+    assert check(raising, CLIP_CONFIG + 'nonfinite = "raise"\n').findings == []
     assert check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=False)\n"}).findings == []
-    unknown = one(check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=args.strict)\n"}))
+    unknown = only_finding(check({"a.py": f"{function}(model.parameters(), 1.0, error_if_nonfinite=args.strict)\n"}))
     assert unknown.kind == "unknown"
 
 
@@ -144,7 +144,7 @@ def test_a_function_that_is_passed_on_is_unknown(check: Check, function: str) ->
         f"clips = {{'norm': {name}}}\n",
         f"def train(clip={name}): ...\n",
     ):
-        finding = one(check({"a.py": f"import functools\n{imports}\n{use}"}))
+        finding = only_finding(check({"a.py": f"import functools\n{imports}\n{use}"}))
         assert (finding.kind, finding.line) == ("unknown", 3)
         assert "the function is not called here" in finding.does
 
@@ -167,7 +167,7 @@ LIGHTNING = "import lightning as L\n\n"
     ],
 )
 def test_a_trainers_argument_is_not_taken_for_its_default(check: Check, source: str, kind: str) -> None:
-    assert one(check({"a.py": source})).kind == kind
+    assert only_finding(check({"a.py": source})).kind == kind
 
 
 def test_trainers_arguments_that_agree_are_not_reported(check: Check) -> None:
@@ -197,12 +197,12 @@ def test_trainers_arguments_that_agree_are_not_reported(check: Check) -> None:
     ],
 )
 def test_the_edit_is_for_the_framework_of_the_clip(check: Check, source: str, edit: str) -> None:
-    assert edit in one(check({"a.py": source})).edit
+    assert edit in only_finding(check({"a.py": source})).edit
 
 
 def test_a_trainer_that_is_switched_off_in_source_differs(check: Check) -> None:
     source = "from transformers import TrainingArguments\n\nTrainingArguments('out', max_grad_norm=0)\n"
-    assert one(check({"a.py": source})).kind == "drift"
+    assert only_finding(check({"a.py": source})).kind == "drift"
     callback = 'from unified_clip import ClipConfig\n\nTrainer(clip=ClipConfig.load("clip.toml"))\n'
     assert check({"a.py": source + callback}).findings == []
 
@@ -212,11 +212,11 @@ def test_the_file_that_source_loads_is_compared(check: Check) -> None:
     assert check({"a.py": source.format("clip.toml")}).findings == []
     report = check({"a.py": source.format("other.toml"), "other.toml": 'rule = "none"\n'})
     assert [(each.path, each.kind) for each in report.findings] == [("a.py", "drift"), ("other.toml", "drift")]
-    finding = one(check({"a.py": source.format("gone.toml")}, WANTED, "a.py"))
+    finding = only_finding(check({"a.py": source.format("gone.toml")}, CLIP_CONFIG, "a.py"))
     assert finding.kind == "unknown"
     assert "in the directory of this source, or above it" in finding.does
-    assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, WANTED, "a.py").findings == []
-    finding = one(check({"a.py": source.replace('"{}"', "**options")}, WANTED, "a.py"))
+    assert check({"a.py": source.replace('"{}"', 'path="clip.toml"')}, CLIP_CONFIG, "a.py").findings == []
+    finding = only_finding(check({"a.py": source.replace('"{}"', "**options")}, CLIP_CONFIG, "a.py"))
     assert "Pass its path as the first argument" in finding.does
 
 
@@ -246,16 +246,18 @@ grads = clip(grads)
 ])  # fmt: skip
 def test_a_path_relative_to_the_source_is_followed(check: Check, path: str) -> None:
     nearer = {"team/clip.toml": 'rule = "none"\n'}
-    assert check({"team/a.py": PATHS.format(path), **nearer}, WANTED, "team/a.py").findings == []
-    finding = one(check({"team/a.py": PATHS.format(path.replace("clip.toml", "gone.toml"))}, WANTED, "team/a.py"))
+    assert check({"team/a.py": PATHS.format(path), **nearer}, CLIP_CONFIG, "team/a.py").findings == []
+    finding = only_finding(
+        check({"team/a.py": PATHS.format(path.replace("clip.toml", "gone.toml"))}, CLIP_CONFIG, "team/a.py")
+    )
     assert "cannot find the file of ClipConfig.load(" in finding.does
     nearest = PATHS.format('str(Path("clip.toml"))')
-    assert one(check({"team/a.py": nearest, **nearer}, WANTED, "team/a.py")).kind == "drift"
+    assert only_finding(check({"team/a.py": nearest, **nearer}, CLIP_CONFIG, "team/a.py")).kind == "drift"
 
 
 @pytest.mark.parametrize("path", ["args.clip", "Path(args.clip)", 'os.environ["CLIP"]', "Path(__file__).parents[99]"])
 def test_a_path_known_at_run_time_only_gets_advice_about_paths(check: Check, path: str) -> None:
-    finding = one(check({"a.py": PATHS.format(path)}, WANTED, "a.py"))
+    finding = only_finding(check({"a.py": PATHS.format(path)}, CLIP_CONFIG, "a.py"))
     assert finding.kind == "unknown"
     assert "Write a path relative to the source, such as ClipConfig.load(Path(__file__).parent" in finding.does
 
@@ -279,7 +281,9 @@ def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
     library = "optimizer = make()\n__all__ = [name for name in globals()]\n\n\nclass Data:\n    dataset = 1\n"
     assert check({"a.py": library, "b.py": TORCH % "1.0"}).counts.trainers == 0
     parser = "optim_wrapper = None\n\n\ndef add(group):\n    group.add_argument('--clip-grad', default=5.0)\n"
-    assert one(check({"a.py": parser}, WANTED, "a.py")).clip.startswith("mmengine"), "and not Megatron-LM's options"
+    assert only_finding(check({"a.py": parser}, CLIP_CONFIG, "a.py")).clip.startswith("mmengine"), (
+        "and not Megatron-LM's options"
+    )
 
 
 # -- what is unknown
@@ -298,7 +302,7 @@ def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
     ],
 )
 def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str, text: str, why: str) -> None:
-    finding = one(check({name: text}))
+    finding = only_finding(check({name: text}))
     assert finding.kind == "unknown"
     assert why in finding.does
 
@@ -316,17 +320,17 @@ def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str
     report = check({name: text, "train.py": TORCH % "1.0"})
     assert report.findings == []
     assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
-    finding = one(check({name: text}, WANTED, name))
+    finding = only_finding(check({name: text}, CLIP_CONFIG, name))
     assert finding.kind == "missing"
     assert f" {name} leaves its clip to another file or to the training script" in finding.does
 
 
 def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:
     files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}'}
-    assert one(check(files)).kind == "unknown"
+    assert only_finding(check(files)).kind == "unknown"
     formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'
-    assert check(files, WANTED + formats).findings == []
-    assert one(check(files, WANTED + formats.replace("0.19.6", "0.18.0"))).kind == "drift"
+    assert check(files, CLIP_CONFIG + formats).findings == []
+    assert only_finding(check(files, CLIP_CONFIG + formats.replace("0.19.6", "0.18.0"))).kind == "drift"
 
 
 def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
@@ -334,17 +338,17 @@ def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
     report = check({"a.py": TORCH % "1.0", "data.json": data})
     assert (report.counts.unread, report.findings) == (1, [])
     assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
-    finding = one(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
+    finding = only_finding(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
     assert (finding.kind, finding.path) == ("unknown", "run.json")
     assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Split the file, or compare")
 
 
 @pytest.mark.parametrize("name", ["gradient_clip_val", "CLIP_GRADIENTS", "clipnorm", "max_grad_norm", "ClipGradByNorm"])
 def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name: str) -> None:
-    finding = one(check({"notes.txt": f"{name} 1.0"}, WANTED, "notes.txt"))
+    finding = only_finding(check({"notes.txt": f"{name} 1.0"}, CLIP_CONFIG, "notes.txt"))
     assert (finding.kind, finding.path) == ("unknown", "notes.txt")
-    assert one(check({"empty.txt": ""}, WANTED, "empty.txt")).kind == "missing"
-    assert one(check({"notes.txt": "a video clip"}, WANTED, "notes.txt")).kind == "missing"
+    assert only_finding(check({"empty.txt": ""}, CLIP_CONFIG, "empty.txt")).kind == "missing"
+    assert only_finding(check({"notes.txt": "a video clip"}, CLIP_CONFIG, "notes.txt")).kind == "missing"
 
 
 @pytest.mark.parametrize(
@@ -358,11 +362,11 @@ def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name:
 )
 def test_suffixes_in_upper_case_are_read(check: Check, name: str, clip: str) -> None:
     texts = {"DS.JSON": DEEPSPEED % "2.0", "Train.PY": TORCH % "2.0", "hf.YAML": "do_train: true\nmax_grad_norm: 2.0\n"}
-    assert one(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).clip == clip
+    assert only_finding(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).clip == clip
 
 
 def test_a_clip_in_a_list_has_the_place_of_its_entry(check: Check) -> None:
-    finding = one(check({"sweep.json": '[{"lr": 1},\n {"grad_clip": 2.0}]'}))
+    finding = only_finding(check({"sweep.json": '[{"lr": 1},\n {"grad_clip": 2.0}]'}))
     assert (finding.line, finding.clip) == (2, "entry 2, grad_clip = 2.0")
 
 
@@ -372,20 +376,21 @@ BOTH = '{"zero_optimization": {"stage": 2}, %s"output_dir": "o", "eval_strategy"
 def test_a_file_of_two_formats_is_unknown_unless_both_mean_the_same(check: Check) -> None:
     assert check({"both.json": BOTH % '"gradient_clipping": 1.0, '}).findings == []
     for clip in ('"gradient_clipping": 2.0, ', ""):  # they differ, or DeepSpeed's depends on the version
-        finding = one(check({"both.json": BOTH % clip}))
+        finding = only_finding(check({"both.json": BOTH % clip}))
         assert (finding.kind, finding.line) == ("unknown", 1)
         assert finding.does.startswith("The file may be of the formats deepspeed or hf. ")
 
 
 def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Check) -> None:
     common = "output_dir: o\nlearning_rate: 1.0e-5\nnum_train_epochs: 1\nper_device_train_batch_size: 2\n"
-    finding = one(check({"sft.yaml": f"{common}max_grad_norm: 2.0\n"}))
+    finding = only_finding(check({"sft.yaml": f"{common}max_grad_norm: 2.0\n"}))
     assert (finding.kind, finding.clip) == ("drift", "Hugging Face's TrainingArguments: max_grad_norm")
     assert check({"sft.yaml": common}).findings == [], "its default is 1"
-    both = one(check({"sft.yaml": f"{common}finetuning_type: lora\nmax_grad_norm: 2.0\n"}))
+    both = only_finding(check({"sft.yaml": f"{common}finetuning_type: lora\nmax_grad_norm: 2.0\n"}))
     assert both.clip == "LLaMA-Factory: max_grad_norm"
     paddle = check(
-        {"sft.yaml": f"{common}tensor_parallel_degree: 2\nmax_grad_norm: 1.0\n"}, WANTED.replace("pytorch", "paddle")
+        {"sft.yaml": f"{common}tensor_parallel_degree: 2\nmax_grad_norm: 1.0\n"},
+        CLIP_CONFIG.replace("pytorch", "paddle"),
     )
     assert paddle.findings == [], "PaddleNLP's own key decides"
 
@@ -398,7 +403,7 @@ def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Ch
     ],
 )
 def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text: str, line: int, why: str) -> None:
-    finding = one(check({"a.py": TORCH % "1.0", "bad.py": text, "other.py": "def (\n"}))
+    finding = only_finding(check({"a.py": TORCH % "1.0", "bad.py": text, "other.py": "def (\n"}))
     assert (finding.kind, finding.path, finding.line) == ("unknown", "bad.py", line)
     assert finding.does.startswith(why)
 
@@ -407,7 +412,7 @@ def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
     trainer = "optim_wrapper = dict(type='OptimWrapper', clip_grad=dict(max_norm=1.0))\n"
     assert check({"a.py": trainer}).findings == []
     assert check({"a.py": trainer.replace("dict(max_norm=1.0)", "{'max_norm': 1.0}")}).findings == []
-    finding = one(check({"a.py": trainer + TORCH % "5.0"}))
+    finding = only_finding(check({"a.py": trainer + TORCH % "5.0"}))
     assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
 
 
@@ -415,17 +420,17 @@ def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
 def test_a_link_that_cannot_be_read_is_unknown(check: Check, tmp_path: Path, target: str) -> None:
     (tmp_path / "self.json").symlink_to(target)
     report = check({"a.py": TORCH % "1.0"})
-    assert (one(report).kind, one(report).path, report.counts.unread) == ("unknown", "self.json", 1)
-    assert one(report).does.startswith("The file is not read. The reason: ")
+    assert (only_finding(report).kind, only_finding(report).path, report.counts.unread) == ("unknown", "self.json", 1)
+    assert only_finding(report).does.startswith("The file is not read. The reason: ")
 
 
 def test_options_with_hyphens_are_read(check: Check) -> None:
-    assert one(check({"run.sh": "python train.py --max-grad-norm 0.5\n"})).kind == "unknown"
+    assert only_finding(check({"run.sh": "python train.py --max-grad-norm 0.5\n"})).kind == "unknown"
 
 
 def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(DEEPSPEED % 2.0, encoding="utf-16")
-    finding = one(check({"a.py": TORCH % "1.0"}))
+    finding = only_finding(check({"a.py": TORCH % "1.0"}))
     assert (finding.kind, finding.path) == ("unknown", "ds.json")
     assert finding.does.endswith("Save the file as UTF-8.")
 
@@ -433,9 +438,9 @@ def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
 def test_options_in_shell_scripts_are_read(check: Check) -> None:
     megatron = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
     assert check({"pretrain.sh": megatron.format(1.0)}).findings == []
-    finding = one(check({"pretrain.sh": "#!/bin/sh\n" + megatron.format(0.5)}))
+    finding = only_finding(check({"pretrain.sh": "#!/bin/sh\n" + megatron.format(0.5)}))
     assert (finding.kind, finding.line) == ("drift", 2)
-    finding = one(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
+    finding = only_finding(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
     assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
     assert "A command line or a script sets this key" in finding.does
 
@@ -459,9 +464,9 @@ def test_an_inherited_clip_is_reported_once_where_it_stands(check: Check) -> Non
 def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(check: Check) -> None:
     files = {"base.yaml": DETECTRON2, "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP}
     assert check(files).findings == []
-    finding = one(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
+    finding = only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
     assert (finding.path, finding.kind) == ("b.yaml", "drift")
-    assert one(check({"base.yaml": DETECTRON2}, WANTED, "base.yaml")).path == "base.yaml"
+    assert only_finding(check({"base.yaml": DETECTRON2}, CLIP_CONFIG, "base.yaml")).path == "base.yaml"
 
 
 # -- what is ignored
@@ -469,55 +474,60 @@ def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(ch
 
 def test_ignored_findings_are_listed_with_their_reason(check: Check) -> None:
     files = {"runs/a/ds.json": DEEPSPEED % "2.0", "ds.json": DEEPSPEED % "1.0"}
-    report = check(files, WANTED + IGNORE.format("runs/**"))
+    report = check(files, CLIP_CONFIG + IGNORE.format("runs/**"))
     assert report.findings == []
     assert [(each.path, each.ignored) for each in report.ignored] == [("runs/a/ds.json", "a sweep")]
-    assert one(check(files, WANTED + IGNORE.format("runs/*.json") + IGNORE.format("runs/**"))).kind == "unused"
+    assert (
+        only_finding(check(files, CLIP_CONFIG + IGNORE.format("runs/*.json") + IGNORE.format("runs/**"))).kind
+        == "unused"
+    )
 
 
 def test_a_rule_without_effect_is_a_finding(check: Check) -> None:
     files = {"ds.json": DEEPSPEED % "1.0", "other/a.py": TORCH % "1.0"}
-    finding = one(check(files, WANTED + IGNORE.format("gone/**")))
+    finding = only_finding(check(files, CLIP_CONFIG + IGNORE.format("gone/**")))
     assert (finding.kind, finding.path, finding.line) == ("unused", "clip.toml", 5)
-    assert check(files, WANTED + IGNORE.format("gone/**"), "other").findings == [], "gone/ was not part of the check"
-    finding = one(check(files, WANTED + IGNORE.format("other/*"), "other"))
+    assert check(files, CLIP_CONFIG + IGNORE.format("gone/**"), "other").findings == [], (
+        "gone/ was not part of the check"
+    )
+    finding = only_finding(check(files, CLIP_CONFIG + IGNORE.format("other/*"), "other"))
     assert finding.edit == "If no other file needs the entry: remove the entry, or correct its path.", "only some files"
 
 
 def test_a_format_for_no_file_is_a_finding(check: Check) -> None:
     files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}', "other/a.py": TORCH % "1.0"}
     formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'
-    finding = one(check(files, f'{WANTED}{formats}"runs/*" = "hf"\n'))
+    finding = only_finding(check(files, f'{CLIP_CONFIG}{formats}"runs/*" = "hf"\n'))
     assert (finding.kind, finding.line, finding.clip) == ("unused", 7, 'check.formats."runs/*"')
-    second = one(check(files, f'{WANTED}{formats}"**/ds.json" = "hf"\n'))
+    second = only_finding(check(files, f'{CLIP_CONFIG}{formats}"**/ds.json" = "hf"\n'))
     assert (second.kind, second.clip) == ("unused", 'check.formats."**/ds.json"')
     assert (finding.does, finding.edit[:16]) == ("No checked file matches 'runs/*'.", "Remove the patte")
     assert (second.does[:18], second.edit[:16]) == ("An earlier pattern", "Move this patter")
-    assert check(files, WANTED + formats, "other").findings == [], "configs/ was not part of the check"
+    assert check(files, CLIP_CONFIG + formats, "other").findings == [], "configs/ was not part of the check"
 
 
 def test_an_unknown_format_is_an_error_even_without_a_file(check: Check) -> None:
     with pytest.raises(ConfigError, match=r"clip.toml, line 6, check.formats.runs/\*: 'deepsped' is not a format"):
-        check({"a.py": TORCH % "1.0"}, WANTED + '\n[check.formats]\n"runs/*" = "deepsped"\n')
+        check({"a.py": TORCH % "1.0"}, CLIP_CONFIG + '\n[check.formats]\n"runs/*" = "deepsped"\n')
 
 
 @pytest.mark.parametrize("path", ["a/", "a"])
 def test_a_rule_for_a_directory_advises_its_files(check: Check, path: str) -> None:
-    report = check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format(path))
-    assert one(report).edit == 'Write "a/**" for all files below this directory, or remove the entry.'
-    assert "correct its path" in one(check({"a/x.py": TORCH % "1.0"}, WANTED + IGNORE.format("b/"))).edit
+    report = check({"a/x.py": TORCH % "1.0"}, CLIP_CONFIG + IGNORE.format(path))
+    assert only_finding(report).edit == 'Write "a/**" for all files below this directory, or remove the entry.'
+    assert "correct its path" in only_finding(check({"a/x.py": TORCH % "1.0"}, CLIP_CONFIG + IGNORE.format("b/"))).edit
 
 
 @pytest.mark.parametrize("path", ["a", "a?x.py", "*.py"])
 def test_a_rule_covers_whole_paths_only(check: Check, path: str) -> None:
-    report = check({"a/x.py": TORCH % "2.0"}, WANTED + IGNORE.format(path))
+    report = check({"a/x.py": TORCH % "2.0"}, CLIP_CONFIG + IGNORE.format(path))
     assert [each.kind for each in report.findings] == ["drift", "unused"]
 
 
 def test_a_rule_can_name_the_clip(check: Check) -> None:
     both = (TORCH % "2.0") + "torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"
     rule = IGNORE.format("*.py").replace("reason", 'clip = "clip_grad_value_"\nreason')
-    assert one(check({"a.py": both}, WANTED + rule)).clip == "torch.nn.utils.clip_grad_norm_"
+    assert only_finding(check({"a.py": both}, CLIP_CONFIG + rule)).clip == "torch.nn.utils.clip_grad_norm_"
 
 
 # -- the command
@@ -528,7 +538,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str, **files: str) -> tuple[int, str, str]:
-        for name, text in {"clip.toml": WANTED, **{key.replace("_", "."): text for key, text in files.items()}}.items():
+        for name, text in {
+            "clip.toml": CLIP_CONFIG,
+            **{key.replace("_", "."): text for key, text in files.items()},
+        }.items():
             Path(name).write_text(text)
         return cli.main(["config", "check", *arguments]), *capsys.readouterr()
 
@@ -552,7 +565,7 @@ def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check
     bf16 = DEEPSPEED.replace("{", '{"bf16": {"enabled": true}, ', 1)
     files = {f"{name}.json": bf16 % "1.0" for name in "ab"} | {"c.json": bf16 % "0.5"}
     report = check(files)
-    assert [each.about for each in one(report).differences] == ["threshold"]
+    assert [each.about for each in only_finding(report).differences] == ["threshold"]
     (note,) = report.notes
     assert note.startswith(
         "a.json:1 and 2 more DeepSpeed: gradient_clipping: With bf16, DeepSpeed skips steps whose norm "
@@ -562,7 +575,7 @@ def test_steps_whose_norm_is_not_finite_are_a_note_for_all_files_of_a_kind(check
 
 def test_a_success_has_a_line_for_each_clip_or_for_each_kind_if_there_are_many(run: Any) -> None:
     value = "import torch\n\ntorch.nn.utils.clip_grad_value_(model.parameters(), 0.1)\n"
-    sources = {"a_py": (TORCH % "1.0") * 2, "c_py": value, "clip_toml": WANTED + IGNORE.format("c.py")}
+    sources = {"a_py": (TORCH % "1.0") * 2, "c_py": value, "clip_toml": CLIP_CONFIG + IGNORE.format("c.py")}
     lines = [f"a.py:{line} same torch.nn.utils.clip_grad_norm_ (pytorch)" for line in (3, 6)]
     lines += ["c.py:3 ignored torch.nn.utils.clip_grad_value_: a sweep", "3 clips: 2 as in clip.toml, 1 ignored."]
     for format_ in ("text", "github"):
@@ -614,7 +627,7 @@ def test_the_json_follows_its_schema(run: Any) -> None:
 
 def test_sarif_has_every_finding_and_suppresses_ignored_ones(run: Any) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    clip = WANTED + IGNORE.format("a.py")
+    clip = CLIP_CONFIG + IGNORE.format("a.py")
     _, out, _ = run("clip.toml", ".", "--format", "sarif", clip_toml=clip, a_py=TORCH % "2.0", b_py=TORCH % "3.0")
     log = json.loads(out)
     schema = json.loads((DATA / "sarif_subset.schema.json").read_text())

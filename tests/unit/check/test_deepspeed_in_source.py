@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, one
+from support.config.check_files import Check, only_finding
 
 ARGUMENTS = (
     "from transformers import TrainingArguments\n\n{before}args = TrainingArguments('out', {more}deepspeed={value})\n"
@@ -11,14 +11,14 @@ ARGUMENTS = (
 MISSING = {"zero_optimization": {"stage": 2}}
 
 
-def source(value: str, more: str = "max_grad_norm=1.0, ", before: str = "") -> str:
-    return ARGUMENTS.format(value=value, more=more, before=before)
+def source(value: str, arguments: str = "max_grad_norm=1.0, ", before: str = "") -> str:
+    return ARGUMENTS.format(value=value, more=arguments, before=before)
 
 
-@pytest.mark.parametrize("more", ["max_grad_norm=1.0, ", "", "max_grad_norm=0.0, "])
+@pytest.mark.parametrize("arguments", ["max_grad_norm=1.0, ", "", "max_grad_norm=0.0, "])
 @pytest.mark.parametrize("value", ["args.deepspeed", "ds if use_it else None", "os.environ['DS']"])
-def test_settings_that_are_only_known_at_run_time_are_unknown(check: Check, value: str, more: str) -> None:
-    finding = one(check({"a.py": source(value, more)}))
+def test_settings_that_are_only_known_at_run_time_are_unknown(check: Check, value: str, arguments: str) -> None:
+    finding = only_finding(check({"a.py": source(value, arguments)}))
     assert finding.kind == "unknown"
     assert "only known at run time. If they do not set gradient_clipping, max_grad_norm is ignored." in finding.does
     assert "DeepSpeed does not expose the gradients" in finding.edit
@@ -46,7 +46,7 @@ def test_a_file_that_changes_the_clip_is_unknown(check: Check, text: str, why: s
 
 
 def test_a_file_that_is_not_found_is_unknown(check: Check) -> None:
-    finding = one(check({"a.py": source("'conf/gone.json'")}))
+    finding = only_finding(check({"a.py": source("'conf/gone.json'")}))
     assert (finding.kind, "is not found" in finding.does) == ("unknown", True)
 
 
@@ -64,5 +64,5 @@ def test_auto_without_a_trainer_is_unknown_for_its_own_reason(check: Check) -> N
 def test_auto_with_a_trainer_leaves_the_clip_to_its_argument(check: Check) -> None:
     trainer = "from transformers import TrainingArguments\n\nargs = TrainingArguments('o', deepspeed=config{})\n"
     assert check({"a.py": AUTO + trainer.format("")}).findings == []
-    finding = one(check({"a.py": AUTO + trainer.format(", max_grad_norm=0.5")}))
+    finding = only_finding(check({"a.py": AUTO + trainer.format(", max_grad_norm=0.5")}))
     assert (finding.kind, finding.clip) == ("drift", "transformers.TrainingArguments(max_grad_norm=)")

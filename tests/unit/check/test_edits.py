@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.config.check_files import DEEPSPEED, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
 from unified_clip.check import check_files
 from unified_clip.check.edits import ACCEPT
 from unified_clip.check.model import CheckReport
 
-PADDLE = WANTED.replace("pytorch", "paddle")
+PADDLE = CLIP_CONFIG.replace("pytorch", "paddle")
 HF = '{"output_dir": "o", "eval_strategy": "no", "max_grad_norm": 2.0}'
 OPTAX = "import optax\n\ntx = optax.chain(optax.clip_by_global_norm({}), optax.sgd(0.1))\n"
 TF = "import tensorflow as tf\n\ng, n = tf.{}\n"
@@ -45,7 +45,7 @@ def near(report: CheckReport) -> CheckReport:
     ],
 )  # fmt: skip
 def test_the_first_edit_of_source_is_the_call_or_the_arguments(check: Check, source: str, literal: str) -> None:
-    finding = one(near(check({"a.py": source})))
+    finding = only_finding(near(check({"a.py": source})))
     assert finding.edit.startswith(f"{literal}\nOr to clip by clip.toml")
 
 
@@ -67,34 +67,34 @@ CONFORMER = "encoder: conformer\nencoder_conf: {}\naccum_grad: 8\nglobal_grad_cl
 
 
 def test_the_edit_keeps_the_key_that_the_recipe_reads(check: Check) -> None:
-    assert one(near(check({"ernie.yaml": ERNIE.format("grad_clip: 10.0")}))).edit == "grad_clip: 1.0"
-    finding = one(check({"ernie.yaml": ERNIE.format("global_grad_clip: 1.0")}))
+    assert only_finding(near(check({"ernie.yaml": ERNIE.format("grad_clip: 10.0")}))).edit == "grad_clip: 1.0"
+    finding = only_finding(check({"ernie.yaml": ERNIE.format("global_grad_clip: 1.0")}))
     assert finding.kind == "unknown"
     assert "global_grad_clip: only speech recognition (s2t) reads this key. Set the key" in finding.does
-    finding = one(check({"ernie.yaml": ERNIE.format("# grad_clip: 10.0")}))
+    finding = only_finding(check({"ernie.yaml": ERNIE.format("# grad_clip: 10.0")}))
     assert (finding.kind, finding.clip) == ("unknown", "PaddleSpeech by default: grad_clip is not set")
 
 
 def test_no_edit_asks_for_nearest_where_the_edited_file_is_the_same(check: Check) -> None:
-    assert one(check({"conformer.yaml": CONFORMER})).edit == "global_grad_clip: 1.0"
-    assert ACCEPT in one(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
+    assert only_finding(check({"conformer.yaml": CONFORMER})).edit == "global_grad_clip: 1.0"
+    assert ACCEPT in only_finding(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
 
 
 def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:
-    finding = one(check({"hf.json": HF}, WANTED + 'exclude = ["*.bias"]\n'))
+    finding = only_finding(check({"hf.json": HF}, CLIP_CONFIG + 'exclude = ["*.bias"]\n'))
     problem, _, command = finding.edit.partition(". ")
     assert problem == "Hugging Face's TrainingArguments does not support a setting of clip.toml"
     assert command.startswith(
         "To see which, type: unified-clip config export clip.toml --to hf. Or to clip by clip.toml, except "
     )
     source = TORCH.format("clip_grad_norm_(model.parameters(), 5.0)")
-    assert one(check({"hf.json": HF, "a.py": source}, WANTED + 'exclude = ["*.bias"]\n', "a.py")).edit.startswith(
-        "To clip"
-    )
+    assert only_finding(
+        check({"hf.json": HF, "a.py": source}, CLIP_CONFIG + 'exclude = ["*.bias"]\n', "a.py")
+    ).edit.startswith("To clip")
 
 
 def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
-    finding = one(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
+    finding = only_finding(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
     assert (finding.kind, finding.edit) == (
         "unknown",
         "Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n"
@@ -106,7 +106,7 @@ def test_the_entry_to_add_has_the_syntax_of_the_configuration(tmp_path: Path) ->
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     clip = tmp_path / "clip.yaml"
     clip.write_text("rule: global_norm\nthreshold: 1.0\n")
-    edit = one(check_files.check(clip, [tmp_path], check_files.files([tmp_path], clip))).edit
+    edit = only_finding(check_files.check(clip, [tmp_path], check_files.files([tmp_path], clip))).edit
     assert edit.endswith("add to clip.yaml:\ncheck:\n  ignore:\n  - path: ds.json\n    reason: '...'")
 
 
@@ -134,11 +134,11 @@ def test_a_yaml_file_gets_yaml_and_a_json_file_json(check: Check) -> None:
     ],
 )
 def test_the_edit_has_the_key_where_the_file_has_it(check: Check, name: str, text: str, key: str) -> None:
-    edit = one(check({name: text})).edit
+    edit = only_finding(check({name: text})).edit
     assert "In this file" not in edit
     table = yaml.safe_load(edit) if key else {}
-    for each in key.split(".") if key else []:
-        table = table[each]
+    for part in key.split(".") if key else []:
+        table = table[part]
     assert table == (1.0 if key else {})
 
 
@@ -149,14 +149,14 @@ def test_source_in_check_formats_is_counted_once(check: Check) -> None:
     clip = PADDLE + FORMATS
     report = check({"a.py": OPTAX.format(1.0)}, clip)
     assert [(each.clip, each.line) for each in report.clips] == [("optax.clip_by_global_norm", 3)]
-    finding = one(check({"a.py": OPTAX.format(0.5)}, clip))
+    finding = only_finding(check({"a.py": OPTAX.format(0.5)}, clip))
     assert (finding.line, finding.clip) == (3, "optax.clip_by_global_norm")
     own = "from unified_clip import ClipConfig\nimport optax\n\nClipConfig.load('clip.toml').as_optax(optax.sgd(1))\n"
     assert check({"a.py": own}, clip).counts.clips == 1
 
 
 def test_source_in_check_formats_without_its_clip_differs(check: Check) -> None:
-    finding = one(near(check({"a.py": "import optax\n\ntx = optax.sgd(0.1)\n"}, WANTED + FORMATS)))
+    finding = only_finding(near(check({"a.py": "import optax\n\ntx = optax.sgd(0.1)\n"}, CLIP_CONFIG + FORMATS)))
     assert (finding.kind, finding.clip, finding.line) == ("drift", "optax", 1)
     assert finding.edit == OPTAX_CLIP
 
@@ -166,7 +166,7 @@ def test_a_shared_rule_that_clips_nothing_during_its_warm_up_has_a_note(check: C
     note = "clip.toml: In the first 25 steps, the warm-up, nothing is clipped, because threshold is not set."
     adaptive = '\n[adaptive]\nrule = "zclip"\n'
     assert note in check({"a.py": own}, 'rule = "global_norm"\n' + adaptive).notes
-    assert note not in check({"a.py": own}, WANTED + adaptive).notes
+    assert note not in check({"a.py": own}, CLIP_CONFIG + adaptive).notes
 
 
 def test_a_relative_import_is_not_of_the_package_with_its_name(check: Check) -> None:
@@ -179,10 +179,10 @@ def test_a_relative_import_is_not_of_the_package_with_its_name(check: Check) -> 
 def test_the_edit_of_a_clip_that_unified_clip_does_not_support_begins_with_how_to_keep_it(
     check: Check, function: str
 ) -> None:
-    finding = one(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
+    finding = only_finding(check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}))
     assert "which unified_clip does not support" in finding.does
     first, second = finding.edit.split("\n")
     assert first == "To keep this clip, ignore it with a reason in check.ignore."
     assert second.startswith("Or to clip by clip.toml: clip = ClipConfig.load")
-    ignored = f'{WANTED}\n[[check.ignore]]\npath = "a.py"\nreason = "privacy"\n'
+    ignored = f'{CLIP_CONFIG}\n[[check.ignore]]\npath = "a.py"\nreason = "privacy"\n'
     assert check({"a.py": f"import optax\n\nclip = optax.{function}(grads, 1.0)\n"}, ignored).findings == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import TORCH, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, TORCH, Check, only_finding
 
 from unified_clip.check import output
 
@@ -36,12 +36,12 @@ ABOVE = "gradients of norm 10 (above the threshold): "
     ],
 )  # fmt: skip
 def test_the_clip_is_the_subject(check: Check, source: str, effect: str) -> None:
-    assert one(check({"a.py": source})).effect == effect
+    assert only_finding(check({"a.py": source})).effect == effect
 
 
 def test_the_text_names_the_settings_that_follow_from_the_rule(check: Check) -> None:
     report = check({"a.py": VALUE})
-    names = [difference.about for difference in one(report).differences]
+    names = [difference.about for difference in only_finding(report).differences]
     assert names == ["rule", "threshold", "norm", "eps", "a norm that is not finite"]
     lines = output.as_text(report).splitlines()
     assert lines[1:4] == [
@@ -49,4 +49,4 @@ def test_the_text_names_the_settings_that_follow_from_the_rule(check: Check) -> 
         "  threshold: 0.5; wanted: 1",
         "  also different: norm, eps, a norm that is not finite",
     ]
-    assert "also different" not in output.as_text(check({"a.py": NORM % "5.0"}, WANTED))
+    assert "also different" not in output.as_text(check({"a.py": NORM % "5.0"}, CLIP_CONFIG))

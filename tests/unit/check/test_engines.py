@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.config.check_files import DEEPSPEED, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
 from unified_clip.check.edits import STILL
 from unified_clip.check.model import Finding
 from unified_clip.config.formats import engines
 from unified_clip.config.formats.engines import SHARDED
 
-EXCLUDE = WANTED + 'exclude = ["*.bias"]\n'
+EXCLUDE = CLIP_CONFIG + 'exclude = ["*.bias"]\n'
 LIGHTNING = "trainer:\n  max_epochs: 1\n  strategy: {}\n  gradient_clip_val: {}\n"
 HF = '{"output_dir": "o", "per_device_train_batch_size": 1, "max_grad_norm": 0.5, "deepspeed": "ds.json"}'
 IMPORTS = """\
@@ -41,17 +41,17 @@ OWN_CLIPS = {
 }
 
 
-def of(findings: list[Finding], path: str) -> Finding:
+def finding_for(findings: list[Finding], path: str) -> Finding:
     return next(each for each in findings if each.path == path)
 
 
 @pytest.mark.parametrize("path", OWN_CLIPS)
-@pytest.mark.parametrize("wanted", [WANTED, EXCLUDE])
-def test_no_edit_advises_code_that_an_engine_with_its_own_clip_rejects(check: Check, path: str, wanted: str) -> None:
-    edit = one(check({path: OWN_CLIPS[path]}, wanted)).edit
+@pytest.mark.parametrize("config", [CLIP_CONFIG, EXCLUDE])
+def test_no_edit_advises_code_that_an_engine_with_its_own_clip_rejects(check: Check, path: str, config: str) -> None:
+    edit = only_finding(check({path: OWN_CLIPS[path]}, config)).edit
     assert not re.search(r"ClipCallback|attach_to|clip_\(", edit)
     assert ("does not expose the gradients of a step, so code cannot clip them" in edit) == (
-        wanted == EXCLUDE or path == "d.py"
+        config == EXCLUDE or path == "d.py"
     )
 
 
@@ -82,7 +82,7 @@ def test_the_engine_of_a_strategy_is_that_of_its_name_or_class(strategy: object,
 def test_the_arguments_of_a_strategy_choose_no_engine(check: Check) -> None:
     source = "import lightning as L\nfrom lightning.pytorch.strategies import DDPStrategy as D\n"
     call = "L.Trainer(strategy=D(process_group_backend='no_deepspeed'), gradient_clip_val=0.5)\n"
-    assert "except under DeepSpeed or XLA" in one(check({"a.py": source + call}, EXCLUDE)).edit
+    assert "except under DeepSpeed or XLA" in only_finding(check({"a.py": source + call}, EXCLUDE)).edit
 
 
 def test_the_same_settings_without_such_an_engine_may_be_replaced_by_code(check: Check) -> None:
@@ -99,7 +99,7 @@ def test_under_fsdp_1_the_callback_declares_ownership(check: Check) -> None:
         assert SHARDED in finding.edit
         assert "except under" not in finding.edit
         assert not finding.edit.startswith("gradient_clip_val"), "Lightning rejects a norm under FSDP 1"
-    assert STILL in of(check({}).findings, "l.yaml").edit
+    assert STILL in finding_for(check({}).findings, "l.yaml").edit
 
 
 def test_a_method_of_an_engine_is_replaced_by_the_code_for_that_engine(check: Check) -> None:
@@ -109,14 +109,14 @@ def test_a_method_of_an_engine_is_replaced_by_the_code_for_that_engine(check: Ch
         "s.py": "from torch.distributed.fsdp import FullyShardedDataParallel as F\nm = F(n)\nm.clip_grad_norm_(2.0)\n",
     }
     findings = check(heads, EXCLUDE).findings
-    assert "clip_(accelerator, clip, model.named_parameters())" in of(findings, "a.py").edit
-    assert "clip.attach_to(optimizer, model), in place of fabric.clip_gradients" in of(findings, "f.py").edit
-    assert "clip.clipper(process_group=model.process_group, ownership='distinct')" in of(findings, "s.py").edit
+    assert "clip_(accelerator, clip, model.named_parameters())" in finding_for(findings, "a.py").edit
+    assert "clip.attach_to(optimizer, model), in place of fabric.clip_gradients" in finding_for(findings, "f.py").edit
+    assert "clip.clipper(process_group=model.process_group, ownership='distinct')" in finding_for(findings, "s.py").edit
 
 
 def test_an_edit_that_needs_another_file_names_it(check: Check) -> None:
     findings = check({"hf.json": HF, "ds.json": DEEPSPEED % 0.5}).findings
-    assert of(findings, "hf.json").edit.splitlines()[-1].endswith('"gradient_clipping": "auto".')
+    assert finding_for(findings, "hf.json").edit.splitlines()[-1].endswith('"gradient_clipping": "auto".')
     auto = '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}'
     done = {"hf.json": HF.replace("0.5", "1.0"), "ds.json": auto}
     assert check(done).findings == []
@@ -125,7 +125,7 @@ def test_an_edit_that_needs_another_file_names_it(check: Check) -> None:
 def test_a_file_whose_training_code_cannot_clip_is_not_advised_to_be_off(check: Check) -> None:
     own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
     files = {"train.py": own, "ds.json": DEEPSPEED % 0}
-    assert "check.off" not in one(check(files)).edit
+    assert "check.off" not in only_finding(check(files)).edit
 
 
 PLACES = {
@@ -139,26 +139,28 @@ FORMATS = '\n[check.formats]\n"espnet.yaml" = "espnet"\n"joey.yaml" = "joeynmt"\
 
 @pytest.mark.parametrize("path", PLACES)
 def test_the_keys_of_an_edit_pass_where_the_file_has_its_own(check: Check, path: str) -> None:
-    keys, _, removed = one(check({path: PLACES[path]}, WANTED + FORMATS, path)).edit.partition("\nRemove ")
-    data = merged(yaml.safe_load(PLACES[path]), yaml.safe_load(keys))
+    keys, _, removed = only_finding(check({path: PLACES[path]}, CLIP_CONFIG + FORMATS, path)).edit.partition(
+        "\nRemove "
+    )
+    data = merge_tables(yaml.safe_load(PLACES[path]), yaml.safe_load(keys))
     for key in filter(None, removed.rstrip(".").split(" and ")):
         *tables, last = key.split(".")
         table = data
-        for each in tables:
-            table = table[each]
+        for name in tables:
+            table = table[name]
         del table[last]
-    assert check({path: yaml.safe_dump(data)}, WANTED + FORMATS, path).findings == []
+    assert check({path: yaml.safe_dump(data)}, CLIP_CONFIG + FORMATS, path).findings == []
 
 
-def merged(old: object, new: object) -> dict[str, object]:
+def merge_tables(old: object, new: object) -> dict[str, object]:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return new  # type: ignore[return-value]
-    return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}
+    return {**old, **{key: merge_tables(old.get(key), value) for key, value in new.items()}}
 
 
 def test_the_edit_for_a_base_file_is_relative_to_that_file(check: Check) -> None:
     yaml_file = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
-    edit = of(check({"acc.yaml": yaml_file, "ds.json": DEEPSPEED % 0.5}).findings, "ds.json").edit
+    edit = finding_for(check({"acc.yaml": yaml_file, "ds.json": DEEPSPEED % 0.5}).findings, "ds.json").edit
     assert edit == '{\n  "gradient_clipping": 1.0\n}'
     assert Path("ds.json").exists()
 
@@ -171,10 +173,10 @@ ARGUMENTS = '{"output_dir": "o", "per_device_train_batch_size": 1, "max_grad_nor
 @pytest.mark.parametrize("key", ["deepspeed_config_file: ds.json", "gradient_clipping: auto", "zero_stage: 2"])
 def test_accelerate_that_leaves_the_clip_to_the_trainer_is_no_drift(check: Check, key: str) -> None:
     files = {"acc.yaml": ACCELERATE.format(key), "ds.json": AUTO, "args.json": ARGUMENTS}
-    report = check(files, WANTED.replace("1.0", "0.5"))
+    report = check(files, CLIP_CONFIG.replace("1.0", "0.5"))
     assert report.findings == []
     assert any("max_grad_norm applies, as args.json:1 sets it" in note for note in report.notes)
-    report = check(files, WANTED)
+    report = check(files, CLIP_CONFIG)
     assert [each.path for each in report.findings] == ["args.json"]
 
 
@@ -213,9 +215,9 @@ def test_the_note_names_no_file_of_another_project(check: Check, trainer: str, i
 
 def test_accelerate_with_another_number_than_the_trainer_is_a_drift(check: Check) -> None:
     files = {"acc.yaml": ACCELERATE.format("gradient_clipping: 0.5"), "args.json": ARGUMENTS.replace("0.5", "1.0")}
-    assert one(check(files)).path == "acc.yaml"
+    assert only_finding(check(files)).path == "acc.yaml"
 
 
 def test_accelerate_alone_clips_at_its_default(check: Check) -> None:
     files = {"acc.yaml": ACCELERATE.format("gradient_clipping: auto")}
-    assert one(check(files, WANTED.replace("1.0", "0.5"))).path == "acc.yaml"
+    assert only_finding(check(files, CLIP_CONFIG.replace("1.0", "0.5"))).path == "acc.yaml"

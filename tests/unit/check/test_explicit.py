@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import IGNORE, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, IGNORE, Check, only_finding
 
 from unified_clip import cli
 
@@ -27,20 +27,20 @@ def test_a_default_is_missing_where_the_key_is_required(
     check: Check, name: str, text: str, key: str, edit: str
 ) -> None:
     assert check({f"sft/{name}": text}).findings == []
-    finding = one(check({f"sft/{name}": text}, WANTED + EXPLICIT))
+    finding = only_finding(check({f"sft/{name}": text}, CLIP_CONFIG + EXPLICIT))
     assert (finding.kind, finding.path, finding.edit) == ("missing", f"sft/{name}", edit)
     if key:
-        assert check({f"sft/{name}": text + key}, WANTED + EXPLICIT).findings == []
-    assert check({f"sft/{name}": text}, WANTED + EXPLICIT + IGNORE.format("sft/*")).findings == []
+        assert check({f"sft/{name}": text + key}, CLIP_CONFIG + EXPLICIT).findings == []
+    assert check({f"sft/{name}": text}, CLIP_CONFIG + EXPLICIT + IGNORE.format("sft/*")).findings == []
 
 
 def test_a_passed_argument_is_explicit(check: Check) -> None:
-    assert check({"sft/a.py": HF.format(", max_grad_norm=1.0")}, WANTED + EXPLICIT).findings == []
+    assert check({"sft/a.py": HF.format(", max_grad_norm=1.0")}, CLIP_CONFIG + EXPLICIT).findings == []
 
 
 def test_a_default_that_differs_is_a_drift(check: Check) -> None:
-    wanted = WANTED.replace("1.0", "2.0") + EXPLICIT
-    assert one(check({"sft/a.yml": AXOLOTL}, wanted)).kind == "drift"
+    config = CLIP_CONFIG.replace("1.0", "2.0") + EXPLICIT
+    assert only_finding(check({"sft/a.yml": AXOLOTL}, config)).kind == "drift"
 
 
 def test_a_success_names_the_default(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,22 +53,22 @@ def test_a_success_names_the_default(check: Check, capsys: pytest.CaptureFixture
 
 
 def test_the_version_for_a_default_comes_after_the_advice_to_set_the_key(check: Check) -> None:
-    finding = one(check({"ds.json": '{"zero_optimization": {}}'}))
+    finding = only_finding(check({"ds.json": '{"zero_optimization": {}}'}))
     assert 'since. Set gradient_clipping. Or if your version is 0.19.6, set "**/ds.json"' in finding.does
 
 
 @pytest.mark.parametrize("key", ["max_grad_nrom", "max_gard_norm", "max_grad_nrm"])
 def test_a_misspelt_key_is_no_default(check: Check, key: str) -> None:
-    finding = one(check({"a.yml": f"{AXOLOTL}{key}: 1.0\n"}))
+    finding = only_finding(check({"a.yml": f"{AXOLOTL}{key}: 1.0\n"}))
     assert (finding.kind, finding.line) == ("unknown", 3)
     assert f"{key}: Axolotl has no such key. Set max_grad_norm instead." in finding.does
 
 
 def test_the_nearest_rule_is_accepted_in_the_files_of_a_pattern(check: Check) -> None:
-    nearest = WANTED + '\n[check]\nnearest = ["tpu/**"]\n'
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["tpu/**"]\n'
     files = {f"{team}/a.yml": f"{MAXTEXT}gradient_clipping_threshold: 1.0\n" for team in ("tpu", "cpu")}
     report = check(files, nearest)
-    assert (one(report).path, [each.result for each in report.clips]) == ("cpu/a.yml", ["drift", "near"])
+    assert (only_finding(report).path, [each.result for each in report.clips]) == ("cpu/a.yml", ["drift", "near"])
     Path("cpu/a.yml").unlink()
     assert check({}, nearest).findings == []
 
@@ -76,7 +76,7 @@ def test_the_nearest_rule_is_accepted_in_the_files_of_a_pattern(check: Check) ->
 @pytest.mark.parametrize("name", ["explicit", "nearest"])
 def test_a_pattern_for_no_file_is_a_finding(check: Check, name: str) -> None:
     rule = f'\n[check]\n{name} = [\n  "gone/**",\n]\n'
-    finding = one(check({"sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, WANTED + rule))
+    finding = only_finding(check({"sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, CLIP_CONFIG + rule))
     assert (finding.kind, finding.clip, finding.line) == ("unused", f'check.{name} "gone/**"', 7)
 
 
@@ -90,21 +90,24 @@ def test_a_key_of_torchtune_in_a_table_that_the_recipe_does_not_read_is_unknown(
 
 @pytest.mark.parametrize("pattern", ["own/a.yaml", "own/*.yaml", "**"])
 def test_a_file_of_a_pattern_has_to_show_a_clip_key(check: Check, pattern: str) -> None:
-    clip = f'{WANTED}\n[check]\nexplicit = ["{pattern}"]\n'
+    clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["{pattern}"]\n'
     files = {"own/a.yaml": "learning_rate: 0.1\n", "sft/a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}
-    finding = one(check(files, clip))
+    finding = only_finding(check(files, clip))
     assert (finding.kind, finding.path, finding.clip) == ("unknown", "own/a.yaml", f'check.explicit "{pattern}"')
     assert "shows no clip key of a known trainer" in finding.does
     report = check(files, clip + IGNORE.format("own/*"))
     assert report.findings == []
     assert [each.path for each in report.ignored] == ["own/a.yaml"]
-    clip = f'{WANTED}\n[check]\nexplicit = ["sft/a.yml"]\n'
+    clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["sft/a.yml"]\n'
     assert check({}, clip).findings == []
 
 
 def test_a_file_of_two_patterns_is_one_finding(check: Check) -> None:
-    clip = f'{WANTED}\n[check]\nexplicit = ["**", "own/*.yaml"]\n'
-    assert one(check({"own/a.yaml": "lr: 0.1\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip)).kind == "unknown"
+    clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["**", "own/*.yaml"]\n'
+    assert (
+        only_finding(check({"own/a.yaml": "lr: 0.1\n", "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip)).kind
+        == "unknown"
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,6 +125,6 @@ def test_a_file_of_two_patterns_is_one_finding(check: Check) -> None:
 def test_a_wildcard_leaves_out_files_that_are_no_configuration(
     check: Check, name: str, text: str, is_found: bool
 ) -> None:
-    clip = f'{WANTED}\n[check]\nexplicit = ["**"]\n'
+    clip = f'{CLIP_CONFIG}\n[check]\nexplicit = ["**"]\n'
     findings = check({name: text, "a.yml": f"{AXOLOTL}max_grad_norm: 1.0\n"}, clip).findings
     assert [(each.kind, each.path) for each in findings] == ([("unknown", name)] if is_found else [])

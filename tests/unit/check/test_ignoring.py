@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import DEEPSPEED, IGNORE, TORCH, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
 from unified_clip.check.output import as_text
 
@@ -22,24 +22,24 @@ MAXTEXT = "base_emb_dim: 1\ngradient_clipping_threshold: 0.1\n"
 def test_an_entry_with_an_approved_effect_ignores_no_other(
     check: Check, approved: str, accepted: list[str], rejected: list[str]
 ) -> None:
-    clip = f"{WANTED}{IGNORE.format('a.py')}{approved}\n"
+    clip = f"{CLIP_CONFIG}{IGNORE.format('a.py')}{approved}\n"
     for text in accepted:
         report = check({"a.py": text, "ds.json": DEEPSPEED % "1.0"}, clip)
         assert ([each.clip for each in report.findings], len(report.ignored)) == ([], 1)
     for text in rejected:
-        finding = one(check({"a.py": text, "ds.json": DEEPSPEED % "1.0"}, clip))
+        finding = only_finding(check({"a.py": text, "ds.json": DEEPSPEED % "1.0"}, clip))
         assert finding.path == "a.py"
         assert finding.edit.startswith("The entry 1 of check.ignore approves only ")
 
 
 def test_an_approved_clip_may_be_off(check: Check) -> None:
-    clip = f'{WANTED}{IGNORE.format("rl/*")}rule = "none"\n'
+    clip = f'{CLIP_CONFIG}{IGNORE.format("rl/*")}rule = "none"\n'
     assert check({"rl/ds.json": DEEPSPEED % "0.0", "ds.json": DEEPSPEED % "1.0"}, clip).findings == []
-    assert one(check({"rl/ds.json": DEEPSPEED % "0.1"}, clip)).kind == "drift"
+    assert only_finding(check({"rl/ds.json": DEEPSPEED % "0.1"}, clip)).kind == "drift"
 
 
 def test_a_configuration_with_a_group_that_clips_is_not_off(check: Check) -> None:
-    clip = f'{WANTED}{IGNORE.format("rl/*")}rule = "none"\n'
+    clip = f'{CLIP_CONFIG}{IGNORE.format("rl/*")}rule = "none"\n'
     files = {"rl/train.py": LOADED.replace("clip.toml", "rl/clip.toml").format(""), "rl/clip.toml": 'rule = "none"\n'}
     files["ds.json"] = DEEPSPEED % "1.0"
     assert check(files, clip).findings == []
@@ -50,33 +50,33 @@ def test_a_configuration_with_a_group_that_clips_is_not_off(check: Check) -> Non
 
 
 def test_an_approved_clip_may_have_another_family(check: Check) -> None:
-    clip = f"{WANTED}{IGNORE.format('rl.yml')}threshold = {{}}\n"
+    clip = f"{CLIP_CONFIG}{IGNORE.format('rl.yml')}threshold = {{}}\n"
     files = {"rl.yml": MAXTEXT, "ds.json": DEEPSPEED % "1.0"}
     assert check(files, clip.format(0.1)).findings == []
-    assert one(check(files, clip.format(0.2))).clip == "MaxText: gradient_clipping_threshold"
+    assert only_finding(check(files, clip.format(0.2))).clip == "MaxText: gradient_clipping_threshold"
 
 
 def test_an_entry_for_a_base_file_does_not_cover_files_that_inherit_from_it(check: Check) -> None:
     child = 'base_config: "../configs/rl.yml"\nsteps: 9\n'
     files = {"configs/rl.yml": MAXTEXT, "jobs/a.yml": child, "jobs/b.yml": child}
-    findings = check(files, WANTED + IGNORE.format("configs/*")).findings
+    findings = check(files, CLIP_CONFIG + IGNORE.format("configs/*")).findings
     assert [(each.path, each.line) for each in findings] == [("jobs/a.yml", 1), ("jobs/b.yml", 1)]
     assert findings[0].clip == "MaxText: gradient_clipping_threshold, inherited from configs/rl.yml:2"
-    report = check(files, WANTED + IGNORE.format("configs/*") + IGNORE.format("jobs/a.yml"))
+    report = check(files, CLIP_CONFIG + IGNORE.format("configs/*") + IGNORE.format("jobs/a.yml"))
     assert [each.path for each in report.findings] == ["jobs/b.yml"], "each file is ignored by itself"
-    report = check(files, WANTED + IGNORE.format("configs/*") + IGNORE.format("jobs/*"))
+    report = check(files, CLIP_CONFIG + IGNORE.format("configs/*") + IGNORE.format("jobs/*"))
     assert report.findings == []
 
 
 def test_an_entry_for_one_file_does_not_cover_another_with_the_same_base(check: Check) -> None:
     child = 'base_config: "base.yml"\nsteps: 9\n'
     files = {"base.yml": MAXTEXT, "a.yml": child, "b.yml": child}
-    assert {each.path for each in check(files, WANTED + IGNORE.format("a.yml")).findings} == {"base.yml"}
+    assert {each.path for each in check(files, CLIP_CONFIG + IGNORE.format("a.yml")).findings} == {"base.yml"}
 
 
 def test_the_text_has_the_reason_of_ignored_findings(check: Check) -> None:
     files = {"a.py": TORCH % "0.1" + TORCH % "0.2", "b.py": TORCH % "0.5"}
-    text = as_text(check(files, WANTED + IGNORE.format("a.py")))
+    text = as_text(check(files, CLIP_CONFIG + IGNORE.format("a.py")))
     assert "\na.py:3 and 1 more ignored torch.nn.utils.clip_grad_norm_: a sweep\n" in text
     assert text.startswith("b.py:3:1 drift"), "with findings, too"
 
@@ -97,8 +97,8 @@ LOADED = 'from unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.to
 )
 def test_what_happens_if_a_norm_is_not_finite_can_be_the_choice_of_each_team(check: Check, text: str) -> None:
     assert check({"team/a.py": text}).findings != []
-    assert check({"team/a.py": text}, WANTED + ANY).findings == []
-    assert check({"team/a.py": text, "b.py": text}, WANTED + ANY).findings[0].path == "b.py", "only in these files"
+    assert check({"team/a.py": text}, CLIP_CONFIG + ANY).findings == []
+    assert check({"team/a.py": text, "b.py": text}, CLIP_CONFIG + ANY).findings[0].path == "b.py", "only in these files"
 
 
 @pytest.mark.parametrize(
@@ -112,24 +112,24 @@ def test_what_happens_if_a_norm_is_not_finite_can_be_the_choice_of_each_team(che
     ],
 )
 def test_check_nonfinite_hides_no_other_difference(check: Check, text: str) -> None:
-    assert check({"team/a.py": text}, WANTED + ANY).findings[0].path == "team/a.py"
+    assert check({"team/a.py": text}, CLIP_CONFIG + ANY).findings[0].path == "team/a.py"
 
 
 def test_a_pattern_of_check_nonfinite_for_no_file_is_a_finding(check: Check) -> None:
-    finding = one(check({"a.py": TORCH % "1.0"}, WANTED + ANY))
+    finding = only_finding(check({"a.py": TORCH % "1.0"}, CLIP_CONFIG + ANY))
     assert (finding.kind, finding.clip) == ("unused", 'check.nonfinite "team/*"')
 
 
 def test_clips_that_are_near_share_a_note(check: Check) -> None:
     source = "import optax\n\ntx = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))\n"
-    report = check({"a.py": source, "b.py": source, "c.py": source}, WANTED + '[check]\nnearest = ["**"]\n')
+    report = check({"a.py": source, "b.py": source, "c.py": source}, CLIP_CONFIG + '[check]\nnearest = ["**"]\n')
     (note,) = report.notes
     assert note.startswith("a.py:3 optax.clip_by_global_norm and 2 more clips are accepted as near: Before rounding")
 
 
 def test_a_key_with_null_is_no_default(check: Check) -> None:
     text = "model:\n  _component_: torchtune.models.x\nclip_grad_norm: null\n"
-    assert one(check({"a.yaml": text})).clip == "torchtune: clip_grad_norm is null"
+    assert only_finding(check({"a.yaml": text})).clip == "torchtune: clip_grad_norm is null"
 
 
 PL_TRAINER = "pl_trainer:\n  gpus: 1\n  gradient_clip_val: {}\n  gradient_clip_algorithm: {}\n"
@@ -138,15 +138,18 @@ PL_TRAINER = "pl_trainer:\n  gpus: 1\n  gradient_clip_val: {}\n  gradient_clip_a
 @pytest.mark.parametrize("formats", ["", '\n[check.formats]\n"conf/*.yaml" = "lightning"\n'])
 def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Check, formats: str) -> None:
     name, ds = "conf/train.yaml", {"ds.json": DEEPSPEED % "1.0"}
-    finding = one(check({name: PL_TRAINER.format(1.0, "norm"), **ds}, WANTED + formats))
+    finding = only_finding(check({name: PL_TRAINER.format(1.0, "norm"), **ds}, CLIP_CONFIG + formats))
     advice, _, entry = finding.edit.partition("\n")
     assert (finding.kind, advice) == ("unknown", "If your own code reads this key, add to clip.toml:")
-    clip = f"{WANTED}{formats}\n{entry}\n"
+    clip = f"{CLIP_CONFIG}{formats}\n{entry}\n"
     report = check({name: PL_TRAINER.format(1.0, "norm"), **ds}, clip)
     assert (report.findings, len(report.ignored)) == ([], 1)
     for value, algorithm in ((9.0, "norm"), (1.0, "value"), ("${clip}", "norm"), ("true", "norm")):
-        finding = one(check({name: PL_TRAINER.format(value, algorithm), **ds}, clip))
+        finding = only_finding(check({name: PL_TRAINER.format(value, algorithm), **ds}, clip))
         assert finding.edit.startswith(
             "The entry 1 of check.ignore approves only rule = 'global_norm', threshold = 1.0"
         )
-    assert "set it to 1.0, and add" in one(check({name: PL_TRAINER.format(9.0, "norm"), **ds}, WANTED + formats)).edit
+    assert (
+        "set it to 1.0, and add"
+        in only_finding(check({name: PL_TRAINER.format(9.0, "norm"), **ds}, CLIP_CONFIG + formats)).edit
+    )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check
 
-NEAREST = WANTED + '[check]\nnearest = ["**"]\n'
+NEAREST = CLIP_CONFIG + '[check]\nnearest = ["**"]\n'
 HF = "from transformers import TrainingArguments\n\nargs = TrainingArguments(max_grad_norm=1.0, {})\n"
 OPTAX = "import optax\n\nclip = optax.clip_by_global_norm(1.0)\ntx = {}\n"
 PADDLE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 IMPORT = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n"
 CLIP = "clip_grad_norm_(model.parameters(), {})\n"
@@ -23,7 +23,7 @@ def notebook(*cells: str, **more: object) -> str:
 
 def test_a_clip_in_a_cell_is_compared_with_its_cell_and_line(check: Check) -> None:
     text = notebook(IMPORT, "loss = 1\n\n" + CLIP.format("5.0"))
-    finding = one(check({"a.ipynb": text}))
+    finding = only_finding(check({"a.ipynb": text}))
     assert (finding.kind, finding.clip) == ("drift", "torch.nn.utils.clip_grad_norm_ in cell 4, line 3")
     assert "clip_grad_norm_(model.parameters(), 5.0)" in text.splitlines()[finding.line - 1]
     report = check({"a.ipynb": notebook(IMPORT, CLIP.format("1.0"))})
@@ -45,7 +45,7 @@ def test_a_clip_in_a_cell_is_compared_with_its_cell_and_line(check: Check) -> No
     ],
 )
 def test_magics_do_not_hide_clips(check: Check, cell: str) -> None:
-    finding = one(check({"a.ipynb": notebook(IMPORT, cell, CLIP.format("5.0"))}))
+    finding = only_finding(check({"a.ipynb": notebook(IMPORT, cell, CLIP.format("5.0"))}))
     assert (finding.kind, finding.clip) == ("drift", "torch.nn.utils.clip_grad_norm_ in cell 6, line 1")
 
 
@@ -60,26 +60,28 @@ def test_magics_do_not_hide_clips(check: Check, cell: str) -> None:
     ],
 )
 def test_command_lines_of_a_notebook_are_read(check: Check, cell: str, clip: str) -> None:
-    finding = one(check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), cell)}))
+    finding = only_finding(check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), cell)}))
     assert (finding.kind, finding.clip) == ("unknown", clip)
 
 
 def test_the_reason_names_the_cell(check: Check) -> None:
     cell = "import unified_clip.torch as uc\n\nuc.clip_grad_norm_(model.parameters(), args.clip)\n"
-    finding = one(check({"a.ipynb": notebook("x = 1\n", cell)}))
+    finding = only_finding(check({"a.ipynb": notebook("x = 1\n", cell)}))
     assert finding.does.startswith("a.ipynb, cell 4, line 3: The value of args.clip")
 
 
 def test_a_file_that_a_cell_writes_is_read(check: Check) -> None:
     script = "%%writefile train.py\n" + IMPORT + CLIP.format("5.0")
-    assert one(check({"a.ipynb": notebook(script)})).clip == "torch.nn.utils.clip_grad_norm_ in cell 2, line 4"
-    finding = one(check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), "%%writefile a.yaml\nmax_grad_norm: 1\n")}))
+    assert only_finding(check({"a.ipynb": notebook(script)})).clip == "torch.nn.utils.clip_grad_norm_ in cell 2, line 4"
+    finding = only_finding(
+        check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), "%%writefile a.yaml\nmax_grad_norm: 1\n")})
+    )
     assert (finding.kind, finding.clip) == ("unknown", "cell 4, line 1")
 
 
 def test_a_cell_with_a_clip_that_is_not_python_is_unknown(check: Check) -> None:
     cell = "print 'a'\nclip_grad_norm_(model.parameters(), 1.0)\n"
-    finding = one(check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), cell)}))
+    finding = only_finding(check({"a.ipynb": notebook(IMPORT + CLIP.format("1.0"), cell)}))
     assert (finding.kind, finding.clip) == ("unknown", "cell 4, line 1")
     assert "not valid Python" in finding.does
 
@@ -88,7 +90,7 @@ def test_a_cell_with_a_clip_that_is_not_python_is_unknown(check: Check) -> None:
 def test_a_file_that_is_no_notebook_is_unknown_if_it_names_a_clip(check: Check, text: str) -> None:
     right = {"b.ipynb": notebook(IMPORT + CLIP.format("1.0"))}
     assert check({**right, "a.ipynb": text}).findings == []
-    finding = one(check({**right, "a.ipynb": f"{text} clip_grad_norm_"}))
+    finding = only_finding(check({**right, "a.ipynb": f"{text} clip_grad_norm_"}))
     assert (finding.kind, finding.clip) == ("unknown", "notebook")
 
 
@@ -104,13 +106,13 @@ def test_outputs_do_not_count(check: Check) -> None:
 def test_a_large_notebook_is_read(check: Check) -> None:
     large = {"data": "a" * (2 << 20)}
     text = notebook(IMPORT + CLIP.format("5.0"), more=large)
-    assert one(check({"a.ipynb": text})).kind == "drift"
+    assert only_finding(check({"a.ipynb": text})).kind == "drift"
 
 
 def test_an_optimizer_in_a_notebook_needs_a_clip(check: Check) -> None:
     clip = 'rule = "global_norm"\nthreshold = 1.0\n\n[check]\neach = ["*.ipynb"]\n'
     files = {"a.ipynb": notebook("import torch\nopt = torch.optim.Adam(p)\n"), "b.py": IMPORT + CLIP.format("1.0")}
-    finding = one(check(files, clip))
+    finding = only_finding(check(files, clip))
     assert (finding.kind, finding.path) == ("missing", "a.ipynb")
     assert "torch.optim.Adam(p)" in files["a.ipynb"].splitlines()[finding.line - 1]
 
@@ -124,15 +126,18 @@ def test_a_cell_that_is_only_written_to_a_file_is_not_run_by_other_cells(check: 
         "%%writefile train.py\nimport optax\ntx = optax.chain(optax.clip_by_global_norm({}), optax.adam(1e-3))\n",
         "state = tx.init({})\n",
     )
-    nearest = WANTED + '\n[check]\nnearest = ["**"]\n'
+    nearest = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
     texts = [cell.replace("{}", "1.0") for cell in cells]
     assert check({"a.ipynb": notebook(*texts)}, nearest).findings == []
-    finding = one(check({"a.ipynb": notebook(*(cell.replace("{}", "5.0") for cell in cells))}, nearest))
+    finding = only_finding(check({"a.ipynb": notebook(*(cell.replace("{}", "5.0") for cell in cells))}, nearest))
     assert (finding.kind, finding.column) == ("drift", 18)
     assert finding.clip == "optax.clip_by_global_norm in cell 4, line 3"
     later = notebook(*texts[:1], texts[1].replace("%%writefile train.py\n", ""), texts[2])
-    assert "assigns another value to tx" in one(check({"a.ipynb": later}, nearest)).does
+    assert "assigns another value to tx" in only_finding(check({"a.ipynb": later}, nearest)).does
 
 
 def test_a_cell_with_only_comments_that_is_written_to_a_file(check: Check) -> None:
-    assert one(check({"a.ipynb": notebook(IMPORT, "%%writefile a.py\n# a\n", CLIP.format("5.0"))})).kind == "drift"
+    assert (
+        only_finding(check({"a.ipynb": notebook(IMPORT, "%%writefile a.py\n# a\n", CLIP.format("5.0"))})).kind
+        == "drift"
+    )

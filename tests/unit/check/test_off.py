@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 from unified_clip import ClipConfig
 from unified_clip.check import check_files
@@ -37,8 +37,8 @@ TEAMS = {
 }
 
 
-def off(*globs: str, rules: str = "") -> str:
-    return f"{WANTED}\n[check]\noff = {[*globs]}\n{rules}".replace("'", '"')
+def off_rule(*globs: str, rules: str = "") -> str:
+    return f"{CLIP_CONFIG}\n[check]\noff = {[*globs]}\n{rules}".replace("'", '"')
 
 
 def results(report: CheckReport) -> dict[str, set[str]]:
@@ -48,7 +48,7 @@ def results(report: CheckReport) -> dict[str, set[str]]:
 @pytest.mark.parametrize("rules", ["", 'explicit = ["**"]\n'])
 @pytest.mark.parametrize("globs", [("nlp/**", "vision/**"), tuple(TEAMS)])
 def test_trainers_whose_clip_is_off_pass(check: Check, globs: tuple[str, ...], rules: str) -> None:
-    report = check(TEAMS, off(*globs, rules=rules))
+    report = check(TEAMS, off_rule(*globs, rules=rules))
     assert report.findings == []
     assert results(report) == {
         "nlp/train.py": {"same", "off"},
@@ -70,11 +70,11 @@ def test_a_trainer_that_hydra_creates_is_off_by_a_file_of_lightning(check: Check
     edit = next(each.edit for each in check(files).findings if each.path == "vision/train.py")
     assert "To clip by clip.toml, except under DeepSpeed or XLA" in edit
     assert "unified_clip.integrations.lightning_callback" in edit
-    report = check(files, off("nlp/**", "vision/**"))
+    report = check(files, off_rule("nlp/**", "vision/**"))
     assert report.findings == []
     assert any("vision/train.py:4 hydra.utils.instantiate" in note for note in report.notes)
     on = {**files, "vision/config.yaml": LIGHTNING.format("  gradient_clip_val: 1.0\n")}
-    assert {each.path for each in check(on, off("nlp/**", "vision/**")).findings} == {
+    assert {each.path for each in check(on, off_rule("nlp/**", "vision/**")).findings} == {
         "vision/train.py", "vision/config.yaml",
     }  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
     clip.parent.mkdir()
     pattern = "../nlp/args.json"
     for rules, advised in (("", True), (f'[check]\noff = ["{pattern}"]\n', False)):
-        clip.write_text(WANTED + rules)
+        clip.write_text(CLIP_CONFIG + rules)
         findings = check_files.check(clip, paths, check_files.files(paths, clip)).findings
         edits = {each.path: each.edit for each in findings}
         assert (f'add "{pattern}" to check.off in clip.toml' in edits.get("nlp/args.json", "")) is advised
@@ -102,7 +102,7 @@ def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
 
 
 def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -> None:
-    assert "check.off" not in one(check({"args.json": TEAMS["nlp/args.json"]})).edit
+    assert "check.off" not in only_finding(check({"args.json": TEAMS["nlp/args.json"]})).edit
 
 
 @pytest.mark.parametrize(("path", "text", "line", "edit"), [
@@ -113,7 +113,7 @@ def test_without_code_that_clips_the_edit_does_not_name_the_rule(check: Check) -
     ("nlp/train.py", HF + "TrainingArguments('out')\n", 10, "max_grad_norm=0.0"),
 ])  # fmt: skip
 def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: int, edit: str) -> None:
-    findings = check({**TEAMS, path: text}, off("nlp/**", "vision/**")).findings
+    findings = check({**TEAMS, path: text}, off_rule("nlp/**", "vision/**")).findings
     finding = next(each for each in findings if each.path == path)
     assert (finding.kind, finding.line, finding.edit) == ("drift", line, edit)
     assert finding.effect.startswith("check.off requires that this clip is off")
@@ -129,7 +129,7 @@ def test_a_clip_that_is_on_is_a_drift(check: Check, path: str, text: str, line: 
     ("nlp/train.py", "from transformers import TrainingArguments\n\nTrainingArguments(**given)\n", "may be set by"),
 ])  # fmt: skip
 def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text: str, why: str) -> None:
-    findings = check({**TEAMS, path: text}, off(*TEAMS)).findings
+    findings = check({**TEAMS, path: text}, off_rule(*TEAMS)).findings
     finding = next(each for each in findings if each.path == path)
     assert finding.kind == "unknown"
     assert why in finding.does
@@ -137,45 +137,47 @@ def test_a_file_that_is_not_understood_is_unknown(check: Check, path: str, text:
 
 def test_a_file_that_leaves_its_clip_to_another_is_unknown(check: Check) -> None:
     file = '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}\n'
-    finding = one(check({**TEAMS, "ds.json": file}, off(*TEAMS, "ds.json")))
+    finding = only_finding(check({**TEAMS, "ds.json": file}, off_rule(*TEAMS, "ds.json")))
     assert (finding.kind, finding.path) == ("unknown", "ds.json")
     assert "max_grad_norm of Hugging Face's TrainingArguments" in finding.does
 
 
 def test_a_command_line_parser_is_unknown_without_a_file_that_is_off(check: Check) -> None:
     files = {path: text for path, text in TEAMS.items() if path != "nlp/args.json"}
-    finding = one(check(files, off("nlp/**", "vision/**")))
+    finding = only_finding(check(files, off_rule("nlp/**", "vision/**")))
     assert (finding.kind, finding.path, finding.line) == ("unknown", "nlp/train.py", 8)
     assert finding.edit.startswith("Switch the clip off in the file that sets it, and add that file to check.off, too.")
 
 
 def test_python_without_a_trainer_is_unknown_if_the_pattern_matches_no_trainer(check: Check) -> None:
     own = HEAD + OWN + "grads = clip(gradients)\n"
-    finding = one(check({"a/train.py": own}, off("a/*")))
+    finding = only_finding(check({"a/train.py": own}, off_rule("a/*")))
     assert (finding.kind, finding.path, finding.clip) == ("unknown", "a/train.py", 'check.off "a/*"')
-    assert check({**TEAMS, "nlp/other.py": own}, off("nlp/**", "vision/**")).findings == []
+    assert check({**TEAMS, "nlp/other.py": own}, off_rule("nlp/**", "vision/**")).findings == []
 
 
 def test_the_default_of_off_is_missing_where_the_key_is_required(check: Check) -> None:
     files = {**TEAMS, "vision/config.yaml": LIGHTNING.format("")}
-    assert check(files, off("nlp/**", "vision/**")).findings == []
-    finding = one(check(files, off("nlp/**", "vision/**", rules='explicit = ["**"]\n')))
+    assert check(files, off_rule("nlp/**", "vision/**")).findings == []
+    finding = only_finding(check(files, off_rule("nlp/**", "vision/**", rules='explicit = ["**"]\n')))
     assert (finding.kind, finding.path) == ("missing", "vision/config.yaml")
     assert finding.edit == "trainer:\n  gradient_clip_val: null"
 
 
 def test_a_trainer_that_is_off_is_no_clip_for_a_requirement(check: Check) -> None:
     files = {**TEAMS, "nlp/train.py": "from transformers import Trainer\n"}
-    finding = one(check(files, off("nlp/args.json", "vision/**", rules='require = ["nlp/**", "vision/**"]\n')))
+    finding = only_finding(
+        check(files, off_rule("nlp/args.json", "vision/**", rules='require = ["nlp/**", "vision/**"]\n'))
+    )
     assert (finding.kind, finding.clip) == ("missing", 'check.require "nlp/**"')
     for path in TEAMS:
         Path(path).unlink()
-    finding = one(check({"args.json": TEAMS["nlp/args.json"]}, off("args.json")))
+    finding = only_finding(check({"args.json": TEAMS["nlp/args.json"]}, off_rule("args.json")))
     assert (finding.kind, finding.clip) == ("missing", "PATH .")
 
 
 def test_a_pattern_for_no_file_is_a_finding(check: Check) -> None:
-    finding = one(check(TEAMS, off("nlp/**", "vision/**", "gone/**")))
+    finding = only_finding(check(TEAMS, off_rule("nlp/**", "vision/**", "gone/**")))
     assert (finding.kind, finding.clip, finding.line) == ("unused", 'check.off "gone/**"', 6)
 
 
@@ -189,6 +191,6 @@ def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
     text = convert.write(clip, name)[0]
     own = {"train.py": HEAD + 'clip = ClipConfig.load("clip.toml")\ngrads = clip(gradients)\n'}
     rules = f'explicit = ["**"]\n[check.formats]\n"a.{suffix}" = "{name}@{trainer.newest}"\n'
-    report = check({f"a.{suffix}": text, **own}, off(f"a.{suffix}", rules=rules))
+    report = check({f"a.{suffix}": text, **own}, off_rule(f"a.{suffix}", rules=rules))
     assert [(each.kind, each.does) for each in report.findings] == []
     assert "off" in {each.result for each in report.clips}

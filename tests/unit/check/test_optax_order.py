@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, one
+from support.config.check_files import Check, only_finding
 
 HEAD = """import optax
 from unified_clip import ClipConfig
@@ -35,7 +35,7 @@ LATE = {
 
 @pytest.mark.parametrize("code", LATE)
 def test_a_clip_after_another_transformation_is_unknown(check: Check, code: str) -> None:
-    finding = one(check({"a.py": f"{HEAD}{code}\n"}))
+    finding = only_finding(check({"a.py": f"{HEAD}{code}\n"}))
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.as_optax")
     why = f"This clip comes after {LATE[code]} in optax.chain, so it clips the updates of that transformation, "
     assert finding.does.startswith(why)
@@ -44,7 +44,7 @@ def test_a_clip_after_another_transformation_is_unknown(check: Check, code: str)
 
 def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
     long = "optax.scale_by_factored_rms(factored=True, decay_rate=decay_rate, step_offset=start)"
-    finding = one(check({"a.py": f"{HEAD}tx = optax.chain({long}, clip.as_optax())\n"}))
+    finding = only_finding(check({"a.py": f"{HEAD}tx = optax.chain({long}, clip.as_optax())\n"}))
     assert "comes after optax.scale_by_factored_rms(...) in optax.chain" in finding.does
 
 
@@ -75,14 +75,14 @@ def test_a_clip_before_all_others_is_no_finding(check: Check, code: str) -> None
 
 def test_a_clip_in_one_branch_does_not_come_after_the_other_branch(check: Check) -> None:
     code = "tx = optax.chain(optax.scale(0.5) if fast else clip.as_optax(), optax.adam(0.1))"
-    finding = one(check({"a.py": f"{HEAD}{code}\n"}))
+    finding = only_finding(check({"a.py": f"{HEAD}{code}\n"}))
     assert finding.does.startswith("This clip depends on a condition, fast, which is only known at run time.")
 
 
 def test_a_clip_of_optax_after_another_transformation_is_unknown(check: Check) -> None:
     code = "import optax\ntx = optax.chain({})\n"
     clips = "optax.clip_by_global_norm(0.5)"
-    finding = one(check({"a.py": code.format(f"optax.adam(0.1), {clips}")}))
+    finding = only_finding(check({"a.py": code.format(f"optax.adam(0.1), {clips}")}))
     assert (finding.kind, finding.clip, finding.line) == ("unknown", "optax.clip_by_global_norm", 2)
     assert "comes after optax.adam(0.1) in optax.chain" in finding.does
     assert [each.kind for each in check({"a.py": code.format(f"{clips}, optax.adam(0.1)")}).findings] == ["drift"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, one
+from support.config.check_files import Check, only_finding
 
 HEAD = 'import copy\n\nfrom unified_clip import ClipConfig\n\nclip = ClipConfig.load("clip.toml")\n'
 
@@ -22,7 +22,7 @@ HEAD = 'import copy\n\nfrom unified_clip import ClipConfig\n\nclip = ClipConfig.
     "clip = copy.replace(clip, threshold=0.1)",
 ])  # fmt: skip
 def test_code_that_changes_a_configuration_is_unknown(check: Check, line: str) -> None:
-    finding = one(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"}))
+    finding = only_finding(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"}))
     assert (finding.kind, finding.line) == ("unknown", 6)
 
 
@@ -40,4 +40,4 @@ def test_other_code_is_no_change(check: Check, line: str) -> None:
 
 def test_a_constant_text_is_compared(check: Check) -> None:
     line = "other = ClipConfig.loads('rule = \"global_norm\"\\nthreshold = 2.0')\nx = other(gradients)"
-    assert one(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"})).kind == "drift"
+    assert only_finding(check({"a.py": f"{HEAD}{line}\ngrads = clip(gradients)\n"})).kind == "drift"

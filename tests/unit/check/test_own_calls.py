@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 BEFORE = (
     'import torch\nfrom unified_clip import ClipConfig\n\nCLIP = ClipConfig.load("clip.toml")\n\n\n'
@@ -28,7 +28,7 @@ def source(body: str) -> str:
 @pytest.mark.parametrize("step", ["opt_d.step()", "scaler.step(opt_d)"])
 def test_a_configuration_that_clips_one_of_two_models(check: Check, clip: str, step: str) -> None:
     body = OPTIMIZERS + (LOAD if clip.startswith("clip.") else "") + ONE_OF_TWO.format(d="", step_d=step, g=clip)
-    finding = one(check({"a.py": source(body) + "\n\nCLIP.clip_(other.named_parameters())\n"}))
+    finding = only_finding(check({"a.py": source(body) + "\n\nCLIP.clip_(other.named_parameters())\n"}))
     assert (finding.kind, finding.clip) == ("missing", step.partition("(")[0])
     assert "this file clips the gradients of opt_g" in finding.does
 
@@ -68,7 +68,7 @@ MAKERS = [
 )
 def test_a_call_through_another_name_is_judged(check: Check, make: str, body: str, why: str) -> None:
     text = source(f"{make}\n{body.format('clip.clip_(model.named_parameters())')}\n")
-    finding = one(check({"a.py": text + "\n\nCLIP.clip_(other.named_parameters())\n"}))
+    finding = only_finding(check({"a.py": text + "\n\nCLIP.clip_(other.named_parameters())\n"}))
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.clip_")
     assert why in finding.does
 
@@ -79,8 +79,8 @@ def test_an_attribute_with_a_clip_is_followed(check: Check, value: str) -> None:
         "\n\ndef step(self, model):\n    loss.backward()\n    self.optimizer.step()\n{}"
     )
     call = "    self.clip.clip_(model.named_parameters())\n"
-    assert "comes after self.optimizer.step()" in one(check({"a.py": text.format(call)})).does
-    assert "No checked file uses this configuration, clip" in one(check({"a.py": text.format("")})).does
+    assert "comes after self.optimizer.step()" in only_finding(check({"a.py": text.format(call)})).does
+    assert "No checked file uses this configuration, clip" in only_finding(check({"a.py": text.format("")})).does
     assert check({"a.py": text.format(""), "b.py": f"def f(self):\n{call}"}).findings == []
 
 
@@ -90,16 +90,21 @@ def test_an_alias_of_a_configuration_that_is_used_otherwise_is_no_finding(check:
 
 
 def test_a_clipper_that_is_never_called_is_unknown(check: Check) -> None:
-    finding = one(check({"a.py": source("clip = CLIP.clipper(names=model)\nloss.backward()\noptimizer.step()\n")}))
+    finding = only_finding(
+        check({"a.py": source("clip = CLIP.clipper(names=model)\nloss.backward()\noptimizer.step()\n")})
+    )
     assert (finding.kind, finding.clip) == ("unknown", "unified_clip.ClipConfig.clipper")
     assert finding.does.startswith("clip clips nothing")
 
 
 def test_a_clipper_has_the_names_of_the_whole_model(check: Check) -> None:
-    wanted = WANTED + 'exclude = ["*.bias"]\n'
+    config = CLIP_CONFIG + 'exclude = ["*.bias"]\n'
     body = "clip = CLIP.clipper(names=model)\nclip.clip_({}.named_parameters())\n"
-    assert check({"a.py": source(body.format("model.encoder"))}, wanted).findings == []
-    assert "a part of a list" in one(check({"a.py": source("CLIP.clipper(model).clip_(tensors[:1])\n")}, wanted)).does
+    assert check({"a.py": source(body.format("model.encoder"))}, config).findings == []
+    assert (
+        "a part of a list"
+        in only_finding(check({"a.py": source("CLIP.clipper(model).clip_(tensors[:1])\n")}, config)).does
+    )
 
 
 def test_a_clipper_in_a_tuple_is_no_clip_of_a_tensor(check: Check) -> None:

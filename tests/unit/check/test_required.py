@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.config.check_files import DEEPSPEED, TORCH, WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 
 from unified_clip import cli
 from unified_clip.check.model import CheckReport
@@ -20,30 +20,30 @@ def texts(report: CheckReport) -> list[str]:
 
 
 def test_a_path_without_a_clip_is_an_error_even_if_others_have_clips(check: Check) -> None:
-    assert check(FILES, WANTED, "nlp", "recsys").findings == []
-    report = check({**FILES, "recsys/train.py": BY_HAND}, WANTED, "nlp", "recsys")
+    assert check(FILES, CLIP_CONFIG, "nlp", "recsys").findings == []
+    report = check({**FILES, "recsys/train.py": BY_HAND}, CLIP_CONFIG, "nlp", "recsys")
     assert texts(report) == [
         "clip.toml:1:1 PATH recsys No file has a clip (files: 1). Restore the clip, or pass other paths."
     ]
-    report = check({"nlp/a.py": BY_HAND}, WANTED, "nlp/ds.json", "nlp/a.py", "recsys")
+    report = check({"nlp/a.py": BY_HAND}, CLIP_CONFIG, "nlp/ds.json", "nlp/a.py", "recsys")
     assert [(each.kind, each.path) for each in report.findings] == [("missing", "clip.toml"), ("missing", "nlp/a.py")]
-    assert check({}, WANTED, ".").counts.clips == 1, "one path covers both"
+    assert check({}, CLIP_CONFIG, ".").counts.clips == 1, "one path covers both"
 
 
 def test_a_link_to_a_clip_counts_for_its_path(check: Check, tmp_path: Path) -> None:
     (tmp_path / "vision").mkdir()
     (tmp_path / "vision" / "ds.json").symlink_to(tmp_path / "nlp" / "ds.json")
-    assert check(FILES, WANTED, "nlp", "vision").counts.clips == 1
+    assert check(FILES, CLIP_CONFIG, "nlp", "vision").counts.clips == 1
 
 
 def test_a_base_file_with_the_trainers_default_has_a_clip(check: Check) -> None:
     base = "SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: full_model, CLIP_VALUE: 1.0}\n"
     files = {"base.yaml": "SOLVER: {IMS_PER_BATCH: 2}\n", "a.yaml": f"_BASE_: base.yaml\n{base}"}
-    assert check(files, WANTED, "base.yaml", "a.yaml").findings == []
+    assert check(files, CLIP_CONFIG, "base.yaml", "a.yaml").findings == []
 
 
 def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Check) -> None:
-    clip = WANTED + REQUIRE.format("recsys/**")
+    clip = CLIP_CONFIG + REQUIRE.format("recsys/**")
     assert check(FILES, clip).findings == []
     place = 'clip.toml:8:1 check.require "recsys/**"'
     without = (
@@ -58,15 +58,19 @@ def test_a_required_pattern_without_a_clip_is_an_error_with_its_line(check: Chec
 
 @pytest.mark.parametrize("glob", ["recsys", "recsys/"])
 def test_a_required_directory_advises_its_files(check: Check, glob: str) -> None:
-    assert one(check(FILES, WANTED + REQUIRE.format(glob))).edit.startswith('Write "recsys/**" for all files below')
+    assert only_finding(check(FILES, CLIP_CONFIG + REQUIRE.format(glob))).edit.startswith(
+        'Write "recsys/**" for all files below'
+    )
 
 
 def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
-    clip = WANTED + REQUIRE.format("recsys/*.py")
+    clip = CLIP_CONFIG + REQUIRE.format("recsys/*.py")
     note, _ = check(FILES, clip, "nlp").notes
     assert note == "check.require: 'recsys/*.py' is not checked, since no path contains it."
-    report = check({"recsys/ds.json": DEEPSPEED % "1.0"}, WANTED + REQUIRE.format("recsys/gone.py"), "nlp", "recsys")
-    assert one(report).does == "No checked file matches 'recsys/gone.py'."
+    report = check(
+        {"recsys/ds.json": DEEPSPEED % "1.0"}, CLIP_CONFIG + REQUIRE.format("recsys/gone.py"), "nlp", "recsys"
+    )
+    assert only_finding(report).does == "No checked file matches 'recsys/gone.py'."
 
 
 @pytest.mark.parametrize(
@@ -75,12 +79,12 @@ def test_a_pattern_for_files_outside_the_paths_is_a_note(check: Check) -> None:
 def test_a_missing_clip_is_in_every_report(
     check: Check, capsys: pytest.CaptureFixture[str], format_: str, start: str
 ) -> None:
-    check({"a.py": BY_HAND}, WANTED)
+    check({"a.py": BY_HAND}, CLIP_CONFIG)
     assert cli.main(["config", "check", "clip.toml", ".", "--format", format_]) == 1
     assert start in capsys.readouterr().out
 
 
-EACH = WANTED + '[check]\neach = ["research/*.py"]\n'
+EACH = CLIP_CONFIG + '[check]\neach = ["research/*.py"]\n'
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
-NEAREST = WANTED + '\n[check]\nnearest = ["**"]\n'
+NEAREST = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 BACKWARD, UNSCALE, STEP = "scaler.scale(loss).backward()", "scaler.unscale_(opt)", "scaler.step(opt)"
 SCALED = "the gradients are still multiplied by the scale of scaler"
@@ -33,7 +33,7 @@ def step(*lines: str, before: str = "") -> dict[str, str]:
     ],
 )
 def test_a_clip_of_scaled_gradients_is_unknown(check: Check, lines: list[str], why: str) -> None:
-    finding = one(check(step(*lines)))
+    finding = only_finding(check(step(*lines)))
     assert finding.kind == "unknown"
     assert finding.does.startswith(why)
     assert SCALED in finding.does
@@ -42,7 +42,7 @@ def test_a_clip_of_scaled_gradients_is_unknown(check: Check, lines: list[str], w
 def test_a_clip_by_a_configuration_of_scaled_gradients_is_unknown(check: Check) -> None:
     before = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\n"
     clip = "clip.clip_(model.named_parameters())"
-    assert one(check(step(BACKWARD, clip, STEP, before=before))).does.startswith(NEVER)
+    assert only_finding(check(step(BACKWARD, clip, STEP, before=before))).does.startswith(NEVER)
     assert check(step(BACKWARD, UNSCALE, clip, STEP, before=before)).findings == []
     assert check(step("clip.attach_to(opt, model)", BACKWARD, STEP, before=before)).findings == []
 
@@ -83,4 +83,4 @@ def test_a_scaler_of_paddle_scales_too(check: Check) -> None:
             paddle.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             self.amp.step(opt)
     """
-    assert "multiplied by the scale of self.amp" in one(check({"a.py": textwrap.dedent(source)}, NEAREST)).does
+    assert "multiplied by the scale of self.amp" in only_finding(check({"a.py": textwrap.dedent(source)}, NEAREST)).does

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import DEEPSPEED, WANTED, Check
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check
 
 MEGATRON = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
 FAIRSEQ = "fairseq-train data --arch transformer --clip-norm {}\n"
@@ -102,7 +102,7 @@ def test_a_script_whose_command_reads_a_yaml_file_is_a_note(check: Check) -> Non
     ],
 )
 def test_a_key_of_one_trainer_on_a_command_line_is_compared(check: Check, script: str, kinds: list[str]) -> None:
-    nearest = WANTED + '[check]\nnearest = ["**"]\n'
+    nearest = CLIP_CONFIG + '[check]\nnearest = ["**"]\n'
     findings = check({"run.sh": script.format("0.5"), "ds.json": DEEPSPEED % "1.0"}, nearest).findings
     assert [each.kind for each in findings] == kinds
     report = check({"run.sh": script.format("1.0"), "ds.json": DEEPSPEED % "1.0"}, nearest)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
-NEAREST = WANTED + '\n[check]\nnearest = ["**"]\n'
+NEAREST = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
 GAN = """\
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -33,14 +33,14 @@ KERAS = "import tensorflow as tf\n\n\ndef build(lr):\n"
 
 def test_a_network_of_a_gan_without_a_clip_is_missing_and_can_be_accepted(check: Check) -> None:
     source = GAN.format(d="pass", g=CLIP_G)
-    finding = one(check({"gan.py": source}))
+    finding = only_finding(check({"gan.py": source}))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "opt_d.step", 13)
     assert "this file clips the gradients of opt_g, in line 16" in finding.does
     entry = finding.edit[finding.edit.index("[[check.ignore]]") :]
-    report = check({"gan.py": source}, f"{WANTED}\n{entry}")
+    report = check({"gan.py": source}, f"{CLIP_CONFIG}\n{entry}")
     assert report.findings == []
     assert [each.clip for each in report.ignored] == ["opt_d.step"]
-    assert one(check({"gan.py": source}, f"{WANTED}\n{entry.replace('none', 'value')}")).kind == "missing"
+    assert only_finding(check({"gan.py": source}, f"{CLIP_CONFIG}\n{entry.replace('none', 'value')}")).kind == "missing"
     assert check({"gan.py": GAN.format(d=CLIP_D, g=CLIP_G)}).findings == []
 
 
@@ -67,7 +67,7 @@ def test_a_network_of_a_gan_without_a_clip_is_missing_and_can_be_accepted(check:
 def test_a_step_after_backward_without_a_clip_is_missing(check: Check, source: str, clip: str) -> None:
     body = textwrap.indent(source.format(clip="clip_grad_norm_"), "    ")
     before = GAN[: GAN.index("def train")]
-    finding = one(check({"a.py": f"{before}def train(loss):\n{body}\n"}))
+    finding = only_finding(check({"a.py": f"{before}def train(loss):\n{body}\n"}))
     assert (finding.kind, finding.clip) == ("missing", clip)
 
 
@@ -124,7 +124,7 @@ def test_a_class_around_an_optimizer_is_no_finding(check: Check) -> None:
 
 def test_a_step_whose_gradients_come_from_elsewhere_is_unknown(check: Check) -> None:
     source = GAN.format(d=CLIP_D, g=CLIP_G) + "\n\ndef update(agent):\n    agent.learn()\n    agent.opt_q.step()\n"
-    finding = one(check({"a.py": source}))
+    finding = only_finding(check({"a.py": source}))
     assert (finding.kind, finding.clip) == ("unknown", "agent.opt_q.step")
     assert "does not show whether agent.opt_q.step(...) uses clipped gradients" in finding.does
 
@@ -147,7 +147,7 @@ def test_methods_of_a_class_are_followed(check: Check) -> None:
             self.backward_d()
             self.optimizer_d.step()
     """
-    finding = one(check({"a.py": textwrap.dedent(source)}))
+    finding = only_finding(check({"a.py": textwrap.dedent(source)}))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "self.optimizer_d.step", 15)
 
 
@@ -178,7 +178,7 @@ def test_the_gradients_of_a_tape_are_followed(check: Check) -> None:
         g_opt.apply_gradients(zip(clipped, net_g.trainable_variables))
         d_opt.apply_gradients(zip({grads}, net_d.trainable_variables))
     """
-    finding = one(check({"a.py": textwrap.dedent(source).format(grads="d_grads")}, NEAREST))
+    finding = only_finding(check({"a.py": textwrap.dedent(source).format(grads="d_grads")}, NEAREST))
     assert (finding.kind, finding.clip) == ("missing", "d_opt.apply_gradients")
     right = "[g for g in tf.clip_by_global_norm(d_grads, 1.0)[0]]"
     assert check({"a.py": textwrap.dedent(source).format(grads=right)}, NEAREST).findings == []
@@ -216,7 +216,7 @@ def test_gradients_that_a_function_gets_are_followed_to_each_call(check: Check) 
         for name, net, optimizer in (("first", "g", "opt_g"), ("second", "d", "opt_d"))
     ]
     first = steps[0].format(f"{CLIP_TF}    ")
-    finding = one(check({"a.py": start + first + steps[1].format("")}, NEAREST))
+    finding = only_finding(check({"a.py": start + first + steps[1].format("")}, NEAREST))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "opt.apply_gradients", 5)
     assert "opt.apply_gradients(...) for opt_d uses gradients that no clip changes" in finding.does
     assert check({"a.py": start + first + steps[1].format(f"{CLIP_TF}    ")}, NEAREST).findings == []
@@ -226,7 +226,7 @@ def test_an_optimizer_that_a_function_gets_is_followed_to_each_call(check: Check
     own = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\n"
     train = "\n\ndef train(optimizer, x):\n    loss(x).backward()\n    optimizer.step()\n\n\n"
     calls = "clip.attach_to(opt_g)\n{}for x in data:\n    train(opt_g, x)\n    train(optimizer=opt_d, x=x)\n"
-    finding = one(check({"a.py": own + train + calls.format("")}))
+    finding = only_finding(check({"a.py": own + train + calls.format("")}))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "optimizer.step", 8)
     assert check({"a.py": own + train + calls.format("clip.attach_to(opt_d)\n")}).findings == []
 
@@ -291,11 +291,13 @@ def test_a_step_that_gets_an_optimizer_needs_a_clip(check: Check, clip: str) -> 
         "    accel.backward(loss_d)\n    accel.step(state.optimizer_d)\n    state.scheduler_d.step()\n"
         f"    accel.backward(loss_g)\n    {clip}\n    accel.step(state.optimizer_g)\n"
     )
-    other = "clip_grad_norm_(net.parameters(), 1.0)\n"
-    finding = one(check({"a.py": source + other}))
+    clip_of_net = "clip_grad_norm_(net.parameters(), 1.0)\n"
+    finding = only_finding(check({"a.py": source + clip_of_net}))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "accel.step", 7)
-    both = source.replace("    accel.step(state.optimizer_d)", f"    {CLIP_D}\n    accel.step(state.optimizer_d)")
-    assert check({"a.py": both + other}).findings == []
+    both_clipped = source.replace(
+        "    accel.step(state.optimizer_d)", f"    {CLIP_D}\n    accel.step(state.optimizer_d)"
+    )
+    assert check({"a.py": both_clipped + clip_of_net}).findings == []
 
 
 def test_a_clip_is_attached_to_one_of_two_optimizers_of_another_object(check: Check) -> None:
@@ -306,12 +308,12 @@ def test_a_clip_is_attached_to_one_of_two_optimizers_of_another_object(check: Ch
         "    accel.backward(loss_d)\n    accel.step(state.optimizer_d)\n"
         "    accel.backward(loss_g)\n    accel.step(state.optimizer_g)\n"
     )
-    finding = one(check({"a.py": source.format("pass")}))
+    finding = only_finding(check({"a.py": source.format("pass")}))
     assert (finding.kind, finding.clip, finding.line) == ("missing", "accel.step", 15)
     assert check({"a.py": source.format("CLIP.attach_to(optimizer_d, net_d)")}).findings == []
 
 
 def test_a_clip_after_a_step_that_gets_the_optimizer_is_late(check: Check) -> None:
     source = "import torch\n\n\ndef train(accel, opt, model):\n    accel.backward(loss)\n    accel.step(opt)\n"
-    finding = one(check({"a.py": f"{source}    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"}))
+    finding = only_finding(check({"a.py": f"{source}    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"}))
     assert "comes after accel.step(opt)" in finding.does

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
-NEAREST = WANTED + '\n[check]\nnearest = ["**"]\n'
+NEAREST = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
 
 PARL = """import paddle
 import parl
@@ -30,7 +30,7 @@ OTHER_RULES = [
 
 @pytest.mark.parametrize("source", OTHER_RULES)
 def test_another_rule_is_a_drift_even_if_the_threshold_is_unknown(check: Check, source: str) -> None:
-    finding = one(check({"a.py": source}, NEAREST))
+    finding = only_finding(check({"a.py": source}, NEAREST))
     assert finding.kind == "drift"
     assert finding.differences
     assert "threshold" not in [each.about for each in finding.differences]
@@ -39,7 +39,7 @@ def test_another_rule_is_a_drift_even_if_the_threshold_is_unknown(check: Check, 
 
 
 def test_the_reason_names_the_rule_and_the_threshold(check: Check) -> None:
-    finding = one(check({"a.py": PARL}, NEAREST))
+    finding = only_finding(check({"a.py": PARL}, NEAREST))
     assert finding.does.startswith("The threshold, max_grad_norm, is only known at run time. With the threshold of")
     assert finding.differences[0].about == "rule"
 
@@ -53,25 +53,25 @@ def test_the_reason_names_the_rule_and_the_threshold(check: Check) -> None:
     ],
 )
 def test_the_same_rule_with_an_unknown_threshold_is_unknown(check: Check, source: str) -> None:
-    assert one(check({"a.py": source})).kind == "unknown"
+    assert only_finding(check({"a.py": source})).kind == "unknown"
 
 
 def test_a_family_differs_unless_the_nearest_rule_is_accepted(check: Check) -> None:
     source = "import tensorflow as tf\n\ngrads, _ = tf.clip_by_global_norm(grads, args.clip)\n"
-    assert one(check({"a.py": source})).kind == "drift"
-    assert one(check({"a.py": source}, WANTED + '\n[check]\nnearest = ["**"]\n')).kind == "unknown"
+    assert only_finding(check({"a.py": source})).kind == "drift"
+    assert only_finding(check({"a.py": source}, CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n')).kind == "unknown"
 
 
 def test_a_schedule_is_compared_by_its_rule(check: Check) -> None:
     clip = 'rule = "global_norm"\nthreshold = { schedule = "piecewise", values = [5.0, 1.0], boundaries = [9] }\n'
-    assert one(check({"a.py": OTHER_RULES[1]}, clip)).kind == "drift"
+    assert only_finding(check({"a.py": OTHER_RULES[1]}, clip)).kind == "drift"
     same = "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)\n"
-    assert one(check({"a.py": same}, clip)).kind == "unknown"
+    assert only_finding(check({"a.py": same}, clip)).kind == "unknown"
 
 
 def test_the_order_of_the_call_is_judged_too(check: Check) -> None:
     source = "import torch\n\nif False:\n    torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)\n"
-    finding = one(check({"a.py": source}))
+    finding = only_finding(check({"a.py": source}))
     assert "only known at run time" in finding.does
     assert "This clip never runs" in finding.does
 
@@ -90,7 +90,7 @@ def test_the_order_of_the_call_is_judged_too(check: Check) -> None:
 def test_the_effect_has_no_norm_of_an_unknown_threshold(
     check: Check, source: str, threshold: str, settings: str
 ) -> None:
-    finding = one(check({"a.py": source}))
+    finding = only_finding(check({"a.py": source}))
     assert finding.kind == "drift"
     assert finding.effect == (
         f"The threshold, {threshold}, is only known at run time. With any threshold, these settings differ: {settings}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import WANTED, Check, one
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 IMPORT = "from unified_clip import ClipConfig\n\n"
 LOAD = 'ClipConfig.load("clip.toml")'
@@ -12,7 +12,7 @@ OWN = 'ClipConfig(rule="global_norm", threshold=1.0)'
 
 @pytest.mark.parametrize("make", [LOAD, OWN])
 def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check, make: str) -> None:
-    finding = one(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
+    finding = only_finding(check({"a.py": f"{IMPORT}def step(grads):\n    clip = {make}\n    return grads\n"}))
     assert (finding.kind, finding.line) == ("unknown", 4)
     assert finding.does.startswith("clip clips nothing: the function makes this configuration and never uses it.")
     assert finding.edit.endswith("clip by it, as in clip(gradients), which changes the training.")
@@ -22,17 +22,19 @@ def test_a_function_that_never_uses_its_configuration_does_not_clip(check: Check
     "source", ["clip = {}\n", "class A:\n    clip = {}\n", "def make(self):\n    self.clip = {}\n"]
 )
 def test_a_configuration_that_no_file_names_does_not_clip(check: Check, source: str) -> None:
-    other = "import torch\n\n\ndef step(clip):\n    torch.clamp(clip, 1)  # a.clip\n"
-    finding = one(check({"team/a.py": IMPORT + source.format(LOAD), "b.py": other}))
+    other_module = "import torch\n\n\ndef step(clip):\n    torch.clamp(clip, 1)  # a.clip\n"
+    finding = only_finding(check({"team/a.py": IMPORT + source.format(LOAD), "b.py": other_module}))
     assert (finding.kind, finding.path) == ("unknown", "team/a.py")
     assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
 
 
 def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
-    assert one(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith("No code uses the configuration that this line")
+    assert only_finding(check({"a.py": f"{IMPORT}{LOAD}\n"})).does.startswith(
+        "No code uses the configuration that this line"
+    )
 
 
-@pytest.mark.parametrize("other", [
+@pytest.mark.parametrize("module", [
     "from team.a import clip\n\ngrads = clip(grads)\n",
     "from .a import clip as c\n\ngrads = c(grads)\n",
     "from team.a import *\n\ngrads = clip(grads)\n",
@@ -40,25 +42,25 @@ def test_a_configuration_without_a_name_does_not_clip(check: Check) -> None:
     "from team import a as settings\n\ngrads = settings.clip(grads)\n",
     "import importlib\n\ngrads = importlib.import_module('team.a').clip(grads)\n",
 ])  # fmt: skip
-def test_a_configuration_that_another_module_uses_is_a_note(check: Check, other: str) -> None:
-    report = check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/b.py": other})
+def test_a_configuration_that_another_module_uses_is_a_note(check: Check, module: str) -> None:
+    report = check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/b.py": module})
     assert report.findings == []
     assert report.notes == [
         "team/a.py:3 unified_clip.ClipConfig.load: clip is not used in this file, so it clips nothing here."
     ]
 
 
-@pytest.mark.parametrize("other", [
+@pytest.mark.parametrize("module", [
     "from team.a import clip\n",  # the line that clips was removed
     "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\nclip.clip_(model)\n",  # another team's
 ])  # fmt: skip
-def test_the_name_in_another_module_is_no_use(check: Check, other: str) -> None:
-    assert one(check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "b.py": other})).path == "team/a.py"
+def test_the_name_in_another_module_is_no_use(check: Check, module: str) -> None:
+    assert only_finding(check({"team/a.py": IMPORT + f"clip = {LOAD}\n", "b.py": module})).path == "team/a.py"
 
 
 def test_an_import_that_another_module_passes_on_is_followed(check: Check) -> None:
     files = {"team/a.py": IMPORT + f"clip = {LOAD}\n", "team/__init__.py": "from .a import clip\n"}
-    assert one(check(files)).kind == "unknown"
+    assert only_finding(check(files)).kind == "unknown"
     assert check({**files, "b.py": "from team import clip\n\ngrads = clip(grads)\n"}).findings == []
 
 
@@ -68,7 +70,7 @@ def test_an_attribute_that_another_module_reads_is_a_note(check: Check) -> None:
 
 
 def test_a_configuration_that_is_never_used_is_not_the_clip_that_is_required(check: Check) -> None:
-    clip = WANTED + '\n[check]\nrequire = ["a.py"]\n'
+    clip = CLIP_CONFIG + '\n[check]\nrequire = ["a.py"]\n'
     files = {"a.py": f"{IMPORT}clip = {LOAD}\n", "b.py": f"{IMPORT}{LOAD}(grads)\n"}
     assert {each.kind for each in check(files, clip).findings} == {"missing", "unknown"}
     assert check({**files, "a.py": files["a.py"] + "grads = clip(grads)\n"}, clip).findings == []
@@ -124,7 +126,7 @@ def test_a_configuration_that_may_be_used_is_no_finding(check: Check, source: st
     ],
 )
 def test_code_that_only_reads_a_configuration_does_not_clip(check: Check, read: str) -> None:
-    finding = one(check({"a.py": f"{IMPORT}clip = {LOAD}\n{read}\n"}))
+    finding = only_finding(check({"a.py": f"{IMPORT}clip = {LOAD}\n{read}\n"}))
     assert (finding.kind, finding.line) == ("unknown", 3)
     assert finding.does.startswith("No checked file uses this configuration, clip, so it clips nothing.")
 
@@ -132,11 +134,11 @@ def test_code_that_only_reads_a_configuration_does_not_clip(check: Check, read: 
 @pytest.mark.parametrize("read", ["advantages.clip(-1, 1)", "print(self.clip)", "vars(x)"])
 def test_code_that_only_reads_an_attribute_does_not_clip(check: Check, read: str) -> None:
     source = f"import numpy as np\n{IMPORT}def make(self):\n    self.clip = {LOAD}\n    {read}\n"
-    assert one(check({"a.py": source})).kind == "unknown"
+    assert only_finding(check({"a.py": source})).kind == "unknown"
 
 
 def test_a_file_that_uses_the_configuration_of_another_module_has_a_clip(check: Check) -> None:
-    clip = WANTED + '\n[check]\neach = ["*.py"]\nrequire = ["fit.py"]\n'
+    clip = CLIP_CONFIG + '\n[check]\neach = ["*.py"]\nrequire = ["fit.py"]\n'
     policy = {"policy.py": f"{IMPORT}clip = {LOAD}\n"}
     fit = "import keras\nfrom policy import clip\n\noptimizer = keras.optimizers.Adam(1e-3)\n"
     assert check({**policy, "fit.py": f"{fit}clip.attach_to(optimizer)\n"}, clip).findings == []

@@ -94,20 +94,20 @@ def test_a_scalar_of_numpy_is_a_number(number: Any) -> None:
     assert type(threshold) is float
 
 
-@pytest.mark.parametrize("wrong", [np.bool_(True), np.array(1.0), True, 1j])
-def test_what_is_no_number_is_refused(wrong: Any) -> None:
+@pytest.mark.parametrize("threshold", [np.bool_(True), np.array(1.0), True, 1j])
+def test_a_threshold_that_is_no_number_is_rejected(threshold: Any) -> None:
     with pytest.raises(ConfigError, match="Give a number"):
-        ClipConfig(rule="global_norm", threshold=wrong)
+        ClipConfig(rule="global_norm", threshold=threshold)
 
 
 @pytest.mark.parametrize("large", [10**400, -(10**400)])
-def test_an_integer_beyond_all_floats_is_refused(large: int) -> None:
+def test_an_integer_beyond_all_floats_is_rejected(large: int) -> None:
     with pytest.raises(ConfigError, match="a float cannot be that large"):
         ClipConfig(rule="value", threshold=large)
 
 
 @pytest.mark.parametrize(("kind", "text"), [("yaml", AS_YAML), ("yml", AS_YAML), ("json", AS_JSON)])
-def test_three_formats_say_the_same(tmp_path: Path, kind: str, text: str) -> None:
+def test_toml_yaml_and_json_have_the_same_meaning(tmp_path: Path, kind: str, text: str) -> None:
     toml = ClipConfig.load(write(tmp_path, CLIP))
     assert ClipConfig.load(write(tmp_path, text, kind)) == toml
     assert toml.groups[0].norm_type == math.inf
@@ -116,7 +116,7 @@ def test_three_formats_say_the_same(tmp_path: Path, kind: str, text: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
-def test_what_is_saved_is_read_again(tmp_path: Path, kind: str) -> None:
+def test_a_saved_configuration_is_read_unchanged(tmp_path: Path, kind: str) -> None:
     clip = ClipConfig.loads(CLIP)
     clip.save(tmp_path / f"clip.{kind}")
     assert ClipConfig.load(tmp_path / f"clip.{kind}") == clip
@@ -124,7 +124,7 @@ def test_what_is_saved_is_read_again(tmp_path: Path, kind: str) -> None:
     assert ClipConfig.loads(infinite.dumps(kind), kind).threshold == math.inf
 
 
-def test_it_can_be_built_in_python() -> None:
+def test_a_configuration_can_be_built_in_python() -> None:
     assert ClipConfig(rule="norm", threshold=np.float32(0.5).item()).threshold == 0.5
     assert ClipConfig(rule="norm", threshold=1).threshold == 1.0
     assert ClipConfig(rule="value", threshold=1.0, family=None, eps=None).meaning  # None is as good as nothing
@@ -139,9 +139,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_errors_name_the_place_and_the_remedy(tmp_path: Path, what: str) -> None:
-    text, message = BAD[what]
+@pytest.mark.parametrize("problem", BAD)
+def test_errors_name_the_place_and_the_remedy(tmp_path: Path, problem: str) -> None:
+    text, message = BAD[problem]
     with pytest.raises(ConfigError) as error:
         ClipConfig.load(write(tmp_path, text))
     assert message in str(error.value)
@@ -192,7 +192,7 @@ def test_there_are_enough_bad_configurations() -> None:
         ("ini", "rule = norm", "the suffix is not one of .toml, .yaml, .yml, .json"),
     ],
 )  # fmt: skip
-def test_so_it_is_in_yaml_and_json(tmp_path: Path, kind: str, text: str, message: str) -> None:
+def test_errors_in_yaml_and_json_name_the_place(tmp_path: Path, kind: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         ClipConfig.load(write(tmp_path, text, kind))
 
@@ -266,7 +266,7 @@ def test_names_and_patterns_of_any_text_are_saved_and_read(kind: str, data: Any)
 
 
 @pytest.mark.parametrize("kind", ["toml", "yaml", "json"])
-def test_what_is_none_is_left_out(kind: str) -> None:
+def test_keys_that_are_none_are_not_saved(kind: str) -> None:
     clip = ClipConfig(rule="norm", threshold=1.0, norm_type=None, eps=None,
                       groups=[{"name": "a", "include": ["x"], "eps": None, "threshold": None}])  # fmt: skip
     assert ClipConfig.loads(clip.dumps(kind), kind) == clip
@@ -311,7 +311,7 @@ def test_infinity_in_the_json_of_pydantic_is_read_again(keys: dict[str, Any], ex
 # -- groups
 
 
-def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
+def test_a_group_inherits_the_keys_that_it_does_not_set() -> None:
     group_data = {"name": "a", "include": ["x"], "threshold": 2.0}
     for group in (group_data, Group(**group_data), group_data | {"rule": None}):
         clip = ClipConfig(rule="norm", threshold=7, family="paddle", norm_type=1, groups=[group])
@@ -324,7 +324,7 @@ def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "family", "eps"),
+    ("settings", "family", "eps"),
     [
         ({}, "paddle", 0.5),
         ({"rule": "global_norm", "threshold": 1.0}, "paddle", 0.5),  # the two rules of norms share them
@@ -333,13 +333,15 @@ def test_a_group_takes_what_it_leaves_out_however_it_is_given() -> None:
         ({"rule": "value", "threshold": 1.0}, None, None),
     ],
 )
-def test_a_family_of_its_own_brings_its_own_eps(own: dict[str, Any], family: str | None, eps: float | None) -> None:
-    group = {"name": "a", "include": ["x"], **own}
+def test_a_group_with_its_own_family_has_the_eps_of_this_family(
+    settings: dict[str, Any], family: str | None, eps: float | None
+) -> None:
+    group = {"name": "a", "include": ["x"], **settings}
     (inherited,) = ClipConfig(rule="norm", threshold=7.0, family="paddle", eps=0.5, groups=[group]).groups
     assert (inherited.family, inherited.eps) == (family, eps)
 
 
-def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
+def test_the_schema_requires_no_rule_of_a_group() -> None:
     rule = json.loads(json_schema())["$defs"]["Group"]["properties"]["rule"]
     assert rule["default"] is None
     assert rule["description"] == "the rule for these parameters; default: the rule of the configuration"
@@ -351,22 +353,24 @@ def test_the_schema_does_not_say_that_a_group_has_a_rule_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_copy_does_what_it_says(deep: bool) -> None:
+def test_a_copy_has_the_updated_settings(deep: bool) -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0)
-    other = clip.model_copy(update={"exclude": ["b"], "threshold": 10.0}, deep=deep)
+    updated = clip.model_copy(update={"exclude": ["b"], "threshold": 10.0}, deep=deep)
     gradients = {"a": np.array([3.0, 4.0]), "b": np.array([99.0])}
-    assert (other.exclude, other.threshold) == (["b"], 10.0)
-    assert other(gradients)["b"] is gradients["b"]
-    assert other.last.norm == 5.0
+    assert (updated.exclude, updated.threshold) == (["b"], 10.0)
+    assert updated(gradients)["b"] is gradients["b"]
+    assert updated.last.norm == 5.0
     assert clip.model_copy() == copy.copy(clip) == copy.deepcopy(clip) == clip
     with pytest.raises(ConfigError, match="threshold: it is -1"):
         clip.model_copy(update={"threshold": -1})
 
 
-@pytest.mark.parametrize("how", ["dict", "Group", "null"])
-def test_groups_of_a_copy_or_a_saved_file_inherit_again(how: str) -> None:
+@pytest.mark.parametrize("form", ["dict", "Group", "null"])
+def test_groups_of_a_copy_or_a_saved_file_inherit_again(form: str) -> None:
     group: Any = {"name": "d", "include": ["d.*"]}
-    group = Group(**group) if how == "Group" else {**group, "threshold": None, "rule": None} if how == "null" else group
+    group = (
+        Group(**group) if form == "Group" else {**group, "threshold": None, "rule": None} if form == "null" else group
+    )
     clip = ClipConfig(rule="global_norm", threshold=1, family="paddle", eps=0.25, groups=[group])
     changed = {"threshold": 5.0, "rule": "norm", "family": "tensorflow", "eps": 0.5}
     as_json, again = json.loads(clip.dumps("json")), ClipConfig.loads(clip.dumps("yaml"), "yaml")
@@ -376,8 +380,8 @@ def test_groups_of_a_copy_or_a_saved_file_inherit_again(how: str) -> None:
         (only,) = copied.model_copy(update=changed).groups
         assert {key: getattr(only, key) for key in changed} == changed
         assert copied.groups[0].threshold == 1.0
-    own = ClipConfig(rule="norm", threshold=1.0, groups=[{"name": "d", "include": ["d.*"], "threshold": 2.0}])
-    assert own.model_copy(update={"threshold": 5.0}).groups[0].threshold == 2.0
+    with_own_rule = ClipConfig(rule="norm", threshold=1.0, groups=[{"name": "d", "include": ["d.*"], "threshold": 2.0}])
+    assert with_own_rule.model_copy(update={"threshold": 5.0}).groups[0].threshold == 2.0
     assert Settings(rule="norm", threshold=3.0, groups=clip.groups).groups[0].threshold == 3.0
 
 
@@ -410,7 +414,7 @@ def test_files_that_cannot_be_read_are_rejected(tmp_path: Path) -> None:
     assert ClipConfig.load(tmp_path / "clip.toml").rule == "none"
 
 
-def test_so_it_is_in_python() -> None:
+def test_errors_in_python_name_the_key() -> None:
     with pytest.raises(ConfigError, match=r"^ClipConfig, threshold: it is -1. Give 0 or more"):
         ClipConfig(rule="norm", threshold=-1)
     with pytest.raises(ConfigError, match=r"^ClipConfig, tresold: there is no such key. Did you mean threshold"):
@@ -420,13 +424,13 @@ def test_so_it_is_in_python() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b.c", "groups", "x y", "1"]), min_size=1, max_size=3, unique=True), st.data())
-def test_lines_are_those_of_the_keys(keys: list[str], data: Any) -> None:
-    """TOML that tomlkit wrote itself, with comments between: the line of each key is where it stands."""
-    wanted = data.draw(st.integers(0, len(keys) - 1))
+def test_each_key_has_its_line(keys: list[str], data: Any) -> None:
+    """The line of a key in TOML has comments around it."""
+    position = data.draw(st.integers(0, len(keys) - 1))
     text = "".join(f"# {key}\n{json.dumps(key)} = {index}\n" for index, key in enumerate(keys))
     document = documents.parse(text, "toml", "a.toml")
-    assert document.line([keys[wanted]]) == 2 * wanted + 2
-    assert document.line([keys[wanted], "absent"]) == 2 * wanted + 2
+    assert document.line([keys[position]]) == 2 * position + 2
+    assert document.line([keys[position], "absent"]) == 2 * position + 2
     assert document.line(["absent"]) is None
 
 
@@ -440,17 +444,17 @@ def test_the_published_schema_is_that_of_the_code() -> None:
 @pytest.mark.parametrize(
     "text", [CLIP, 'rule = "global_norm"\nthreshold = 1.0', 'rule = "none"', 'rule = "value"\nmin = -1.0\nmax = 2.0']
 )
-def test_good_configurations_hold_to_the_schema(text: str) -> None:
+def test_valid_configurations_fit_the_schema(text: str) -> None:
     schema = json.loads(json_schema())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(json.loads(ClipConfig.loads(text).dumps("json")), schema)
 
 
 @pytest.mark.parametrize(
-    "what", ["a misspelt key", "a negative threshold", "an unknown rule", "an order of 0", "no rule"]
+    "problem", ["a misspelt key", "a negative threshold", "an unknown rule", "an order of 0", "no rule"]
 )
-def test_an_editor_with_the_schema_sees_what_is_wrong(what: str) -> None:
-    data = documents.parse(BAD[what][0], "toml", "").data
+def test_the_schema_rejects_invalid_configurations(problem: str) -> None:
+    data = documents.parse(BAD[problem][0], "toml", "").data
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(data, json.loads(json_schema()))
 
@@ -495,7 +499,7 @@ def test_every_family_has_its_rules() -> None:
     assert {family for family, _ in FAMILIES} == {"pytorch", "tensorflow", "paddle"}
 
 
-def test_the_package_does_without_the_extra() -> None:
+def test_the_package_can_be_imported_without_the_extra() -> None:
     code = (
         "import sys; sys.modules['pydantic'] = None; import unified_clip\n"
         "try: unified_clip.ClipConfig\n"

@@ -46,7 +46,7 @@ def test_the_advised_infinity_fits_the_kind_of_the_file(write: Write) -> None:
 # -- which format
 
 
-def test_a_clip_configuration_is_recognised_as_ours(write: Write) -> None:
+def test_a_clip_configuration_is_recognised(write: Write) -> None:
     path = write("clip.yaml", "rule: global_norm\nthreshold: 1.0\nexclude: ['*.bias']\n")
     assert ClipConfig.import_from(path) == ClipConfig.load(path) == ClipConfig.import_from(path, "unified_clip")
 
@@ -96,17 +96,17 @@ def test_loading_another_file_names_its_error(write: Write, name: str, text: str
     assert "Import it" not in str(caught.value)
 
 
-def test_it_is_exported_as_ours_too(write: Write) -> None:
+def test_a_clip_configuration_can_be_exported_as_such(write: Write) -> None:
     config = ClipConfig(rule="value", min=-1.0, max=2.0)
     assert ClipConfig.loads(config.export_to("unified_clip")) == config
 
 
-def test_errors_in_an_own_file_name_the_line(write: Write) -> None:
+def test_errors_in_a_clip_configuration_name_the_line(write: Write) -> None:
     with pytest.raises(ConfigError, match=r"^clip\.toml, line 2, treshold: .*Did you mean threshold"):
         ClipConfig.import_from(write("clip.toml", 'rule = "global_norm"\ntreshold = 1.0\n'))
 
 
-def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_format_is_rejected_with_the_known_formats() -> None:
     for attempt in (
         lambda: ClipConfig.import_from(ZERO, "nothing@1"),
         lambda: ClipConfig(rule="none").export_to("nothing"),
@@ -120,7 +120,7 @@ def test_an_unknown_format_is_refused_with_those_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("name", "text"), [("a.json", '{"lr": 0.1}'), ("a.toml", ""), ("a.yaml", "- 1"), ("a.sh", "ls")]
 )
-def test_a_file_that_no_format_recognises_is_refused(write: Write, name: str, text: str) -> None:
+def test_a_file_that_no_format_recognises_is_rejected(write: Write, name: str, text: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"^{name}: cannot infer the format\. To name the format, pass from_='NAME.*mmengine"
     ):
@@ -133,7 +133,7 @@ def test_python_source_with_clips_has_other_commands(write: Write) -> None:
         ClipConfig.import_from(path)
 
 
-def test_a_file_with_a_clip_key_alone_is_refused_with_the_formats_that_have_it(write: Write) -> None:
+def test_a_file_with_only_a_clip_key_is_rejected_with_the_formats_that_have_it(write: Write) -> None:
     with pytest.raises(
         ConfigError,
         match=r"^a\.json: .* has a clip key of Hugging Face's TrainingArguments or LLaMA-Factory or PaddleNLP.*\. "
@@ -150,7 +150,7 @@ def test_the_clip_setting_of_an_unknown_trainer_is_named(write: Write) -> None:
         ClipConfig.import_from(write("a.yaml", "runner:\n  gradient_clipping: 1\n"))
 
 
-def test_a_file_that_may_be_of_two_formats_is_refused_with_both(write: Write) -> None:
+def test_a_file_that_two_formats_recognise_is_rejected_with_both(write: Write) -> None:
     path = write("train.yaml", "max_grad_norm: 1.0\neval_strategy: steps\ntrainer:\n  max_epochs: 3\n")
     with pytest.raises(
         ConfigError, match=r"^train\.yaml may be a file of hf or lightning\. If it is a file of hf, pass from_='hf'\."
@@ -180,7 +180,7 @@ def test_advice_to_name_a_format_has_the_option_of_the_command(
 
 
 @pytest.mark.parametrize("name", ["hf", "torchtitan", "mmengine"])
-def test_a_file_of_a_kind_that_a_format_does_not_have_is_refused(write: Write, name: str) -> None:
+def test_a_file_with_a_suffix_that_a_format_does_not_have_is_rejected(write: Write, name: str) -> None:
     suffix = {"hf": "toml", "torchtitan": "json", "mmengine": "yaml"}[name]
     with pytest.raises(ConfigError, match=rf"^train\.{suffix}: {FORMATS[name].title} reads "):
         ClipConfig.import_from(write(f"train.{suffix}", ""), name)
@@ -200,18 +200,18 @@ def test_a_format_with_files_of_its_own_reads_and_writes_them(name: str) -> None
         ("a.yaml", "a: [1", r"^a\.yaml, line 1"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(write: Write, name: str, text: str, message: str) -> None:
+def test_an_unreadable_file_is_rejected(write: Write, name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ClipConfig.import_from(write(name, text), {"json": "deepspeed", "py": "mmengine", "yaml": "hf"}[name[2:]])
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     for from_ in (None, "hf"):
         with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
             ClipConfig.import_from(tmp_path / "a.json", from_)
 
 
-def test_a_version_that_is_none_is_refused() -> None:
+def test_an_invalid_version_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"^'new' is not a version of a trainer\. Pass one such as"):
         ClipConfig.import_from(ZERO, "deepspeed@new")
 
@@ -221,14 +221,14 @@ def test_a_python_file_is_never_run(write: Write) -> None:
     assert ClipConfig.import_from(path).threshold == 2.0
 
 
-def test_the_version_may_be_given_on_its_own_to_export() -> None:
+def test_export_accepts_a_version_without_a_format() -> None:
     with pytest.raises(NotRepresentableError, match=r"Cannot export to torchtitan: .*0\.3\.0"):
         ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan", "0.3.0")
     with pytest.raises(NotRepresentableError, match=r"0\.3\.0"):
         ClipConfig(rule="global_norm", threshold=1.0).export_to("torchtitan@0.3.1")
 
 
-def test_the_same_word_is_another_thing_per_tensor_or_over_all() -> None:
+def test_norm_has_different_meanings_in_detectron2_and_lightning() -> None:
     """detectron2's norm is Lightning's norm in name only."""
     config = ClipConfig.import_from(DATA / "detectron2" / "norm.yaml")
     with pytest.raises(NotRepresentableError, match="Cannot export to Lightning: it does not support the rule 'norm'"):
@@ -258,7 +258,7 @@ def test_a_clip_that_full_model_changes_is_not_advised_to_be_written_by_hand(set
 # -- the command line
 
 
-def test_import_prints_toml_and_says_the_notes_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_prints_toml_and_notes_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     path = DATA / "deepspeed" / "zero2_default.json"
     assert main(["config", "import", str(path), "--from", "deepspeed@0.19.3"]) == 0
     out, err = capsys.readouterr()
@@ -331,7 +331,7 @@ def test_export_names_every_key_that_the_trainer_does_not_support(
         ),
     ],
 )
-def test_export_names_the_way_to_clip_in_python(settings: dict[str, object], to: str, message: str) -> None:
+def test_export_names_the_code_to_clip_in_python(settings: dict[str, object], to: str, message: str) -> None:
     with pytest.raises(NotRepresentableError) as caught:
         ClipConfig(**settings).export_to(to)
     assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: it does not support {message}")
@@ -351,13 +351,13 @@ OPTAX_EPS = {"convention": "optax", "eps": 0.5, "clip_factor": 0.25}
         (OPTAX_EPS, "optax", "optax.adaptive_grad_clip(0.25, eps=0.5)  #"),
     ],
 )  # fmt: skip
-def test_agc_is_exported_where_the_trainers_is_the_same(table: dict[str, object], to: str, text: str) -> None:
+def test_agc_is_exported_if_the_trainers_rule_is_the_same(table: dict[str, object], to: str, text: str) -> None:
     config = ClipConfig(rule="norm", eps=0.0, adaptive={"rule": "agc", **table})
     assert text in config.export_to(to)
 
 
 @pytest.mark.parametrize(
-    ("table", "more", "to", "message"),
+    ("table", "settings", "to", "message"),
     [
         ({}, {}, "timm", "with `clip_mode: agc`, it never clips the last two parameters of the model, and no key"),
         (
@@ -384,16 +384,16 @@ def test_agc_is_exported_where_the_trainers_is_the_same(table: dict[str, object]
         (OPTAX_EPS, {"eps": 1e-6}, "optax", "its adaptive clipping adds no eps to the norm, and this configuration ad"),
     ],
 )
-def test_agc_is_not_exported_where_the_trainers_differs(
-    table: dict[str, object], more: dict[str, object], to: str, message: str
+def test_agc_is_not_exported_if_the_trainers_rule_differs(
+    table: dict[str, object], settings: dict[str, object], to: str, message: str
 ) -> None:
-    config = ClipConfig(**{"rule": "norm", "eps": 0.0, "adaptive": {"rule": "agc", **table}, **more})
+    config = ClipConfig(**{"rule": "norm", "eps": 0.0, "adaptive": {"rule": "agc", **table}, **settings})
     with pytest.raises(NotRepresentableError) as caught:
         config.export_to(to)
     assert str(caught.value).startswith(f"Cannot export to {FORMATS[to].title}: {message}")
 
 
-def test_each_suggested_clip_is_there() -> None:
+def test_each_suggested_clip_exists() -> None:
     """Of the modules and methods that messages suggest in place of an export."""
     suggested = " ".join(trainer.instead for trainer in FORMATS.values())
     modules, methods = (
@@ -493,22 +493,22 @@ OTHER_FAMILIES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("keys", "to", "family", "own", "difference"), OTHER_FAMILIES)
+@pytest.mark.parametrize(("keys", "to", "family", "own_rule", "difference"), OTHER_FAMILIES)
 def test_export_to_another_family_is_an_error_with_the_remedy(
-    keys: str, to: str, family: str, own: str, difference: str, write: Write, capsys: pytest.CaptureFixture[str]
+    keys: str, to: str, family: str, own_rule: str, difference: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write("clip.toml", f'rule = "global_norm"\nthreshold = 0.5\n{keys}\n')
     assert main(["config", "export", str(path), "--to", to]) == 2
     out, error = capsys.readouterr()
     remedy = f"Set `family` to {family}. Or export the nearest rule: pass --nearest, or nearest=True in Python."
-    message = f"its family is {family}. {own}. {remedy} {difference}"
+    message = f"its family is {family}. {own_rule}. {remedy} {difference}"
     assert out == ""
     assert error == f"unified-clip: error UC107: Cannot export to {FORMATS[to].title}: {message}\n"
 
 
-@pytest.mark.parametrize(("keys", "to", "family", "own", "difference"), OTHER_FAMILIES)
+@pytest.mark.parametrize(("keys", "to", "family", "own_rule", "difference"), OTHER_FAMILIES)
 def test_nearest_exports_the_rule_of_the_other_family_and_prints_the_difference(
-    keys: str, to: str, family: str, own: str, difference: str, write: Write, capsys: pytest.CaptureFixture[str]
+    keys: str, to: str, family: str, own_rule: str, difference: str, write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write("clip.toml", f'rule = "global_norm"\nthreshold = 0.5\n{keys}\n')
     assert main(["config", "export", str(path), "--to", to, "--nearest"]) == 0
@@ -560,7 +560,7 @@ def test_a_family_with_the_same_effect_is_exported(nearest: bool) -> None:
         (["export", str(DATA / "timm" / "vit_value.yaml"), "--to", "hf"], "it does not support the rule 'value'"),
     ],
 )
-def test_what_is_refused_ends_with_2_and_prints_nothing(
+def test_a_rejected_command_has_status_2_and_prints_nothing(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", *arguments]) == 2
@@ -569,7 +569,7 @@ def test_what_is_refused_ends_with_2_and_prints_nothing(
     assert message in err.splitlines()[-1]
 
 
-def test_a_file_without_a_key_of_the_format_that_is_named_is_refused_with_the_format_that_it_looks_like(
+def test_a_file_without_keys_of_the_passed_format_is_rejected_with_the_format_that_it_resembles(
     tmp_path: Path,
 ) -> None:
     """Or it would be found to say nothing, and defaults would be taken for what it means."""

@@ -78,16 +78,16 @@ def test_a_configuration_is_described_in_words(settings: dict[str, Any], texts: 
 
 
 @pytest.mark.parametrize("rule", ["zclip", "ema_ratio"])
-def test_a_warm_up_without_a_threshold_clips_nothing_and_says_so(rule: str) -> None:
+def test_a_warm_up_without_a_threshold_is_described(rule: str) -> None:
     config = ClipConfig(rule="global_norm", adaptive={"rule": rule, "warmup_steps": 3})
     texts = describe.sentences(config)
     assert "In the first 3 steps, the warm-up, nothing is clipped, because threshold is not set." in texts
     clip = config.clipper()
     assert [clip([np.array([norm])])[0][0] for norm in (1.0, 1.0, 9.0)] == [1.0, 1.0, 9.0]
     limited = ClipConfig(rule="global_norm", threshold=1.0, adaptive={"rule": rule})
-    others = ClipConfig(rule="norm", adaptive={"rule": "adagc"}), ClipConfig(rule="global_norm", threshold=1.0)
-    for each in (limited, *others):
-        assert not any("warm-up" in text for text in describe.sentences(each))
+    other_configs = ClipConfig(rule="norm", adaptive={"rule": "adagc"}), ClipConfig(rule="global_norm", threshold=1.0)
+    for other_config in (limited, *other_configs):
+        assert not any("warm-up" in text for text in describe.sentences(other_config))
 
 
 def test_no_sentence_about_nan_is_repeated() -> None:
@@ -95,7 +95,7 @@ def test_no_sentence_about_nan_is_repeated() -> None:
     assert sentences(rule="none").count("NaN stays NaN.") == 1
 
 
-def test_numbers_are_worked_below_at_and_above_the_threshold() -> None:
+def test_examples_have_norms_below_at_and_above_the_threshold() -> None:
     explanation = compare.explain(ClipConfig(rule="global_norm", threshold=2.0, family="paddle"), "a")
     assert [each.norm for each in explanation.worked] == [1.0, 2.0, 20.0]
     assert [round(each.coef, 6) for each in explanation.worked] == [1.0, 1.0, 0.1]
@@ -127,7 +127,7 @@ def test_equal_configurations_in_other_words_are_the_same() -> None:
 
 def test_every_difference_is_named() -> None:
     a = ClipConfig(**PLAIN)
-    for other, about in (
+    for changed, about in (
         ({"rule": "norm", "threshold": 1.0}, "rule"),
         (PLAIN | {"threshold": 2.0}, "threshold"),
         (PLAIN | {"norm_type": 1}, "norm"),
@@ -136,12 +136,12 @@ def test_every_difference_is_named() -> None:
         (PLAIN | {"groups": [{"name": "g", "include": ["x"], "threshold": 3.0}]}, "group 'g'"),
         ({"rule": "value", "min": -2.0, "max": 1.0}, "threshold"),
     ):
-        comparison = compare.compare(a, ClipConfig(**other), ["a", "b"])
+        comparison = compare.compare(a, ClipConfig(**changed), ["a", "b"])
         assert about in [each.about for each in comparison.differences], about
         assert not comparison.same
 
 
-def test_results_that_are_not_finite_are_apart() -> None:
+def test_results_that_are_not_finite_differ() -> None:
     """An infinite norm: 0 and NaN on the one side, all NaN on the other."""
     gradients = {"w": np.array([np.inf, 1.0], np.float32)}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, family="tensorflow")
@@ -197,17 +197,17 @@ NOT_THE_SAME = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", NOT_THE_SAME)
-def test_an_example_shows_what_is_not_the_same(what: str) -> None:
-    one, other, about = NOT_THE_SAME[what]
-    for a, b in ((one, other), (other, one)):
+@pytest.mark.parametrize("name", NOT_THE_SAME)
+def test_an_example_shows_each_difference(name: str) -> None:
+    left, right, about = NOT_THE_SAME[name]
+    for a, b in ((left, right), (right, left)):
         comparison = compare.compare(ClipConfig(**a), ClipConfig(**b), ["a", "b"])
         assert not comparison.same
         assert [each.about for each in comparison.differences] == [about]
         assert max(each.distance for each in comparison.compared) > 0
 
 
-def test_examples_that_come_out_the_same_do_not_hide_a_difference() -> None:
+def test_examples_with_equal_results_do_not_hide_a_difference() -> None:
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN | {"threshold": math.nextafter(1, 2)})
     comparison = compare.compare(a, b, ["a", "b"])
     assert max(each.distance for each in comparison.compared) == 0
@@ -216,7 +216,7 @@ def test_examples_that_come_out_the_same_do_not_hide_a_difference() -> None:
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip", "zero"])
-def test_families_with_the_same_eps_are_the_same_where_nonfinite_norms_are_handled(nonfinite: str) -> None:
+def test_families_with_the_same_eps_are_the_same_if_nonfinite_norms_are_handled(nonfinite: str) -> None:
     a, b = (ClipConfig(**PLAIN | {"nonfinite": nonfinite, "family": family}) for family in ("tensorflow", "paddle"))
     comparison = compare.compare(a, b, ["a", "b"])
     assert (comparison.same, comparison.differences) == (True, [])
@@ -229,10 +229,10 @@ def test_a_schedule_that_never_changes_is_a_number() -> None:
     assert (comparison.same, comparison.differences) == (True, [])
 
 
-def test_gradients_that_are_given_are_compared_at_later_steps_too() -> None:
+def test_passed_gradients_are_compared_at_later_steps() -> None:
     later = PLAIN | {"threshold": {"schedule": "piecewise", "values": [1, 2], "boundaries": [7]}}
-    given = {"w": np.array([3.0, 4.0])}
-    rows = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], given).compared
+    gradients = {"w": np.array([3.0, 4.0])}
+    rows = compare.compare(ClipConfig(**PLAIN), ClipConfig(**later), ["a", "b"], gradients).compared
     assert [(each.of, each.distance > 0) for each in rows] == [
         ("your gradients", False),
         ("your gradients, at step 7", True),
@@ -258,12 +258,12 @@ LINEAR = {"threshold": {"schedule": "linear", "start": 9.0, "end": 1.0, "steps":
         (LINEAR, LINEAR | {"rule": "norm"}),
     ],
 )
-def test_gradients_that_are_given_are_compared_at_the_steps_of_every_schedule(
+def test_passed_gradients_are_compared_at_the_steps_of_every_schedule(
     first: dict[str, Any], second: dict[str, Any]
 ) -> None:
-    given = {"a.weight": np.array([3.0, 4.0]), "a.bias": np.array([3.0])}
+    gradients = {"a.weight": np.array([3.0, 4.0]), "a.bias": np.array([3.0])}
     a, b = (ClipConfig(**{"rule": "global_norm"} | settings) for settings in (first, second))
-    rows = compare.compare(a, b, ["a", "b"], given).compared
+    rows = compare.compare(a, b, ["a", "b"], gradients).compared
     assert [each.of for each in rows] == ["your gradients", *(f"your gradients, at step {n}" for n in (25, 100))]
     assert [each.distance > 0 for each in rows] == [False, rows[1].distance > 0, True]
 
@@ -283,10 +283,10 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("what", LABELS)
-def test_labels_are_true(what: str) -> None:
+@pytest.mark.parametrize("label", LABELS)
+def test_labels_are_true(label: str) -> None:
     """What is counted has the size that the label says: all of it, or each tensor."""
-    settings, order, each_tensor = LABELS[what]
+    settings, order, each_tensor = LABELS[label]
     cases = examples.examples([ClipConfig(**settings)], 0)
     assert len(cases) == 3
     for example, share in zip(cases, (0.5, 1, 10), strict=True):
@@ -300,7 +300,7 @@ def test_labels_are_true(what: str) -> None:
         assert sizes == [pytest.approx(size, rel=1e-5)] * len(sizes)
 
 
-def test_what_is_counted_has_the_norm_of_the_label() -> None:
+def test_the_clipped_gradients_of_an_example_have_the_norm_of_its_label() -> None:
     excluding = ClipConfig(**PLAIN, exclude=["*.bias"])
     assert [each.norm for each in compare.explain(excluding, "a").worked] == pytest.approx([0.5, 1.0, 10.0])
 
@@ -334,7 +334,7 @@ def test_examples_have_the_same_order_in_every_process() -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.0, "inf", 1e308])
-def test_thresholds_that_nothing_can_be_below_or_above_are_worked_on(threshold: Any) -> None:
+def test_thresholds_of_0_and_infinity_have_examples(threshold: Any) -> None:
     assert compare.explain(ClipConfig(rule="global_norm", threshold=threshold), "a").worked
 
 
@@ -344,7 +344,7 @@ def test_patterns_have_names(pattern: str) -> None:
     assert any("norm 77 " in each.of for each in examples.examples([config], 0))
 
 
-def test_many_patterns_are_worked_on() -> None:
+def test_many_patterns_have_examples() -> None:
     groups = [{"name": str(i), "include": [f"layer{i}.*"]} for i in range(100)]
     assert len(examples.examples([ClipConfig(**PLAIN, groups=groups)], 0)) == 3 * 101 + 1
 
@@ -366,18 +366,18 @@ def test_only_the_first_numbers_are_shown() -> None:
 def test_skipped_steps_and_errors_are_outcomes() -> None:
     gradients = {"w": np.array([math.nan, 1.0])}
     ways = ("family", "raise", "skip", "zero")
-    for way, outcome in zip(ways, ("clipped", "raises", "skipped", "clipped"), strict=True):
-        (worked,) = compare.explain(ClipConfig(**PLAIN, nonfinite=way), "a", gradients).worked
+    for nonfinite, outcome in zip(ways, ("clipped", "raises", "skipped", "clipped"), strict=True):
+        (worked,) = compare.explain(ClipConfig(**PLAIN, nonfinite=nonfinite), "a", gradients).worked
         assert (worked.outcome, math.isnan(worked.norm)) == (outcome, True)
         assert (worked.results is None) == (outcome != "clipped")
-    skip, zero = (ClipConfig(**PLAIN, nonfinite=way) for way in ("skip", "zero"))
+    skip, zero = (ClipConfig(**PLAIN, nonfinite=nonfinite) for nonfinite in ("skip", "zero"))
     (row,) = compare.compare(skip, zero, ["a", "b"], gradients).compared
     assert row.sentence == "your gradients: a skips the step, b does not"
     assert row.distance == math.inf
     assert compare.compare(skip, skip, ["a", "b"], gradients).compared[0].distance == 0
 
 
-def test_json_has_words_for_what_is_not_finite() -> None:
+def test_json_has_words_for_inf_and_nan() -> None:
     gradients = {"w": np.array([math.inf, 1.0])}
     a, b = ClipConfig(**PLAIN), ClipConfig(**PLAIN, nonfinite="skip")
     data = json.loads(json.dumps(compare.as_data(compare.compare(a, b, ["a", "b"], gradients)), allow_nan=False))
@@ -422,14 +422,14 @@ def test_the_command_shows_errors_that_are_raised(files: Path, capsys: pytest.Ca
     assert "raises / nan" in capsys.readouterr().out
 
 
-def test_the_command_explains_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_explains_one_configuration(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "a.toml"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "a.toml Multiply all gradients by min(1, c / " in printed
     assert "coefficient" in printed
 
 
-def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_two_configurations(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "a.toml", "b.yaml"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "what differs" in printed
@@ -438,7 +438,7 @@ def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("other", "verdict"),
+    ("settings", "verdict"),
     [
         ('rule = "global_norm"\nthreshold = 1\neps = 1e-6\n', "Both configurations have the same effect."),
         (
@@ -449,30 +449,28 @@ def test_the_command_compares_two(files: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_a_comparison_begins_with_a_verdict_that_repeats_no_row(
-    files: Path, capsys: pytest.CaptureFixture[str], other: str, verdict: str
+    files: Path, capsys: pytest.CaptureFixture[str], settings: str, verdict: str
 ) -> None:
-    Path("other.toml").write_text(other, encoding="utf-8")
+    Path("other.toml").write_text(settings, encoding="utf-8")
     assert cli.main(["explain", "a.toml", "other.toml"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == verdict
 
 
 @pytest.mark.parametrize("threshold", ["0.1", "0.5", "1.0", "0.3", "3e-5", "123456.7", "inf"])
-def test_worked_norms_are_numbers_that_a_user_writes(
-    files: Path, capsys: pytest.CaptureFixture[str], threshold: str
-) -> None:
+def test_norms_of_examples_have_few_digits(files: Path, capsys: pytest.CaptureFixture[str], threshold: str) -> None:
     """The examples are float32: measured in float64, their norm at the threshold has other digits."""
     Path("t.toml").write_text(f'rule = "global_norm"\nthreshold = {threshold}\nfamily = "paddle"\n', encoding="utf-8")
     assert cli.main(["explain", "t.toml", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["worked"]
-    unchanged = [each for each in rows if each["outcome"] == "unchanged"]
+    unchanged = [row for row in rows if row["outcome"] == "unchanged"]
     assert unchanged
-    for each in unchanged:
-        assert explain_command._format_number(each["norm_clipped"]) == explain_command._format_number(each["norm"])
+    for row in unchanged:
+        assert explain_command._format_number(row["norm_clipped"]) == explain_command._format_number(row["norm"])
     if threshold != "inf":
         assert explain_command._format_number(rows[1]["norm"]) == describe.number(float(threshold))
 
 
-def test_numbers_that_differ_are_not_shown_as_one() -> None:
+def test_different_numbers_are_printed_with_different_digits() -> None:
     single = np.float32(0.5)
     shown = [
         describe.measured(float(each)) for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
@@ -480,7 +478,7 @@ def test_numbers_that_differ_are_not_shown_as_one() -> None:
     assert shown == ["0.5", "0.50000006", "0.500000007", "nan", "inf"]
 
 
-def test_the_command_takes_a_trainers_own_format_and_gradients(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_accepts_a_trainers_format_and_gradients(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         cli.main(["explain", "ds.json", "a.toml", "--from", "deepspeed@0.19.6", "--gradients", "g.npz", "--json"]) == 0
     )
@@ -541,7 +539,7 @@ def test_the_command_reads_no_header_beyond_the_limit(
         (["a.toml", "--step", "0"], "--step applies to a schedule, and no threshold has one. Remove --step."),
     ],
 )
-def test_the_command_tells_what_is_wrong(
+def test_an_invalid_command_is_rejected(
     files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert cli.main(["explain", *arguments]) == 2
@@ -554,7 +552,7 @@ def test_the_command_tells_what_is_wrong(
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+def recording(tmp_path: Path) -> Path:
     """A recording with 40 norms, of which two are above 1.4."""
     path = tmp_path / "run.jsonl"
     with record(path):
@@ -563,20 +561,20 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_explain_adds_what_a_configuration_would_have_done_to_a_recorded_run(
-    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str]
+def test_explain_applies_a_configuration_to_a_recorded_run(
+    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fixed, adaptive = tmp_path / "fixed.toml", tmp_path / "adaptive.toml"
     fixed.write_text('rule = "global_norm"\nthreshold = 1.25\n')
     adaptive.write_text('rule = "global_norm"\nthreshold = 2.0\n[adaptive]\nrule = "ema_ratio"\n')
-    command = ["explain", str(fixed), str(adaptive), "--recorded", str(recorded), "--format", "json"]
+    command = ["explain", str(fixed), str(adaptive), "--recorded", str(recording), "--format", "json"]
     assert cli.main(command) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["a"]["sentences"][-1] == (
         "On the run run.jsonl, it clips 45 % of 40 norms, at thresholds from 1.25 to 1.25."
     )
     assert data["b"]["sentences"][-1] == "On the run run.jsonl, it clips 5 % of 40 norms, at thresholds from 2 to 2."
-    assert cli.main(["explain", str(adaptive), "--recorded", str(recorded)]) == 0
+    assert cli.main(["explain", str(adaptive), "--recorded", str(recording)]) == 0
     assert "it clips 5 % of 40 norms" in capsys.readouterr().out
 
 
@@ -598,10 +596,10 @@ def test_explain_adds_what_a_configuration_would_have_done_to_a_recorded_run(
     ],
 )
 def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
-    tmp_path: Path, recorded: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str
+    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str
 ) -> None:
     (tmp_path / "clip.toml").write_text(text)
-    assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recorded)]) == 2
+    assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recording)]) == 2
     assert f"{tmp_path / 'clip.toml'} has {setting}. Remove --recorded" in capsys.readouterr().err
 
 

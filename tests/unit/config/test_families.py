@@ -53,15 +53,15 @@ def exact_distance(a: ClipConfig, b: ClipConfig, n: Fraction) -> Fraction:
     return abs(coefs[0] - coefs[1]) / max(coefs)
 
 
-def stated(text: str) -> list[Fraction]:
+def bounds_in_sentence(text: str) -> list[Fraction]:
     """The numbers in a sentence: the numerator of the bound for a norm n, and the bound for all norms."""
-    found = re.fullmatch(r".*at most (\S+) / n .* is at most (\S+)\.( If the norm is infinite.*)?", text)
-    assert found is not None
-    return [Fraction(number) for number in found.groups()[:2]]
+    match = re.fullmatch(r".*at most (\S+) / n .* is at most (\S+)\.( If the norm is infinite.*)?", text)
+    assert match is not None
+    return [Fraction(number) for number in match.groups()[:2]]
 
 
 @st.composite
-def norms_near(draw: st.DrawFn, threshold: float) -> Fraction:
+def norms_near_threshold(draw: st.DrawFn, threshold: float) -> Fraction:
     """Norms of any size, and some that are near the threshold, where a coefficient is 1 in one family only."""
     far = draw(st.one_of(st.floats(0, 1e30, exclude_min=True), POSITIVE))
     near = Fraction(threshold) + draw(st.sampled_from([-2, -1, 0, 1, 2])) * Fraction(1, 10**6)
@@ -69,16 +69,16 @@ def norms_near(draw: st.DrawFn, threshold: float) -> Fraction:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 @given(st.data(), POSITIVE)
-def test_exact_coefficients_differ_by_no_more_than_is_stated(
-    one: str, other: str, rule: str, data: st.DataObject, threshold: float
+def test_exact_coefficients_differ_by_at_most_the_stated_bound(
+    left: str, right: str, rule: str, data: st.DataObject, threshold: float
 ) -> None:
-    a, b = (config(rule=rule, threshold=threshold, family=family) for family in (one, other))
-    n = data.draw(norms_near(threshold))
+    a, b = (config(rule=rule, threshold=threshold, family=family) for family in (left, right))
+    n = data.draw(norms_near_threshold(threshold))
     result, distance = difference(a, b), exact_distance(a, b, n)
-    if "pytorch" in (one, other):
-        numerator, largest = stated(result.sentence)
+    if "pytorch" in (left, right):
+        numerator, largest = bounds_in_sentence(result.sentence)
         assert largest == Fraction(repr(result.relative))
         assert distance <= min(numerator / n, largest)
     else:
@@ -90,24 +90,24 @@ def test_exact_coefficients_differ_by_no_more_than_is_stated(
 @example(1e-9, 1e-6, 1e-8)
 @example(1e-9, 1e-6, 0.0)
 @example(1e30, 1e-309, 0.0)
-def test_the_largest_difference_is_reached(threshold: float, eps: float, other_eps: float) -> None:
+def test_the_stated_bound_is_reached(threshold: float, eps: float, other_eps: float) -> None:
     """And it is rounded up to two digits, so it is at most 11 times what was found, divided by 10."""
     assume(eps != other_eps)
     a, b = config(threshold=threshold, eps=eps), config(threshold=threshold, eps=other_eps)
     worst = max(Fraction(threshold) - min(eps_of(a), eps_of(b)), Fraction(1, 10**400))
-    found, largest = exact_distance(a, b, worst), Fraction(repr(difference(a, b).relative))
-    assert found <= largest
-    assert largest <= found * Fraction(112, 100) or largest < Fraction(1, 10**300)
+    distance, largest = exact_distance(a, b, worst), Fraction(repr(difference(a, b).relative))
+    assert distance <= largest
+    assert largest <= distance * Fraction(112, 100) or largest < Fraction(1, 10**300)
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 @given(threshold=st.floats(1e-3, 1e3), values=st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=4))
-def test_clipped_gradients_differ_by_no_more_than_is_stated_and_rounding(
-    one: str, other: str, rule: str, threshold: float, values: list[float]
+def test_clipped_gradients_differ_by_at_most_the_stated_bound_and_rounding(
+    left: str, right: str, rule: str, threshold: float, values: list[float]
 ) -> None:
     gradient = np.array(values, np.float32)
-    configs = [config(rule=rule, threshold=threshold, family=family) for family in (one, other)]
+    configs = [config(rule=rule, threshold=threshold, family=family) for family in (left, right)]
     results = [clip([gradient.copy()])[0].tolist() for clip in configs]
     bound = Fraction(difference(*configs).relative) + 2 * ROUNDING
     for x, y in zip(*results, strict=True):
@@ -116,14 +116,14 @@ def test_clipped_gradients_differ_by_no_more_than_is_stated_and_rounding(
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 @pytest.mark.parametrize("threshold", [0.25, 1.0, 4.0])
-def test_a_norm_at_the_threshold(one: str, other: str, rule: str, threshold: float) -> None:
+def test_a_norm_at_the_threshold(left: str, right: str, rule: str, threshold: float) -> None:
     """Families without eps leave it unchanged. PyTorch's multiplies it by less than 1."""
     gradient = np.array([threshold], np.float64)
-    configs = [config(rule=rule, threshold=threshold, family=family) for family in (one, other)]
+    configs = [config(rule=rule, threshold=threshold, family=family) for family in (left, right)]
     first, second = (clip([gradient])[0].item() for clip in configs)
-    if one == "pytorch":
+    if left == "pytorch":
         assert 0 < 1 - first / second <= difference(*configs).relative
         assert (first == threshold, second == threshold) == (False, True)
     else:
@@ -136,17 +136,17 @@ NOT_FINITE = {"an infinity": [math.inf, 1.0], "NaN": [math.nan, 1.0], "both": [m
 
 @pytest.mark.parametrize("gradient", NOT_FINITE.values(), ids=NOT_FINITE)
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize(("left", "right"), PAIRS)
 @pytest.mark.parametrize("nonfinite", ["family", "zero"])
-def test_norms_that_are_not_finite(one: str, other: str, rule: str, nonfinite: str, gradient: list[float]) -> None:
-    configs = [config(rule=rule, family=family, nonfinite=nonfinite) for family in (one, other)]
+def test_norms_that_are_not_finite(left: str, right: str, rule: str, nonfinite: str, gradient: list[float]) -> None:
+    configs = [config(rule=rule, family=family, nonfinite=nonfinite) for family in (left, right)]
     first, second = (clip([np.array(gradient, np.float32)])[0] for clip in configs)
     result = difference(*configs)
     is_infinite = not any(map(math.isnan, gradient))
     assert np.array_equal(first, second, equal_nan=True) == (not (result.differs_if_infinite and is_infinite))
     assert ("If the norm is infinite" in result.sentence) == result.differs_if_infinite
     assert result.differs_if_infinite == (
-        "tensorflow" in (one, other) and rule == "global_norm" and nonfinite == "family"
+        "tensorflow" in (left, right) and rule == "global_norm" and nonfinite == "family"
     )
 
 
@@ -173,10 +173,10 @@ OTHERWISE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("other", OTHERWISE, ids=map(str, OTHERWISE))
+@pytest.mark.parametrize("settings", OTHERWISE, ids=map(str, OTHERWISE))
 @pytest.mark.parametrize("family", [None, "paddle"])
-def test_none_where_another_setting_differs(other: dict[str, Any], family: str | None) -> None:
-    a, b = config(family=family), config(**other)
+def test_no_difference_is_stated_if_another_setting_differs(settings: dict[str, Any], family: str | None) -> None:
+    a, b = config(family=family), config(**settings)
     assert family_difference(a, b) is None
     assert family_difference(b, a) is None
 
@@ -217,6 +217,6 @@ def test_a_schedule_that_is_always_0_has_no_difference() -> None:
     assert difference(a, b).same
 
 
-def test_an_eps_of_its_own_counts() -> None:
+def test_an_explicit_eps_counts() -> None:
     assert difference(config(eps=1e-8), config()).relative == 9.9e-7
     assert difference(config(eps=1e-6, family="paddle"), config()).same

@@ -13,7 +13,7 @@ from unified_clip.cli import main
 from unified_clip.config.formats import FORMATS
 
 
-def written(directory: Path, name: str, text: str) -> Path:
+def write_file(directory: Path, name: str, text: str) -> Path:
     path = directory / name
     path.write_text(text, encoding="utf-8")
     return path
@@ -121,28 +121,28 @@ MISPLACED = [
 ]
 
 
-def shows(what: str) -> list[Sample]:
-    return [sample for sample in SAMPLES if sample.shows == what]
+def samples_with(key: str) -> list[Sample]:
+    return [sample for sample in SAMPLES if sample.shows == key]
 
 
-@pytest.mark.parametrize("sample", shows("misplaced"), ids=str)
+@pytest.mark.parametrize("sample", samples_with("misplaced"), ids=str)
 def test_a_sample_with_a_misplaced_clip_key_names_its_line(sample: Sample) -> None:
     assert sample.error is not None
     assert re.match(rf"{re.escape(sample.file)}, line \d+, [^:]+: {re.escape(sample.format.title)} ", sample.error)
 
 
-@pytest.mark.parametrize("sample", shows("unrelated"), ids=str)
-def test_a_sample_without_any_key_of_the_trainer_says_so(sample: Sample) -> None:
+@pytest.mark.parametrize("sample", samples_with("unrelated"), ids=str)
+def test_a_sample_without_any_key_of_the_trainer_has_an_error(sample: Sample) -> None:
     assert f"no key shows that this is a file of {sample.format.title}. If it belongs to another" in str(sample.error)
 
 
-@pytest.mark.parametrize("sample", shows("absent"), ids=str)
-def test_a_sample_without_a_clip_key_says_so(sample: Sample) -> None:
+@pytest.mark.parametrize("sample", samples_with("absent"), ids=str)
+def test_a_sample_without_a_clip_key_has_a_note(sample: Sample) -> None:
     assert "default" in " ".join([*sample.notes, sample.error or ""])
 
 
-def test_every_format_with_keys_of_its_own_is_shown() -> None:
-    shown = {case[0] for case in MISPLACED} | {sample.format.name for sample in shows("misplaced")}
+def test_every_format_with_its_own_keys_has_a_sample() -> None:
+    shown = {case[0] for case in MISPLACED} | {sample.format.name for sample in samples_with("misplaced")}
     assert shown == {name for name, trainer in FORMATS.items() if trainer.clip_keys}
     assert {name for name, trainer in FORMATS.items() if not trainer.clip_keys} == {"optax", "paddle"}, "Python source"
 
@@ -151,7 +151,7 @@ def test_every_format_with_keys_of_its_own_is_shown() -> None:
 def test_a_misplaced_clip_key_is_rejected_with_its_line_and_its_place(
     name: str, file: str, text: str, line: int, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, file, text)
+    path = write_file(tmp_path, file, text)
     assert main(["config", "import", str(path), "--from", f"{name}@{FORMATS[name].newest}"]) == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -189,7 +189,7 @@ def test_a_file_with_only_a_clip_key_that_is_not_supported_has_the_error_about_t
     name: str, file: str, text: str, reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        ClipConfig.import_from(written(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
+        ClipConfig.import_from(write_file(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
     assert reason in str(raised.value)
 
 
@@ -198,7 +198,7 @@ def test_an_argument_of_lamb_is_a_note_even_if_the_file_names_no_optimizer(tmp_p
         ("opt_kwargs: {max_grad_norm: 1.0}\n", True),
         ("opt_kwargs: {max_grad_norm: null}\n", False),
     ):
-        config = ClipConfig.import_from(written(tmp_path, "a.yaml", text), "timm")
+        config = ClipConfig.import_from(write_file(tmp_path, "a.yaml", text), "timm")
         assert any("lamb clips the global norm at 1.0 again" in note for note in config.notes) is is_noted
 
 
@@ -225,7 +225,7 @@ def test_an_argument_of_lamb_is_a_note_even_if_the_file_names_no_optimizer(tmp_p
 def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     name: str, file: str, text: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, file, text)
+    path = write_file(tmp_path, file, text)
     with pytest.raises(
         ConfigError,
         match=r"no key shows that this is a file of .*\. If it belongs to another trainer, pass from_='NAME'",
@@ -242,7 +242,7 @@ def test_no_default_is_assumed_for_a_file_without_any_key_of_the_trainer(
     ],
 )
 def test_another_clip_key_beside_the_trainers_own_is_a_note(name: str, file: str, text: str, tmp_path: Path) -> None:
-    config = ClipConfig.import_from(written(tmp_path, file, text), name)
+    config = ClipConfig.import_from(write_file(tmp_path, file, text), name)
     assert config.threshold == 0.3
     assert config.provenance is not None
     line = next(number for number, line in enumerate(text.splitlines(), 1) if "5.0" in line)
@@ -267,8 +267,8 @@ def test_another_clip_key_beside_the_trainers_own_is_a_note(name: str, file: str
         ("deepspeed", "a.json", '{"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}'),
     ],
 )
-def test_what_only_resembles_a_clip_key_is_no_clip_key(name: str, file: str, text: str, tmp_path: Path) -> None:
-    config = ClipConfig.import_from(written(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
+def test_a_key_that_resembles_a_clip_key_is_no_clip_key(name: str, file: str, text: str, tmp_path: Path) -> None:
+    config = ClipConfig.import_from(write_file(tmp_path, file, text), f"{name}@{FORMATS[name].newest}")
     assert config.provenance is not None
     assert not any("another clip setting" in note for note in config.provenance.notes)
 
@@ -290,18 +290,18 @@ ABSENT = {
 }
 
 
-def test_every_format_shows_a_file_without_a_clip_key() -> None:
-    shown = ABSENT.keys() | {sample.format.name for sample in shows("absent")}
+def test_every_format_has_a_sample_without_a_clip_key() -> None:
+    shown = ABSENT.keys() | {sample.format.name for sample in samples_with("absent")}
     assert shown == {name for name, trainer in FORMATS.items() if trainer.clip_keys} - {"megatron", "mmengine"}
 
 
 @pytest.mark.parametrize("name", sorted(ABSENT))
-def test_a_file_without_a_clip_key_says_so(name: str, tmp_path: Path) -> None:
+def test_a_file_without_a_clip_key_has_a_note(name: str, tmp_path: Path) -> None:
     suffix = {"toml": "toml", "json": "json", "yaml": "yaml"}[
         "json" if ABSENT[name][0] == "{" else FORMATS[name].kinds[0]
     ]
     suffix = "yaml" if name == "accelerate" else suffix
-    path = written(tmp_path, f"a.{suffix}", ABSENT[name])
+    path = write_file(tmp_path, f"a.{suffix}", ABSENT[name])
     config = ClipConfig.import_from(path, f"{name}@{FORMATS[name].newest}")
     assert config.provenance is not None
     assert any("default" in note for note in config.provenance.notes)
@@ -312,18 +312,18 @@ TRAINER = "_target_: {}\nmax_epochs: 3\ngradient_clip_val: 5.0\n"
 
 @pytest.mark.parametrize("target", ["lightning.pytorch.trainer.Trainer", "pytorch_lightning.Trainer"])
 def test_hydras_configuration_of_a_lightning_trainer_is_read_without_a_format(tmp_path: Path, target: str) -> None:
-    config = ClipConfig.import_from(written(tmp_path, "default.yaml", TRAINER.format(target)))
+    config = ClipConfig.import_from(write_file(tmp_path, "default.yaml", TRAINER.format(target)))
     assert (config.rule, config.threshold) == ("global_norm", 5.0)
 
 
 def test_hydras_configuration_of_another_class_is_not_taken_for_a_trainer(tmp_path: Path) -> None:
-    path = written(tmp_path, "default.yaml", TRAINER.format("mine.Trainer"))
+    path = write_file(tmp_path, "default.yaml", TRAINER.format("mine.Trainer"))
     with pytest.raises(ConfigError, match=r"Move it to trainer\.gradient_clip_val"):
         ClipConfig.import_from(path, "lightning")
 
 
-def test_a_hydra_trainer_without_a_limit_says_that_nothing_is_clipped(tmp_path: Path) -> None:
-    path = written(tmp_path, "default.yaml", "_target_: lightning.Trainer\nmax_epochs: 3\n")
+def test_a_hydra_trainer_without_a_threshold_does_not_clip(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "default.yaml", "_target_: lightning.Trainer\nmax_epochs: 3\n")
     config = ClipConfig.import_from(path)
     assert config.rule == "none"
     assert any("By default, Lightning clips nothing" in note for note in config.provenance.notes)

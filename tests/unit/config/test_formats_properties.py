@@ -39,8 +39,8 @@ def of_norms(draw: st.DrawFn) -> dict[str, Any]:
     rule = draw(st.sampled_from(["global_norm", "norm"]))
     threshold = draw(st.one_of(*[NUMBERS] * 8, SCHEDULES))
     family = draw(st.sampled_from([{}, {"family": "pytorch"}, {"family": "tensorflow"}, {"family": "paddle"}]))
-    more = draw(rarely(norm_type=[1, 2, 2.5, math.inf], eps=[0, 1e-6, 1e-3]))
-    return {"rule": rule, "threshold": threshold, **family, **more}
+    optional = draw(rarely(norm_type=[1, 2, 2.5, math.inf], eps=[0, 1e-6, 1e-3]))
+    return {"rule": rule, "threshold": threshold, **family, **optional}
 
 
 AGC = st.fixed_dictionaries(
@@ -55,8 +55,8 @@ AGC = st.fixed_dictionaries(
 
 @st.composite
 def of_units(draw: st.DrawFn) -> dict[str, Any]:
-    more = draw(rarely(family=["paddle"], threshold=[2.0], eps=[1e-6]))
-    return {"rule": "norm", "adaptive": draw(AGC), "eps": 0.0, **more}
+    optional = draw(rarely(family=["paddle"], threshold=[2.0], eps=[1e-6]))
+    return {"rule": "norm", "adaptive": draw(AGC), "eps": 0.0, **optional}
 
 
 @st.composite
@@ -67,8 +67,8 @@ def any_settings(draw: st.DrawFn) -> Settings:
     rule = draw(st.one_of(of_norms(), of_norms(), of_norms(), of_units(), values, bounds, st.just({"rule": "none"})))
     group = {"name": "head", "include": ["head.*"], "rule": "none"}
     nonfinite = draw(rarely(nonfinite=["raise", "raise", "skip", "zero"]))
-    more = draw(rarely(include=[["body.*"]], exclude=[["*.bias"]], groups=[[group]]))
-    return Settings.model_validate(rule | nonfinite | more)
+    optional = draw(rarely(include=[["body.*"]], exclude=[["*.bias"]], groups=[[group]]))
+    return Settings.model_validate(rule | nonfinite | optional)
 
 
 @pytest.mark.parametrize(("name", "version"), sampled(VERSIONS, 3))
@@ -84,18 +84,18 @@ def any_settings(draw: st.DrawFn) -> Settings:
 @example(Settings(rule="value", min=math.inf, max=math.inf))
 @example(Settings(rule="norm", eps=0.0, adaptive={"rule": "agc", "convention": "optax", "eps": 0.5}))
 @example(Settings(rule="norm", eps=0.0, adaptive={"rule": "agc", "convention": "timm", "eps": 0, "smallest_norm": 0}))
-def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: str, wanted: Settings) -> None:
+def test_exported_settings_are_imported_with_the_same_meaning(name: str, version: str, clip_settings: Settings) -> None:
     trainer = FORMATS[name]
     written, refusal = "", ""
     try:
-        written = text(trainer, wanted, version)
+        written = text(trainer, clip_settings, version)
     except NotRepresentableError as error:
         refusal = str(error)
     if refusal:
         assert refusal.startswith(f"Cannot export to {trainer.title}: ")
         return
     imported = trainer.read(document(trainer, written), Version(version)).settings
-    assert Settings.model_validate(imported).meaning == wanted.meaning
+    assert Settings.model_validate(imported).meaning == clip_settings.meaning
     again = text(trainer, Settings.model_validate(imported), version)
     assert trainer.read(document(trainer, again), Version(version)).settings == imported
 
@@ -107,17 +107,17 @@ def test_what_is_exported_is_imported_with_the_same_meaning(name: str, version: 
 @example(Settings(rule="global_norm", threshold=1.0, family="paddle"))
 @example(Settings(rule="norm", threshold=1.0, family="paddle"))
 @example(Settings(rule="norm", threshold=1.0, eps=0.5))
-def test_the_nearest_rule_differs_by_no_more_than_its_note_states(name: str, version: str, wanted: Settings) -> None:
+def test_the_nearest_rule_differs_by_no_more_than_its_note_states(name: str, version: str, clip_settings: Settings) -> None:
     trainer, error = FORMATS[name], ""
     try:
-        written, notes = convert.write(wanted, f"{name}@{version}", nearest=True)
+        written, notes = convert.write(clip_settings, f"{name}@{version}", nearest=True)
     except NotRepresentableError as problem:
         error = str(problem)
     if error:
         assert not re.search(r"family|(?<!adaptive\.)eps", error)
         return
     imported = trainer.read(document(trainer, written), Version(version)).settings
-    difference = family_difference(wanted, Settings.model_validate(imported))
+    difference = family_difference(clip_settings, Settings.model_validate(imported))
     assert difference is not None
     assert [note.partition(". ")[2] for note in notes] == ([] if difference.same else [difference.sentence])
 
@@ -136,7 +136,7 @@ def test_the_nearest_rule_differs_by_no_more_than_its_note_states(name: str, ver
     ],
     ids=lambda beyond: next(iter(beyond)),
 )
-def test_what_no_trainer_can_say_is_refused_with_the_reason(name: str, version: str, beyond: dict[str, Any]) -> None:
+def test_unsupported_settings_are_rejected_with_the_reason(name: str, version: str, beyond: dict[str, Any]) -> None:
     for rule in ("global_norm", "norm"):
         with pytest.raises(NotRepresentableError, match=r"^Cannot export to [^:]*: \w+"):
             FORMATS[name].write(Settings.model_validate({"rule": rule, "threshold": 1.0} | beyond), Version(version))
@@ -158,9 +158,9 @@ def test_a_constant_schedule_is_exported_as_its_number(
     name: str, version: str, rule: str, limit: float, nonfinite: str
 ) -> None:
     def exported(threshold: Any) -> str:
-        wanted = Settings.model_validate({"rule": rule, "threshold": threshold, "nonfinite": nonfinite})
+        constant = Settings.model_validate({"rule": rule, "threshold": threshold, "nonfinite": nonfinite})
         try:
-            return text(FORMATS[name], wanted, version)
+            return text(FORMATS[name], constant, version)
         except NotRepresentableError as error:
             return str(error)
 
@@ -186,12 +186,12 @@ LARGE = "1" + "0" * 400
         ("paddle", "import paddle\npaddle.nn.ClipGradByValue(1.0, %s)"),
     ],
 )
-def test_an_integer_beyond_all_floats_is_refused(name: str, written: str, sign: str) -> None:
+def test_an_integer_beyond_all_floats_is_rejected(name: str, written: str, sign: str) -> None:
     trainer = FORMATS[name]
     with pytest.raises(ConfigError, match=r"the number is too large|a number has 40\d characters"):
         trainer.read(document(trainer, written % (sign + LARGE)), Version(trainer.newest))
 
 
-def test_a_number_of_thousands_of_digits_is_refused() -> None:
+def test_a_number_of_thousands_of_digits_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"text, line 1: a number has 5000 characters. Give one with at most 400"):
         document(FORMATS["deepspeed"], '{"gradient_clipping": %s}' % ("1" * 5000))

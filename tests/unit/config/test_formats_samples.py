@@ -23,21 +23,21 @@ def test_every_key_has_a_sample(trainer: Format) -> None:
 
 
 @each_format
-def test_every_file_is_expected_to_be_something(trainer: Format) -> None:
+def test_every_file_has_an_expected_result(trainer: Format) -> None:
     folder = DATA / trainer.name
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {"expected.toml"}
     assert files == {file for sample in samples(trainer) for file in (sample.file, *sample.reads)}
 
 
 @each_format
-def test_keys_that_are_refused_are_shown_by_a_refusal_and_others_by_settings(trainer: Format) -> None:
+def test_rejected_keys_have_samples_with_errors_and_other_keys_with_settings(trainer: Format) -> None:
     for key in trainer.keys:
         row_samples = [sample for sample in samples(trainer) if row(key) in sample.rows]
         assert all((sample.error is not None) == (key.support == "rejected") for sample in row_samples), key
 
 
 @each_sample
-def test_what_a_sample_says(sample: Sample) -> None:
+def test_each_sample_has_its_expected_result(sample: Sample) -> None:
     if sample.error is not None:
         with pytest.raises(ConfigError) as caught:
             ClipConfig.import_from(sample.path, sample.from_)
@@ -77,7 +77,7 @@ def is_exported(sample: Sample) -> bool:
 
 
 @pytest.mark.parametrize("sample", [each for each in SAMPLES if is_exported(each)], ids=str)
-def test_what_was_imported_is_exported_with_the_same_meaning(sample: Sample, tmp_path: Path) -> None:
+def test_imported_settings_are_exported_with_the_same_meaning(sample: Sample, tmp_path: Path) -> None:
     """Where all of the keys that a sample shows are exported."""
     config = ClipConfig.import_from(sample.path, sample.from_)
     written = tmp_path / sample.path.name

@@ -167,7 +167,7 @@ def test_any_text_is_read_or_rejected(seed: tuple[str, str], inserted: list[tupl
         ("json", '{"rule":\n"none",\n"x[0]": 1}', "line 3, x[0]: there is no such key"),
     ],
 )
-def test_what_is_rejected_is_rejected_with_its_line(
+def test_a_rejected_key_has_its_line(
     kind: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"clip.{kind}"

@@ -92,7 +92,7 @@ def test_clip_keys_of_trainers_without_a_format_are_named(text: str, key: str, w
     assert named == ([key] if key else [])
 
 
-def test_gin_files_are_refused(write: Write) -> None:
+def test_gin_files_are_rejected(write: Write) -> None:
     """Those of T5X."""
     message = r"^base\.gin: cannot infer the format\. gin files are not supported\. Write a clip configuration: .*\.$"
     with pytest.raises(ConfigError, match=message):
@@ -111,7 +111,7 @@ def test_gin_files_are_refused(write: Write) -> None:
         ),
     ],
 )
-def test_a_file_whose_format_only_a_missing_file_shows_is_refused_with_that_file(
+def test_a_file_whose_format_depends_on_a_missing_file_is_rejected_with_that_file(
     text: str, message: str, write: Write
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^a\.yaml: cannot infer the format\. {message}"):

@@ -25,7 +25,7 @@ def places(data: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*place, key))
 
 
-def changed(data: Any, place: tuple[Any, ...], value: Any) -> Any:
+def change_value(data: Any, place: tuple[Any, ...], value: Any) -> Any:
     data = copy.deepcopy(data)
     table = data
     for key in place[:-1]:
@@ -50,7 +50,7 @@ def test_no_import_crashes(tmp_path: Path, suffix: str) -> None:
             for value in ([1, "norm"], {"a": 1}):
                 file = tmp_path / sample.name
                 try:
-                    file.write_text(json.dumps(changed(data, place, value)), encoding="utf-8")
+                    file.write_text(json.dumps(change_value(data, place, value)), encoding="utf-8")
                 except TypeError:  # a date
                     continue
                 tried += 1

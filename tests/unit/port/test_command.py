@@ -40,7 +40,7 @@ def commit() -> None:
         subprocess.run([*git, *arguments], check=True, capture_output=True)
 
 
-def test_without_options_it_tells_and_changes_nothing(run: Run) -> None:
+def test_without_options_it_reports_and_changes_nothing(run: Run) -> None:
     status, out, _ = run("a.py", a=CERTAIN)
     assert status == 0
     assert "3:1  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip_grad_norm_" in out
@@ -48,26 +48,26 @@ def test_without_options_it_tells_and_changes_nothing(run: Run) -> None:
     assert Path("a.py").read_text() == CERTAIN
 
 
-def test_what_is_flagged_is_status_1_with_the_lines_to_write(run: Run) -> None:
+def test_a_flagged_clip_has_status_1_and_the_lines_to_write(run: Run) -> None:
     status, out, _ = run(".", a=FLAGGED, b=CLEAN)
     assert status == 1
     assert "why: An optax transformation is part of an optimizer" in out
     assert "unified_clip.torch.GradientClipByGlobalNorm(0.5)" in out
 
 
-def test_for_drop_in_the_lines_to_write_are_other_ones(run: Run) -> None:
+def test_drop_in_has_other_lines_to_write(run: Run) -> None:
     _, out, _ = run("a.py", "--to", "drop-in", a=FLAGGED)
     assert 'unified_clip.ClipConfig(rule="global_norm", threshold=0.5, family="paddle").as_optax()' in out
 
 
-def test_what_cannot_be_read_is_status_1_and_the_rest_is_ported(run: Run) -> None:
+def test_an_unreadable_file_has_status_1_and_other_files_are_ported(run: Run) -> None:
     status, out, _ = run(".", a=CERTAIN, b="# clip_grad_norm_\nprint 'x'\n")
     assert status == 1
     assert "b.py could not be read: Line 2 is not valid in Python 3, and" in out
     assert "1 rewritten" in out
 
 
-def test_the_patch_is_one_that_git_applies(run: Run) -> None:
+def test_git_applies_the_patch(run: Run) -> None:
     _, out, _ = run(".", "--format", "diff", a=CERTAIN, b=CERTAIN.rstrip("\n"), c=CLEAN)
     assert Path("a.py").read_text() == CERTAIN
     subprocess.run(["git", "apply", "-"], input=out, text=True, check=True)
@@ -90,7 +90,7 @@ def test_a_patch_names_on_standard_error_how_many_clips_it_does_not_have(run: Ru
     assert err == ""
 
 
-def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_path: Path) -> None:
+def test_git_applies_the_patch_of_a_file_in_another_directory(run: Run, tmp_path: Path) -> None:
     elsewhere = tmp_path / "work"
     elsewhere.mkdir()
     _, out, _ = run("work/../a.py", "--diff", a=CERTAIN)
@@ -98,7 +98,7 @@ def test_the_patch_of_a_file_elsewhere_has_a_path_that_git_takes(run: Run, tmp_p
 
 
 @pytest.mark.nightly
-def test_a_reader_that_goes_ends_it_in_peace(tmp_path: Path) -> None:
+def test_a_closed_stdout_ends_the_command_without_an_error(tmp_path: Path) -> None:
     for number in range(100):
         (tmp_path / f"{number}.py").write_text(CERTAIN * 4)
     command = f"{sys.executable} -P -m unified_clip port {tmp_path} --diff | head -1"
@@ -107,7 +107,7 @@ def test_a_reader_that_goes_ends_it_in_peace(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_write_changes_what_is_committed(run: Run) -> None:
+def test_write_changes_committed_files(run: Run) -> None:
     Path("a.py").write_text(CERTAIN)
     commit()
     status, out, _ = run(".", "--write")
@@ -116,14 +116,14 @@ def test_write_changes_what_is_committed(run: Run) -> None:
     assert "run the tests" in out
 
 
-@pytest.mark.parametrize("others", [[], ["--format", "diff"], ["--check"]])
-def test_force_needs_a_command_that_writes(run: Run, others: list[str]) -> None:
-    status, _, err = run(".", "--force", *others, a=CERTAIN)
+@pytest.mark.parametrize("options", [[], ["--format", "diff"], ["--check"]])
+def test_force_needs_a_command_that_writes(run: Run, options: list[str]) -> None:
+    status, _, err = run(".", "--force", *options, a=CERTAIN)
     assert status == 2
     assert "--force applies to --write and --mark only" in err
 
 
-def test_write_changes_nothing_that_is_not_committed_unless_it_is_forced(run: Run) -> None:
+def test_write_changes_uncommitted_files_only_with_force(run: Run) -> None:
     status, out, err = run(".", "--write", a=CERTAIN)
     assert (status, out) == (2, "")
     assert "a.py is not in a git repository" in err
@@ -144,12 +144,12 @@ def test_a_second_run_changes_nothing(run: Run) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["json", "txt", "html"])
-def test_the_report_is_written_where_it_is_wanted(run: Run, suffix: str) -> None:
+def test_the_report_is_written_to_the_passed_path(run: Run, suffix: str) -> None:
     run(".", "--report", f"out.{suffix}", a=CERTAIN)
     assert "unified_clip.torch.clip_grad_norm_" in Path(f"out.{suffix}").read_text()
 
 
-def test_a_report_of_another_kind_is_refused_before_anything_is_written(run: Run) -> None:
+def test_a_report_with_an_unknown_suffix_is_rejected_before_files_are_written(run: Run) -> None:
     status, _, err = run(".", "--write", "--force", "--report", "out.pdf", a=CERTAIN)
     assert status == 2
     assert "out.pdf: the name of a report must end in .txt or .json or .html" in err
@@ -161,7 +161,7 @@ def test_json_is_the_report(run: Run) -> None:
     assert json.loads(out)["summary"]["rewritten"] == 1
 
 
-def test_native_writes_pytorchs_own(run: Run) -> None:
+def test_native_writes_functions_of_pytorch(run: Run) -> None:
     source = "import paddle\n\npaddle.nn.utils.clip_grad_norm_(parameters, 1.0)\n"
     _, out, _ = run("a.py", "--native", "--diff", a=source)
     assert "+torch.nn.utils.clip_grad_norm_(parameters, 1.0)" in out
@@ -183,7 +183,7 @@ def test_a_notebook_is_rejected_with_the_command_that_converts_it(run: Run) -> N
         (["a.py", "--verify", "old.py:step", "new.py:step"], "Remove PATH, or remove --verify"),
     ],
 )
-def test_a_wrong_command_is_refused(run: Run, arguments: list[str], message: str) -> None:
+def test_an_invalid_command_is_rejected(run: Run, arguments: list[str], message: str) -> None:
     status, _, err = run(*arguments, a=CLEAN)
     assert status == 2
     assert message in err

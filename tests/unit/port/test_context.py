@@ -32,7 +32,7 @@ with fluid.dygraph.guard():
         "import paddle\n    model = paddle.jit.to_static(model, [paddle.static.InputSpec([None, 2])])",
     ],
 )
-def test_what_dynamic_mode_has_too_builds_no_program(line: str) -> None:
+def test_functions_of_dynamic_mode_build_no_program(line: str) -> None:
     text, (site,) = ported(FLUID.format(line))
     assert site.verdict == "rewritten", site.reason
     assert "clip.clip_(model.parameters())" in text
@@ -50,7 +50,7 @@ def test_what_dynamic_mode_has_too_builds_no_program(line: str) -> None:
         "import paddle\n    x = paddle.static.nn.fc(x, 1)",
     ],
 )
-def test_what_builds_or_runs_a_program_does(line: str) -> None:
+def test_functions_that_build_or_run_a_program_are_recognized(line: str) -> None:
     _, (site,) = ported(FLUID.format(line))
     assert site.reason.startswith("The file builds static programs")
 
@@ -65,7 +65,7 @@ def test_what_builds_or_runs_a_program_does(line: str) -> None:
         "print(optimizer)",
     ],
 )
-def test_what_is_printed_is_not_used(line: str) -> None:
+def test_a_printed_clip_is_not_used(line: str) -> None:
     source = with_lines(PADDLE, ("    for batch", f"    {line}\n    for batch"))
     text, (site,) = ported(source)
     assert site.verdict == "rewritten", site.reason
@@ -73,14 +73,14 @@ def test_what_is_printed_is_not_used(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["register(clip)", "x = print(clip)", "print(wrap(clip))", "clips.append(clip)"])
-def test_what_is_handed_on_may_be_used(line: str) -> None:
+def test_a_clip_that_is_passed_on_may_be_used(line: str) -> None:
     _, (site,) = ported(with_lines(PADDLE, ("    for batch", f"    {line}\n    for batch")))
     assert site.verdict == "flagged"
     assert "Line 6 uses clip in another way than as grad_clip=clip. If it is an argument of" in site.reason
 
 
 @pytest.mark.parametrize("annotation", ["paddle.nn.ClipGradByNorm", "Optional[paddle.nn.ClipGradByNorm]"])
-def test_a_type_annotation_becomes_what_the_clip_does(annotation: str) -> None:
+def test_a_type_annotation_is_rewritten_with_its_clip(annotation: str) -> None:
     source = with_lines(PADDLE, ("    clip = ", f"    clip: {annotation} = "))
     text, sites = ported(source)
     assert [site.verdict for site in sites] == ["rewritten", "rewritten"]
@@ -90,7 +90,7 @@ def test_a_type_annotation_becomes_what_the_clip_does(annotation: str) -> None:
     )
 
 
-def test_a_type_annotation_stays_where_a_clip_does() -> None:
+def test_a_type_annotation_is_kept_if_its_clip_is() -> None:
     source = with_lines(
         PADDLE, ("    clip = ", "    clip: paddle.nn.ClipGradByNorm = "), ("    for b", "    f(clip)\n    for b")
     )
@@ -115,17 +115,17 @@ CLIP = "fluid.clip.GradientClipByGlobalNorm(c)"
 
 
 @pytest.mark.parametrize("factor", ["loss_scaling", "self.loss_scale", "args.init_loss_scaling"])
-def test_a_limit_that_is_multiplied_by_the_loss_scale_is_not_to_be(factor: str) -> None:
+def test_a_threshold_that_is_multiplied_by_the_loss_scale_gets_advice_to_unscale(factor: str) -> None:
     site = ported(STATIC.format(f"if fp16:\n    c *= {factor}\n", CLIP))[1][1]
     assert site.suggestion[0] == f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"
 
 
-def test_a_limit_that_is_multiplied_by_something_else_is_none_of_the_loss_scales() -> None:
+def test_a_threshold_that_is_multiplied_by_another_number_is_not_scaled() -> None:
     site = ported(STATIC.format("c *= 2\n", CLIP))[1][1]
     assert site.suggestion[0] == "import unified_clip.torch"
 
 
-def test_a_scaled_limit_is_to_be_checked_where_it_is_rewritten() -> None:
+def test_a_scaled_threshold_gets_a_check_if_it_is_rewritten() -> None:
     source = with_lines(
         PADDLE, ("    clip = ", "    limit = 1.0\n    limit *= loss_scale\n    clip = "), ("Norm(1.0)", "Norm(limit)")
     )
@@ -169,7 +169,9 @@ def test_without_param_list_all_parameters_are_clipped(call: str) -> None:
         ("from keras.optimizers import Adam", "lr=0.1, clipvalue=1.0", "value"),
     ],
 )
-def test_what_clipnorm_meant_goes_by_the_version_of_keras(imports: str, arguments: str, rule: str | None) -> None:
+def test_the_meaning_of_clipnorm_depends_on_the_version_of_keras(
+    imports: str, arguments: str, rule: str | None
+) -> None:
     (site,) = ported(f"{imports}\nopt = Adam({arguments})\n", "drop-in")[1]
     assert (site.meaning.config.rule if site.meaning is not None else None) == rule
     assert bool(site.suggestion) == (rule is not None)

@@ -27,13 +27,13 @@ from unified_clip.port.rewrite import port
 from unified_clip.port.rules.registry import rules
 from unified_clip.port.source.parse_guard import UnreadableError
 
-HOME = Path(__file__).parents[2] / "data" / "port"
-FILES: list[dict[str, Any]] = tomllib.loads((HOME / "expected.toml").read_text(encoding="utf-8"))["file"]
+CORPUS = Path(__file__).parents[2] / "data" / "port"
+FILES: list[dict[str, Any]] = tomllib.loads((CORPUS / "expected.toml").read_text(encoding="utf-8"))["file"]
 READ = [file["path"] for file in FILES if not file["refused"]]
 SITES = {file["path"]: file.get("site", []) for file in FILES}
 
 
-class Way(NamedTuple):
+class PortOptions(NamedTuple):
     """How files are ported."""
 
     target: Target
@@ -44,96 +44,96 @@ class Way(NamedTuple):
         return "native" if self.native else self.target
 
 
-WAYS = (Way("torch"), Way("drop-in"), Way("torch", native=True))
+OPTIONS = (PortOptions("torch"), PortOptions("drop-in"), PortOptions("torch", native=True))
 
-each_way = pytest.mark.parametrize("way", quick(WAYS, *WAYS[:2]), ids=[way.name for way in WAYS])
-each_file = pytest.mark.parametrize("name", READ)
+with_each_options = pytest.mark.parametrize("options", quick(OPTIONS, *OPTIONS[:2]), ids=[options.name for options in OPTIONS])
+with_each_file = pytest.mark.parametrize("name", READ)
 
 
 @cache
-def ported(name: str, way: Way) -> PortedFile:
-    path = HOME / "sources" / name
-    return port(path, path.read_bytes(), way.target, way.native)
+def port_file(name: str, options: PortOptions) -> PortedFile:
+    path = CORPUS / "sources" / name
+    return port(path, path.read_bytes(), options.target, options.native)
 
 
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
-@each_file
+@with_each_file
 def test_each_clip_is_found_and_judged(name: str, target: Target) -> None:
-    found = [(site.line, site.name, site.verdict) for site in ported(name, Way(target)).sites]
-    assert found == [(site["line"], site["name"], site[target]) for site in SITES[name]]
+    sites = [(site.line, site.name, site.verdict) for site in port_file(name, PortOptions(target)).sites]
+    assert sites == [(site["line"], site["name"], site[target]) for site in SITES[name]]
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file["refused"]], ids=lambda file: file["path"])
-def test_what_is_no_python_3_is_refused_with_a_reason(file: dict[str, Any]) -> None:
-    path = HOME / "sources" / file["path"]
+def test_files_that_are_not_python_3_are_rejected_with_a_reason(file: dict[str, Any]) -> None:
+    path = CORPUS / "sources" / file["path"]
     with pytest.raises(UnreadableError, match=file["refused"]):
         port(path, path.read_bytes())
 
 
-@each_way
-@each_file
-def test_a_file_becomes_what_is_expected(name: str, way: Way) -> None:
-    expected = HOME / way.name / f"{name}.patch"
-    assert patch(ported(name, way)) == (expected.read_bytes() if expected.exists() else b"")
+@with_each_options
+@with_each_file
+def test_each_file_has_its_expected_patch(name: str, options: PortOptions) -> None:
+    expected = CORPUS / options.name / f"{name}.patch"
+    assert patch(port_file(name, options)) == (expected.read_bytes() if expected.exists() else b"")
 
 
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
 def test_a_patch_is_stored_for_each_file_with_a_rewritten_clip(target: Target) -> None:
     rewritten = [f"{name}.patch" for name in READ if any(site[target] == "rewritten" for site in SITES[name])]
-    assert sorted(path.name for path in (HOME / target).iterdir()) == rewritten
+    assert sorted(path.name for path in (CORPUS / target).iterdir()) == rewritten
 
 
-@each_way
-def test_stored_patches_apply_to_their_sources(way: Way, tmp_path: Path) -> None:
-    shutil.copytree(HOME / "sources", tmp_path, dirs_exist_ok=True)
-    patches = sorted((HOME / way.name).iterdir())
+@with_each_options
+def test_stored_patches_apply_to_their_sources(options: PortOptions, tmp_path: Path) -> None:
+    shutil.copytree(CORPUS / "sources", tmp_path, dirs_exist_ok=True)
+    patches = sorted((CORPUS / options.name).iterdir())
     subprocess.run(["git", "apply", "--whitespace=nowarn", *patches], cwd=tmp_path, check=True, capture_output=True)
     for name in READ:
-        assert (tmp_path / name).read_bytes() == ported(name, way).after
+        assert (tmp_path / name).read_bytes() == port_file(name, options).after
 
 
-@each_way
-def test_no_more_is_expected_than_there_are_files(way: Way) -> None:
-    assert {path.name for path in (HOME / way.name).iterdir()} <= {f"{name}.patch" for name in READ}
+@with_each_options
+def test_each_stored_patch_belongs_to_a_file(options: PortOptions) -> None:
+    assert {path.name for path in (CORPUS / options.name).iterdir()} <= {f"{name}.patch" for name in READ}
 
 
 @pytest.mark.nightly
-@each_way
-@each_file
-def test_the_result_is_python_and_running_it_again_changes_nothing(name: str, way: Way) -> None:
-    result = ported(name, way)
+@with_each_options
+@with_each_file
+def test_the_result_is_python_and_a_second_run_changes_nothing(name: str, options: PortOptions) -> None:
+    result = port_file(name, options)
     assert ast.parse(result.after)
-    assert port(result.path, result.after, way.target, way.native).after == result.after
+    assert port(result.path, result.after, options.target, options.native).after == result.after
 
 
-@each_way
-def test_no_name_is_undefined_that_was_not_before(way: Way, tmp_path: Path) -> None:
+@with_each_options
+def test_no_name_becomes_undefined(options: PortOptions, tmp_path: Path) -> None:
     for name in READ:
-        (tmp_path / name).write_bytes(ported(name, way).after)
-    before = undefined(HOME / "sources")
-    after = undefined(tmp_path)
-    assert {name: found - before[name] for name, found in after.items()} == {name: Counter() for name in after}
+        (tmp_path / name).write_bytes(port_file(name, options).after)
+    before = undefined_names(CORPUS / "sources")
+    after = undefined_names(tmp_path)
+    assert {name: names - before[name] for name, names in after.items()} == {name: Counter() for name in after}
 
 
-@each_way
-@each_file
-def test_comments_survive(name: str, way: Way) -> None:
-    result = ported(name, way)
+@with_each_options
+@with_each_file
+def test_comments_are_kept(name: str, options: PortOptions) -> None:
+    result = port_file(name, options)
     assert comments(result.before) == comments(result.after)
 
 
-@each_way
-@each_file
-def test_a_file_that_is_not_rewritten_stays_byte_for_byte(name: str, way: Way) -> None:
-    result = ported(name, way)
+@with_each_options
+@with_each_file
+def test_a_file_without_a_rewritten_clip_is_unchanged(name: str, options: PortOptions) -> None:
+    result = port_file(name, options)
     rewritten = [site for site in result.sites if site.verdict == "rewritten"]
     assert result.is_changed == bool(rewritten)
 
 
-@each_way
-@each_file
-def test_what_is_flagged_has_a_reason_and_what_is_rewritten_a_name(name: str, way: Way) -> None:
-    for site in ported(name, way).sites:
+@with_each_options
+@with_each_file
+def test_flagged_clips_have_a_reason_and_rewritten_ones_a_name(name: str, options: PortOptions) -> None:
+    for site in port_file(name, options).sites:
         assert bool(site.becomes) == (site.verdict == "rewritten")
         assert bool(site.reason) == (site.verdict != "rewritten")
         assert site.verdict == "flagged" or not site.suggestion
@@ -141,11 +141,11 @@ def test_what_is_flagged_has_a_reason_and_what_is_rewritten_a_name(name: str, wa
 
 @pytest.mark.nightly
 def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
-    used = {site.rule for way in WAYS for name in READ for site in ported(name, way).sites}
+    used = {site.rule for options in OPTIONS for name in READ for site in port_file(name, options).sites}
     assert [rule.name for rule in rules() if rule.name not in used] == []
 
 
-def undefined(folder: Path) -> dict[str, Counter[str]]:
+def undefined_names(folder: Path) -> dict[str, Counter[str]]:
     """What ruff says of names that are not defined, by file."""
     command = [
         sys.executable,
@@ -160,11 +160,11 @@ def undefined(folder: Path) -> dict[str, Counter[str]]:
     ]
     done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
-    found: dict[str, Counter[str]] = {path.name: Counter() for path in folder.iterdir()}
-    for each in json.loads(done.stdout):
-        if each["code"] == "F821":
-            found[Path(each["filename"]).name][each["message"]] += 1
-    return found
+    names: dict[str, Counter[str]] = {path.name: Counter() for path in folder.iterdir()}
+    for finding in json.loads(done.stdout):
+        if finding["code"] == "F821":
+            names[Path(finding["filename"]).name][finding["message"]] += 1
+    return names
 
 
 def comments(source: bytes) -> Counter[str]:
@@ -181,11 +181,11 @@ def patch(result: PortedFile) -> bytes:
 
 
 if __name__ == "__main__":
-    for each in WAYS:
-        folder = HOME / each.name
+    for options in OPTIONS:
+        folder = CORPUS / options.name
         folder.mkdir(exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
         for file in READ:
-            if content := patch(ported(file, each)):
+            if content := patch(port_file(file, options)):
                 (folder / f"{file}.patch").write_bytes(content)

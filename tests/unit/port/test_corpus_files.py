@@ -51,7 +51,7 @@ def test_a_file_that_is_read_is_python(file: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("file", REFUSED, ids=[file["path"] for file in REFUSED])
-def test_a_file_that_is_refused_is_not_and_has_no_sites(file: dict[str, Any]) -> None:
+def test_a_rejected_file_is_not_python_and_has_no_sites(file: dict[str, Any]) -> None:
     with pytest.raises(SyntaxError):
         ast.parse((SOURCES / file["path"]).read_bytes())
     assert "site" not in file
@@ -85,8 +85,8 @@ def test_a_site_has_verdicts_and_a_reason(file: dict[str, Any]) -> None:
 
 def test_all_verdicts_of_both_targets_occur() -> None:
     verdicts = Counter((site["torch"], site["drop-in"]) for file in READ for site in file.get("site", []))
-    both = ("rewritten", "flagged", "left")
-    assert verdicts.keys() >= {(verdict, verdict) for verdict in both}
+    all_verdicts = ("rewritten", "flagged", "left")
+    assert verdicts.keys() >= {(verdict, verdict) for verdict in all_verdicts}
     assert verdicts.keys() >= {("flagged", "rewritten"), ("rewritten", "flagged")}
 
 
@@ -101,7 +101,7 @@ def test_all_verdicts_of_both_targets_occur() -> None:
         ("empty.py", b"", b"", b""),
     ],
 )
-def test_what_editors_and_git_like_to_change_is_as_it_was_written(
+def test_line_ends_and_encodings_of_the_corpus_are_unchanged(
     path: str, beginning: bytes, contained: bytes, ending: bytes
 ) -> None:
     source = (SOURCES / path).read_bytes()
@@ -110,7 +110,7 @@ def test_what_editors_and_git_like_to_change_is_as_it_was_written(
     assert source.endswith(ending)
 
 
-def test_comments_and_texts_that_name_a_clip_are_among_the_sources() -> None:
+def test_the_corpus_has_comments_and_strings_that_name_a_clip() -> None:
     """Where a search in the text would find what no reader of Python does."""
     with tokenize.open(SOURCES / "only_comments.py") as file:
         assert "tf.clip_by_global_norm(" in file.read()

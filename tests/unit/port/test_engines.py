@@ -81,7 +81,7 @@ def test_a_high_level_model_keeps_paddles_class_only_where_it_tests_for_it(argum
     assert ("level O2" in site.reason) == (verdict == "flagged")
 
 
-def test_an_optimizer_that_takes_any_clip_gets_unified_clips() -> None:
+def test_an_optimizer_that_accepts_any_clip_gets_the_class_of_unified_clip() -> None:
     text, (site,) = ported(f"import paddle\nopt = {OTHER}\n", "drop-in")
     assert site.verdict == "rewritten"
     assert "grad_clip=unified_clip.paddle.ClipGradByGlobalNorm(1.0)" in text

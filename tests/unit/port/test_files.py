@@ -44,23 +44,23 @@ def git(project: Path) -> Callable[..., str]:
     return run
 
 
-def test_of_a_directory_all_python_files_are_read_but_hidden_ones_and_environments(project: Path) -> None:
-    found = [path.relative_to(project).as_posix() for path in source_files.sources(project)]
-    assert found == ["models/net.py", "train.py"]
+def test_all_python_files_of_a_directory_are_read_except_hidden_ones_and_environments(project: Path) -> None:
+    paths = [path.relative_to(project).as_posix() for path in source_files.sources(project)]
+    assert paths == ["models/net.py", "train.py"]
 
 
-def test_a_file_is_read_whatever_it_is_called(project: Path) -> None:
+def test_a_passed_file_is_read_with_any_suffix(project: Path) -> None:
     assert source_files.sources(project / "notes.txt") == [project / "notes.txt"]
 
 
 @pytest.mark.parametrize(("name", "message"), [("none", "no such file"), ("empty", "there are no Python files")])
-def test_what_is_not_there_is_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_a_missing_path_is_rejected(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PortError, match=message):
         source_files.sources(tmp_path / name)
 
 
-def test_an_unreadable_file_is_reported_and_the_others_are_ported(project: Path) -> None:
+def test_an_unreadable_file_is_reported_and_other_files_are_ported(project: Path) -> None:
     (project / "old.py").write_text("# clip_grad_norm_\nprint 'hello'\n")
     (project / "bytes.py").write_bytes(b"clip_grad_norm_ = '\xff'\n")
     (project / "coding.py").write_bytes(b"# coding: absent\nclip_grad_norm_ = 1\n")
@@ -102,14 +102,14 @@ def test_a_file_that_is_nested_too_deep_is_reported(tmp_path: Path, code: str) -
 @pytest.mark.parametrize(
     "first", ["print 'x'", "x = 0777", "type X = int"], ids=["Python 2", "octal of Python 2", "Python 3.12"]
 )
-def test_what_python_cannot_parse_may_be_too_deep_too(tmp_path: Path, first: str, code: str) -> None:
+def test_a_file_that_python_cannot_parse_may_be_nested_too_deep(tmp_path: Path, first: str, code: str) -> None:
     path = tmp_path / "deep.py"
     path.write_text(f"{first}\nx = clip_grad_norm_({code})\n")
     _, (unread,) = source_files.port_all([path])
     assert unread.reason == TOO_DEEP
 
 
-def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
+def test_too_many_adjacent_strings_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "long.py"
     texts = "    'a'  # one\n" * 5000
     path.write_text(f"{CLIPS}x = (\n{texts})\n")
@@ -117,7 +117,7 @@ def test_too_many_texts_in_a_row_are_reported(tmp_path: Path) -> None:
     assert unread.reason == TOO_DEEP
 
 
-def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_path: Path) -> None:
+def test_a_file_that_crashes_its_process_is_reported_and_other_files_are_ported(tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW + 5)]
     paths[3] = tmp_path / "kills.py"
     results = list(source_files._results(port_faults.unless_it_kills, paths))
@@ -128,18 +128,18 @@ def test_a_file_that_crashes_its_process_is_reported_and_no_other_is_lost(tmp_pa
 
 
 @pytest.mark.nightly
-def test_many_files_are_ported_by_several_processes_as_few_are(tmp_path: Path) -> None:
+def test_several_processes_port_files_as_one_process_does(tmp_path: Path) -> None:
     counted: list[int] = []
     for number in range(source_files.FEW + 5):
         (tmp_path / f"{number:03}.py").write_text(CLIPS)
     paths = source_files.sources(tmp_path)
-    many, _ = source_files.port_all(paths, advance=counted.append)
+    results, _ = source_files.port_all(paths, advance=counted.append)
     assert sum(counted) == len(paths)
-    assert many == source_files.port_all(paths[:20])[0] + source_files.port_all(paths[20:])[0]
-    assert {each.after for each in many} == {PORTED.encode()}
+    assert results == source_files.port_all(paths[:20])[0] + source_files.port_all(paths[20:])[0]
+    assert {each.after for each in results} == {PORTED.encode()}
 
 
-def test_files_are_written_whole_with_the_mode_that_they_had(project: Path) -> None:
+def test_written_files_keep_their_mode(project: Path) -> None:
     script = project / "train.py"
     script.chmod(0o755)
     ported, _ = source_files.port_all([script])
@@ -157,7 +157,7 @@ def test_a_link_stays_a_link(project: Path) -> None:
     assert (project / "train.py").read_text() == PORTED
 
 
-def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -> None:
+def test_nothing_is_written_if_a_file_has_changed_since_it_was_read(project: Path) -> None:
     paths = source_files.sources(project)
     ported, _ = source_files.port_all(paths)
     paths[-1].write_text("changed = 1\n")
@@ -168,7 +168,7 @@ def test_nothing_is_written_when_one_file_was_changed_meanwhile(project: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_nothing_is_written_when_a_directory_cannot_be(project: Path) -> None:
+def test_nothing_is_written_if_a_directory_is_not_writable(project: Path) -> None:
     ported, _ = source_files.port_all(source_files.sources(project))
     project.chmod(0o555)
     with pytest.raises(PortError, match=r"(net|train)\.py cannot be written: Permission denied\. No file was"):
@@ -177,7 +177,7 @@ def test_nothing_is_written_when_a_directory_cannot_be(project: Path) -> None:
     assert (project / "models/net.py").read_text() == CLIPS
 
 
-def test_nothing_is_written_when_there_is_no_room(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_written_if_the_disk_is_full(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ported, _ = source_files.port_all(source_files.sources(project))
     beside = source_files._write_beside
 
@@ -221,11 +221,11 @@ def run_as_author(command: str) -> None:
     subprocess.run(f"export {identity}; {command}", shell=True, check=True, capture_output=True)
 
 
-def test_what_is_committed_may_be_changed(project: Path, git: Callable[..., str]) -> None:
+def test_committed_files_may_be_changed(project: Path, git: Callable[..., str]) -> None:
     source_files.check_clean(source_files.sources(project))
 
 
-def test_what_is_not_committed_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+def test_uncommitted_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "train.py").write_text(CLIPS + "# more\n")
     with pytest.raises(
         PortError,
@@ -244,15 +244,13 @@ def test_one_command_commits_the_files_of_all_directories(project: Path, git: Ca
     source_files.check_clean(source_files.sources(project))
 
 
-def test_what_git_does_not_know_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+def test_untracked_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "new.py").write_text(CLIPS)
     with pytest.raises(PortError, match=r"new.py has code that is not committed"):
         source_files.check_clean(source_files.sources(project))
 
 
-def test_what_git_ignores_is_not_changed(
-    project: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ignored_files_are_not_changed(project: Path, git: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     (project / ".gitignore").write_text("new.py\n")
     (project / "new.py").write_text(CLIPS)
     (project / "train.py").write_text(CLIPS + "# more\n")
@@ -266,14 +264,14 @@ def test_what_git_ignores_is_not_changed(
     source_files.check_clean(paths)
 
 
-def test_what_is_only_staged_is_not_changed(project: Path, git: Callable[..., str]) -> None:
+def test_staged_files_are_not_changed(project: Path, git: Callable[..., str]) -> None:
     (project / "train.py").write_text(CLIPS + "# more\n")
     git("add", "train.py")
     with pytest.raises(PortError, match=r"train.py has code that is not committed"):
         source_files.check_clean([project / "train.py"])
 
 
-def test_a_repository_within_another_is_asked_itself(project: Path, git: Callable[..., str]) -> None:
+def test_a_nested_repository_decides_about_its_own_files(project: Path, git: Callable[..., str]) -> None:
     inner = project / "inner"
     inner.mkdir()
     (inner / "a.py").write_text(CLIPS)
@@ -296,7 +294,7 @@ def test_without_git_nothing_is_changed(project: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("error", [OSError(1, "Operation not permitted", "net.py"), KeyboardInterrupt()])
-def test_what_was_replaced_is_put_back_when_another_file_cannot_be(
+def test_replaced_files_are_restored_if_another_file_cannot_be_replaced(
     project: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = source_files.sources(project)
@@ -317,7 +315,7 @@ def test_what_was_replaced_is_put_back_when_another_file_cannot_be(
     assert not list(project.rglob(".*.py.*"))
 
 
-def test_an_interrupt_before_anything_is_replaced_leaves_nothing_behind(
+def test_an_interrupt_before_the_first_replacement_leaves_no_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ported, _ = source_files.port_all(source_files.sources(project))
@@ -334,7 +332,7 @@ def test_an_interrupt_before_anything_is_replaced_leaves_nothing_behind(
     assert not list(project.rglob(".*.py.*"))
 
 
-def test_a_link_to_a_file_that_is_there_too_is_not_read_twice(project: Path) -> None:
+def test_a_link_to_a_file_of_the_directory_is_not_read_twice(project: Path) -> None:
     (project / "again.py").symlink_to("train.py")
     assert [path.name for path in source_files.sources(project)] == ["net.py", "train.py"]
 
@@ -344,7 +342,7 @@ def test_a_pipe_is_not_read(project: Path) -> None:
     assert "pipe.py" not in [path.name for path in source_files.sources(project)]
 
 
-def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_outside_of_a_repository_are_not_changed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PortError, match=r"net.py is not in a git repository, .* Or add --force to this command\.$"):
         source_files.check_clean(source_files.sources(project))
     monkeypatch.chdir(project)
@@ -352,7 +350,7 @@ def test_what_is_in_no_repository_is_not_changed(project: Path, monkeypatch: pyt
         source_files.check_clean([Path("train.py")])
 
 
-def test_a_repository_without_a_commit_is_named_as_that(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_without_a_commit_has_its_own_error(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     subprocess.run(["git", "init", "-q"], check=True)
     with pytest.raises(PortError, match=r"train.py is in no commit yet") as caught:
@@ -375,7 +373,7 @@ def test_a_repository_that_git_does_not_read_is_reported_with_its_reason(
         source_files.check_clean([Path("train.py")])
 
 
-def test_files_without_a_clip_hold_no_content(tmp_path: Path) -> None:
+def test_files_without_a_clip_keep_no_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     assert source_files.port_all([tmp_path / "a.py"])[0] == [PortedFile(tmp_path / "a.py", b"", b"")]
 

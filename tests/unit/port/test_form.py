@@ -18,14 +18,14 @@ from unified_clip.port.source.edits import Edits
 from unified_clip.port.source.module import Module
 from unified_clip.port.source.renames import is_name_taken
 
-OURS = "import unified_clip.torch\n"
+IMPORT = "import unified_clip.torch\n"
 
 
-def ported(source: str, target: Target = "torch", native: bool = False) -> str:
+def port_source(source: str, target: Target = "torch", native: bool = False) -> str:
     return port(Path("a.py"), dedent(source).encode(), target, native).after.decode()
 
 
-def read(source: str) -> tuple[Module, Edits]:
+def read_source(source: str) -> tuple[Module, Edits]:
     module = Module(dedent(source).encode())
     return module, Edits(module)
 
@@ -46,21 +46,21 @@ def comments(source: str) -> Counter[str]:
         ("from torch.nn.utils import clip_grad_norm_ as t", "t"),
     ],
 )
-def test_what_a_function_imports_for_the_file_is_imported_for_the_file(binding: str, call: str) -> None:
+def test_a_global_import_in_a_function_gets_an_import_of_the_file(binding: str, call: str) -> None:
     load = f"def load():\n    global t\n    {binding}\n"
     source = f"import os\n\n{load}\ndef clip(p):\n    {call}(p, 1.0)\n"
-    text = ported(source)
-    assert text.startswith(f"import os\n{OURS}")
+    text = port_source(source)
+    assert text.startswith(f"import os\n{IMPORT}")
     assert load in text
     assert text.endswith("def clip(p):\n    unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
 
 
-def test_a_name_under_global_stays() -> None:
+def test_a_global_import_is_kept() -> None:
     load = "def load():\n    global c\n    from torch.nn.utils import clip_grad_norm_ as c\n"
-    assert load in ported(f"{load}\ndef clip(p):\n    c(p, 1.0)\n")
+    assert load in port_source(f"{load}\ndef clip(p):\n    c(p, 1.0)\n")
 
 
-def test_what_an_inner_function_imports_for_an_outer_one_is_imported_for_the_file() -> None:
+def test_a_nonlocal_import_gets_an_import_of_the_file() -> None:
     source = """\
     def outer(p):
         torch = None
@@ -70,21 +70,21 @@ def test_what_an_inner_function_imports_for_an_outer_one_is_imported_for_the_fil
         load()
         torch.nn.utils.clip_grad_norm_(p, 1.0)
     """
-    assert ported(source).startswith(OURS)
+    assert port_source(source).startswith(IMPORT)
 
 
-def test_what_a_function_imports_for_itself_it_imports_still() -> None:
+def test_an_import_in_a_function_is_kept_beside_the_new_one() -> None:
     source = """\
     def clip(p):
         import torch
         torch.nn.utils.clip_grad_norm_(p, 1.0)
         return torch.ones(1)
     """
-    lines = ported(source).splitlines()
+    lines = port_source(source).splitlines()
     assert lines[:3] == ["def clip(p):", "    import torch", "    import unified_clip.torch"]
 
 
-def test_a_function_does_not_hide_what_is_imported_for_the_file() -> None:
+def test_an_import_of_the_file_is_not_repeated_in_a_function() -> None:
     source = """\
     import torch
 
@@ -94,40 +94,40 @@ def test_a_function_does_not_hide_what_is_imported_for_the_file() -> None:
         nn.utils.clip_grad_norm_(p, 1.0)
         return nn.Linear
     """
-    assert ported(source).count(OURS) == 1
-    assert ported(source).startswith("import torch\n" + OURS)
+    assert port_source(source).count(IMPORT) == 1
+    assert port_source(source).startswith("import torch\n" + IMPORT)
 
 
 @pytest.mark.parametrize("first", ["", '"""Doc."""\n'])
-def test_what_an_import_may_heed_is_set_before_ours_is_imported(first: str) -> None:
+def test_environment_variables_are_set_before_the_new_import(first: str) -> None:
     before = f'{first}import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n'
     clip = "\ndef clip(p):\n    {}.clip_grad_norm_(p, 1.0)\n"
     after = "\nimport json\n"
-    text = ported(before + clip.format("torch.nn.utils") + after)
-    assert text == before + OURS + clip.format("unified_clip.torch") + after
+    text = port_source(before + clip.format("torch.nn.utils") + after)
+    assert text == before + IMPORT + clip.format("unified_clip.torch") + after
 
 
 @pytest.mark.parametrize("imports", ["import os; import torch", "if os: import torch"])
-def test_beside_an_import_that_has_no_line_of_its_own_ours_is_imported_for_the_file(imports: str) -> None:
+def test_an_import_that_shares_its_line_in_a_function_gets_an_import_of_the_file(imports: str) -> None:
     source = f"def clip(p):\n    {imports}\n    torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
-    text = ported(source)
-    assert text.startswith(OURS)
+    text = port_source(source)
+    assert text.startswith(IMPORT)
     assert imports in text
 
 
 @pytest.mark.parametrize("line", ["try:", "if fast:"])
-def test_an_import_that_is_made_in_some_cases_stays_as_it_is(line: str) -> None:
+def test_a_conditional_import_is_unchanged(line: str) -> None:
     end = "except ImportError:\n    pass\n" if line == "try:" else ""
     source = f"{line}\n    from torch.nn.utils import clip_grad_norm_\n{end}clip_grad_norm_(p, 1.0)\n"
-    text = ported(source)
-    assert text.startswith(f"{line}\n    from torch.nn.utils import clip_grad_norm_\n    {OURS}{end}")
+    text = port_source(source)
+    assert text.startswith(f"{line}\n    from torch.nn.utils import clip_grad_norm_\n    {IMPORT}{end}")
     assert text.endswith("unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
 
 
-def test_an_import_that_shares_its_line_stays_as_it_is() -> None:
+def test_an_import_that_shares_its_line_is_unchanged() -> None:
     source = "import os; from torch.nn.utils import clip_grad_norm_\nclip_grad_norm_(p, 1.0)\n"
-    first, second, third = ported(source).splitlines()
-    assert (first, second) == (source.splitlines()[0], OURS.strip())
+    first, second, third = port_source(source).splitlines()
+    assert (first, second) == (source.splitlines()[0], IMPORT.strip())
     assert third == "unified_clip.torch.clip_grad_norm_(p, 1.0)"
 
 
@@ -149,7 +149,7 @@ def test_an_import_that_shares_its_line_stays_as_it_is() -> None:
         ("import unified_clip\ndef f():\n    unified_clip = 1\n", True),
     ],
 )
-def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
+def test_a_file_may_use_the_name_unified_clip_otherwise(source: str, taken: bool) -> None:
     assert is_name_taken(Module(source.encode())) is taken
 
 
@@ -175,10 +175,10 @@ def test_a_name_that_is_ours_may_be_taken(source: str, taken: bool) -> None:
         ),
     ],
 )
-def test_a_function_is_known_by_the_names_of_the_modules_that_it_is_in(name: str, known_as: str) -> None:
-    found = clip_function(name)
-    assert found is not None
-    assert found.name == known_as
+def test_a_function_has_the_names_of_all_modules_that_contain_it(name: str, known_as: str) -> None:
+    function = clip_function(name)
+    assert function is not None
+    assert function.name == known_as
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_function_is_known_by_the_names_of_the_modules_that_it_is_in(name: str
         ("keras.layers.Dense", False),
     ],
 )
-def test_an_optimizer_of_keras_is_known_by_where_it_comes_from(name: str, is_one: bool) -> None:
+def test_an_optimizer_of_keras_is_recognized_by_its_module(name: str, is_one: bool) -> None:
     assert (KERAS_OPTIMIZER.match(name) is not None) is is_one
 
 
@@ -207,7 +207,7 @@ def test_an_optimizer_of_keras_is_known_by_where_it_comes_from(name: str, is_one
         "accelerator.clip_gradients(optimizer)",
     ],
 )
-def test_no_file_with_a_clip_is_passed_over(source: str) -> None:
+def test_no_file_with_a_clip_is_skipped(source: str) -> None:
     assert clip_pattern().search(source.encode())
     assert may_clip(set(source.replace(".", " ").replace("(", " ").replace(",", " ").split()))
 
@@ -313,25 +313,25 @@ KERAS = """\
     [TAPE, REMOVED, IMPORTS, HOISTED, KERAS],
     ids=["tape", "removed", "imports", "hoisted", "argument"],
 )
-def test_each_comment_is_there_once(source: str, native: bool) -> None:
-    text = ported(source, native=native)
+def test_each_comment_is_kept_once(source: str, native: bool) -> None:
+    text = port_source(source, native=native)
     assert (text != dedent(source)) or (native and source is IMPORTS)
     assert comments(text) == comments(source)
 
 
-def test_comments_of_a_statement_that_is_replaced_are_above_what_takes_its_place() -> None:
-    text = ported(TAPE)
+def test_comments_of_a_replaced_statement_are_above_its_replacement() -> None:
+    text = port_source(TAPE)
     assert "    # the loss\n    # what is trained\n    optimizer.zero_grad()\n" in text
     assert text.endswith("  # done\n")
 
 
-def test_comments_of_a_statement_that_goes_are_above_the_next() -> None:
-    text = ported(REMOVED, native=True)
+def test_comments_of_a_removed_statement_are_above_the_next_one() -> None:
+    text = port_source(REMOVED, native=True)
     assert "    # above the clip\n    # beside the clip\n    # the clip\n    optimizer = " in text
 
 
-def test_names_that_stay_in_an_import_stay_on_their_lines() -> None:
-    assert ported(IMPORTS).startswith(
+def test_names_that_are_kept_in_an_import_keep_their_lines() -> None:
+    assert port_source(IMPORTS).startswith(
         dedent("""\
         # goes
         # between
@@ -356,34 +356,34 @@ def test_names_that_stay_in_an_import_stay_on_their_lines() -> None:
         ("(\n    a,\n    clip_grad_norm_,\n)", "(\n    a,\n)"),
     ],
 )
-def test_an_import_keeps_its_brackets_and_its_end(names: str, kept: str) -> None:
-    text = ported(f"from torch.nn.utils import {names}\nclip_grad_norm_(p, 1.0)\n")
+def test_an_import_keeps_its_parentheses_and_its_end(names: str, kept: str) -> None:
+    text = port_source(f"from torch.nn.utils import {names}\nclip_grad_norm_(p, 1.0)\n")
     assert text.startswith(f"from torch.nn.utils import {kept}\nfrom unified_clip.torch import clip_grad_norm_\n")
 
 
-def test_a_file_in_which_nothing_is_rewritten_stays_as_it_is() -> None:
+def test_a_file_without_a_rewritten_clip_is_unchanged() -> None:
     source = "import optax\n\x0cdef f():\n    return optax.clip(1.0)\n"
-    assert ported(source) == source
+    assert port_source(source) == source
 
 
-def test_a_name_keeps_the_brackets_that_it_is_in() -> None:
+def test_a_name_keeps_its_parentheses() -> None:
     source = "import torch\n(torch.nn.utils.clip_grad_norm_)(p, 1.0)\n"
-    assert ported(source).endswith("\n(unified_clip.torch.clip_grad_norm_)(p, 1.0)\n")
+    assert port_source(source).endswith("\n(unified_clip.torch.clip_grad_norm_)(p, 1.0)\n")
 
 
-def test_what_is_above_the_first_statement_is_below_ours() -> None:
+def test_comments_above_the_first_statement_are_below_the_new_import() -> None:
     source = "def clip(p):\n    import os, torch as t; t.nn.utils.clip_grad_norm_(p, 1.0)\n"
-    assert ported(f"# about clip\n{source}").startswith(f"# about clip\n{OURS}\ndef clip(p):\n")
+    assert port_source(f"# about clip\n{source}").startswith(f"# about clip\n{IMPORT}\ndef clip(p):\n")
 
 
-def test_a_comment_beside_an_argument_that_goes_is_not_left_beside_another() -> None:
+def test_a_comment_beside_a_removed_argument_is_not_moved_beside_another_one() -> None:
     source = """\
     optimizer = SGD(
         0.1,
         clipnorm=1.0,  # the limit
     )
     """
-    module, edits = read(source)
+    module, edits = read_source(source)
     edits.remove_argument(next(each for each in module.nodes if isinstance(each, cst.Arg) and each.keyword))
     assert edits.to_bytes().decode() == "# the limit\noptimizer = SGD(\n    0.1,\n)\n"
 
@@ -397,27 +397,27 @@ def test_comments_in_the_head_of_a_block_are_above_it() -> None:
     ):  # beside
         pass  # in it
     """
-    module, edits = read(source)
+    module, edits = read_source(source)
     edits.replace(next(each for each in module.nodes if isinstance(each, cst.Call)), "g()")
     text = "# above\n# one\n# two\nfor each in g():  # beside\n    pass  # in it\n"
     assert edits.to_bytes().decode() == text
 
 
-def test_what_is_put_before_a_statement_is_put_there_once() -> None:
-    module, edits = read("pass\n")
+def test_a_line_is_inserted_before_a_statement_once() -> None:
+    module, edits = read_source("pass\n")
     statement = next(each for each in module.nodes if isinstance(each, cst.Pass))
     edits.insert(statement, ["a()", "b()"])
     edits.insert(statement, ["b()", "c()"])
     assert edits.to_bytes().decode() == "a()\nb()\nc()\npass\n"
 
 
-def test_a_block_that_becomes_empty_passes() -> None:
+def test_a_block_that_becomes_empty_gets_pass() -> None:
     source = """\
     def load():
         # why
         import torch as t  # here
     """
-    module, edits = read(source)
+    module, edits = read_source(source)
     statement = next(each for each in module.nodes if isinstance(each, cst.Import))
     edits.rewrite(statement, lambda _: ())
     assert edits.to_bytes().decode() == "def load():\n    pass\n    # why\n    # here\n"

@@ -25,7 +25,7 @@ QUICK = CORPUS[::6]
 REST = [path for path in CORPUS if path not in QUICK]
 
 
-def marked(content: bytes, path: Path = Path("a.py"), *, rewritten: bool = False) -> bytes:
+def mark(content: bytes, path: Path = Path("a.py"), *, rewritten: bool = False) -> bytes:
     file = port(path, content)
     return marks.mark(file, "torch", False, rewritten=rewritten).after
 
@@ -37,7 +37,7 @@ def test_marks_change_no_code_and_are_replaced_by_the_next_run(path: Path) -> No
     once = marks.mark(file, "torch", False, rewritten=False).after
     assert ast.dump(ast.parse(once)) == ast.dump(ast.parse(content))
     assert (once != content) == any(site.verdict == "flagged" for site in file.sites)
-    assert marked(once, path) == once
+    assert mark(once, path) == once
     assert marks.OLD_MARK.sub(b"", once) == content
 
 
@@ -45,7 +45,7 @@ def test_a_mark_stands_above_the_statement_with_its_indentation() -> None:
     source = FLAGGED.replace("optimizer =", "def build():\n    return (\n        1,\n       ").replace(
         "0.1))", "0.1)))"
     )
-    text = marked(source.encode()).decode()
+    text = mark(source.encode()).decode()
     lines = text.splitlines()
     assert lines[3].startswith("    # unified-clip: An optax transformation is part of an optimizer")
     assert lines[lines.index("    return (") - 1].startswith("    #   ")
@@ -53,14 +53,14 @@ def test_a_mark_stands_above_the_statement_with_its_indentation() -> None:
 
 def test_a_statement_that_begins_inside_a_string_is_marked_above_it() -> None:
     source = FLAGGED.replace("optimizer", 'text = """a\nb"""; optimizer')
-    text = marked(source.encode()).decode()
+    text = mark(source.encode()).decode()
     assert 'text = """a\nb""";' in text
     assert text.index("# unified-clip:") < text.index('text = """')
 
 
 def test_line_breaks_and_encodings_are_kept() -> None:
     content = ("# -*- coding: latin-1 -*-\n# é\n" + FLAGGED).replace("\n", "\r\n").encode("latin-1")
-    text = marked(content)
+    text = mark(content)
     assert b"# \xe9\r\n" in text
     assert b"\n" not in text.replace(b"\r\n", b"")
 
@@ -88,7 +88,7 @@ def test_the_command_marks_flagged_clips_and_rewrites_others_only_with_write(
     assert (folder / "b.py").read_text() == "import optax\n\npass\n", "the clip is gone, and its mark with it"
 
 
-def test_a_check_fails_while_any_clip_is_left(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_check_fails_if_a_clip_is_left(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {path.name: path.read_text() for path in folder.iterdir()}
     assert cli.main(["port", "a.py", "--check"]) == 1
     assert cli.main(["port", "a.py"]) == 0, "it would be rewritten with certainty"

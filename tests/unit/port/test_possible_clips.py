@@ -190,13 +190,13 @@ NOT_CLIPS = {
 
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
 @pytest.mark.parametrize("source", CLIPS.values(), ids=CLIPS)
-def test_what_clips_or_may_clip_is_flagged(source: str, target: Target) -> None:
+def test_certain_and_possible_clips_are_flagged(source: str, target: Target) -> None:
     text, sites = ported(source, target)
     assert (text, [site.verdict for site in sites]) == (source, ["flagged"])
 
 
 @pytest.mark.parametrize("source", NOT_CLIPS.values(), ids=NOT_CLIPS)
-def test_what_is_no_clip_is_not_reported(source: str) -> None:
+def test_other_code_is_not_reported(source: str) -> None:
     assert ported(source) == (source, [])
 
 
@@ -233,9 +233,9 @@ def test_no_file_with_a_clip_is_left_out_by_its_text(source: str) -> None:
 
 def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
     names = [name.rpartition(".")[2] for name in clip_functions()]
-    for each in settings():
-        owners = (*each.classes, *each.elsewhere, *each.factories)
-        names += [each.keyword, *(owner.rpartition(".")[2] for owner in owners)]
+    for setting in settings():
+        owners = (*setting.classes, *setting.elsewhere, *setting.factories)
+        names += [setting.keyword, *(owner.rpartition(".")[2] for owner in owners)]
     assert [name for name in names if not clip_pattern().search(name.encode())] == []
 
 
@@ -253,7 +253,7 @@ def test_a_setting_that_is_off_is_left(value: str) -> None:
         "from stable_baselines3 import DQN\nDQN('MlpPolicy', env, max_grad_norm=0.0)\n",
     ],
 )
-def test_a_limit_of_0_is_not_off_for_trainers_that_make_all_gradients_0(source: str) -> None:
+def test_a_threshold_of_0_is_on_for_trainers_that_set_all_gradients_to_0(source: str) -> None:
     assert {site.verdict for site in ported(source)[1]} == {"flagged"}
 
 
@@ -294,7 +294,7 @@ def test_a_setting_has_a_meaning_by_its_value_or_default(source: str, threshold:
         ),
     ],
 )
-def test_lines_to_write_hold_the_values_of_the_call(source: str, line: str) -> None:
+def test_lines_to_write_have_the_values_of_the_call(source: str, line: str) -> None:
     (site,) = ported(source, "drop-in")[1]
     assert line in site.suggestion
 
@@ -321,10 +321,10 @@ def test_a_function_of_a_file_of_the_project_is_found_there(tmp_path: Path) -> N
     script.write_text("from other.clipping import clip_grad_norm\nclip_grad_norm(p)\n")
     (result,), _ = source_files.port_all([script])
     assert [site.verdict for site in result.sites] == ["flagged"]
-    both = (
+    project = (
         "try:\n    from mine.clipping import clip_grad_norm\nexcept ImportError:\n    from other import clip_grad_norm"
     )
-    script.write_text(f"{both}\nclip_grad_norm(p)\n")
+    script.write_text(f"{project}\nclip_grad_norm(p)\n")
     (result,), _ = source_files.port_all([script])
     assert [site.name for site in result.sites] == ["other.clip_grad_norm"]
 
@@ -343,7 +343,7 @@ def test_a_function_of_another_package_is_reported_by_its_name_there(source: str
     assert (site.name, site.reason.split(", but ")[1].split(" is ")[0]) == (name, name.rpartition(".")[0])
 
 
-def test_a_clamp_of_what_holds_a_gradient_is_flagged() -> None:
+def test_a_clamp_of_a_container_with_a_gradient_is_flagged() -> None:
     assert verdicts("import torch\nx = torch.clamp(x + e * x.grad.sign(), 0, 1)\n") == ["flagged"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, everything, report_of, site
+from support.port.sites import CLIP, MINE, PADDLE, TORCH, VALUE, at_run_time, report_of, report_with_everything, site
 
 from unified_clip import ClipConfig
 from unified_clip._report_model import json_schema
@@ -24,7 +24,7 @@ from unified_clip.port.rewrite import port
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def only(*sites: Any, **options: Any) -> Any:
+def report_data(*sites: Any, **options: Any) -> Any:
     """The data of a report of one file with these clips."""
     return report_of([PortedFile(Path("a.py"), b"before", b"after", sites)], **options)
 
@@ -37,22 +37,23 @@ def the_clip(data: Any) -> Any:
 # -- what is said of a clip
 
 
-def test_a_clip_that_keeps_its_rule_differs_by_rounding_and_by_what_the_native_gets_wrong() -> None:
-    data = only(site(TORCH, CLIP, becomes=MINE, after=CLIP))
+def test_a_clip_with_the_same_rule_has_rounding_and_known_differences() -> None:
+    data = report_data(site(TORCH, CLIP, becomes=MINE, after=CLIP))
     clip = the_clip(data)
     assert (clip.same, clip.comparison) == (True, None)
     assert clip.difference == "The rule is the same. The numbers differ by rounding only."
-    told = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
-    assert told["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.67 %"
+    differences = {data.known[number - 1].when: data.known[number - 1].by for number in clip.known}
+    assert differences["16-bit gradients: norm and coefficient are rounded to 16 bits"] == "0.67 %"
     assert (
-        told["gradients instead of parameters: the function does nothing, without a warning"] == "it issues no warning"
+        differences["gradients instead of parameters: the function does nothing, without a warning"]
+        == "it issues no warning"
     )
     assert data.rounding == 1e-5
     assert clip.becomes_known == []
 
 
-def test_a_clip_whose_rule_changes_says_what_and_by_how_much_on_examples() -> None:
-    data = only(site("paddle.nn.ClipGradByGlobalNorm", PADDLE, becomes=TORCH, after=CLIP))
+def test_a_clip_with_another_rule_has_its_differences_on_examples() -> None:
+    data = report_data(site("paddle.nn.ClipGradByGlobalNorm", PADDLE, becomes=TORCH, after=CLIP))
     clip = the_clip(data)
     assert clip.same is False
     assert "(at the threshold): same total norm; the clipped norm of after is 1e-06 (relative) lower" in clip.difference
@@ -65,8 +66,8 @@ def test_a_clip_whose_rule_changes_says_what_and_by_how_much_on_examples() -> No
     assert clip.becomes_known
 
 
-def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> None:
-    data = only(site(TORCH, at_run_time("args.clip"), becomes=MINE, after=at_run_time("args.clip")))
+def test_a_threshold_that_is_known_at_run_time_only_is_1_in_examples() -> None:
+    data = report_data(site(TORCH, at_run_time("args.clip"), becomes=MINE, after=at_run_time("args.clip")))
     assert the_clip(data).same is True
     (meaning,) = data.meanings
     assert meaning.threshold == "args.clip"
@@ -75,39 +76,39 @@ def test_a_threshold_that_is_known_at_run_time_is_named_and_worked_as_1() -> Non
     assert "numbers for a threshold of 1, because args.clip is only known at run time:" in terminal.as_text(data)
 
 
-def test_bounds_that_are_known_at_run_time_are_both_named() -> None:
-    (meaning,) = only(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high"))).meanings
+def test_bounds_that_are_known_at_run_time_only_are_named() -> None:
+    (meaning,) = report_data(site("tensorflow.clip_by_value", Meaning(VALUE.config, "low, high"))).meanings
     assert meaning.sentences[0] == "Clip each element to [low, high]. NaN stays NaN."
 
 
-def test_bounds_of_a_script_that_are_known_at_run_time_are_both_named() -> None:
+def test_bounds_of_a_script_that_are_known_at_run_time_only_are_named() -> None:
     source = b"import tensorflow as tf\n\ngrads = [tf.clip_by_value(grad, -limit, limit) for grad in grads]\n"
     (meaning,) = report_of([port(Path("a.py"), source)]).meanings
     assert meaning.sentences[0] == "Clip each element to [-limit, limit]. NaN stays NaN."
 
 
 @pytest.mark.parametrize(("before", "after"), [("a", "b"), ("a", ""), ("", "b")])
-def test_a_threshold_that_is_another_expression_is_not_the_same(before: str, after: str) -> None:
-    clip = the_clip(only(site(TORCH, at_run_time(before), becomes=MINE, after=at_run_time(after))))
+def test_a_threshold_from_another_expression_is_not_called_the_same(before: str, after: str) -> None:
+    clip = the_clip(report_data(site(TORCH, at_run_time(before), becomes=MINE, after=at_run_time(after))))
     assert clip.same is False
     assert f"The threshold was {before or 1}, and is {after or 1}." in clip.difference
 
 
-def test_what_was_not_rewritten_has_no_difference() -> None:
-    clip = the_clip(only(site(TORCH, CLIP, verdict="flagged", reason="no step is in sight")))
+def test_clips_that_were_not_rewritten_have_no_differences() -> None:
+    clip = the_clip(report_data(site(TORCH, CLIP, verdict="flagged", reason="no step is in sight")))
     assert (clip.same, clip.difference, clip.becomes_meaning) == (None, "", None)
     assert clip.known
 
 
-def test_what_clips_no_gradients_gets_nothing_wrong() -> None:
-    data = only(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
+def test_clips_of_other_tensors_have_no_known_differences() -> None:
+    data = report_data(site("tensorflow.clip_by_value", VALUE, verdict="left", reason="no gradient"))
     clip = the_clip(data)
     assert (clip.measured_as, clip.known, data.known) == ("", [], [])
     assert "does:" not in terminal.as_text(data)
 
 
 def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
-    data = only(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
+    data = report_data(site("tensorflow.clip_by_average_norm", None, verdict="flagged", reason="by norm / size"))
     assert (the_clip(data).meaning, data.meanings) == (None, [])
     assert "why: by norm / size" in terminal.as_text(data)
 
@@ -144,9 +145,7 @@ def test_a_clip_without_a_meaning_is_reported_with_its_reason_only() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_counts_come_with_what_to_do(
-    verdicts: list[Any], options: dict[str, Any], headline: str, next_: str
-) -> None:
+def test_counts_have_the_next_step(verdicts: list[Any], options: dict[str, Any], headline: str, next_: str) -> None:
     sites = [site(TORCH, CLIP, verdict=verdict) for verdict in verdicts]
     after = b"after" if "rewritten" in verdicts else b"before"
     data = report_of([PortedFile(Path("a.py"), b"before", after, sites)], **options)
@@ -183,7 +182,7 @@ REST = "port the rest of the {} code to PyTorch by hand (layers, optimizer, trai
 def test_code_around_a_rewritten_clip_is_still_to_be_ported(
     functions: list[str], options: dict[str, Any], next_: str
 ) -> None:
-    assert only(*(site(name, CLIP, becomes=MINE, after=CLIP) for name in functions), **options).next == next_
+    assert report_data(*(site(name, CLIP, becomes=MINE, after=CLIP) for name in functions), **options).next == next_
 
 
 def test_every_package_whose_clips_are_read_belongs_to_a_framework() -> None:
@@ -191,7 +190,7 @@ def test_every_package_whose_clips_are_read_belongs_to_a_framework() -> None:
     assert packages - catalog.FRAMEWORKS.keys() == {"Tensor", "numpy", "tf"}
 
 
-def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
+def test_files_without_a_clip_are_counted_and_not_listed() -> None:
     data = report_of([PortedFile(Path("a.py"), b"x", b"x"), PortedFile(Path("b.py"), b"x", b"x", [site(TORCH, CLIP)])])
     assert (data.summary.files, [file.path for file in data.files]) == (2, ["b.py"])
 
@@ -200,7 +199,7 @@ def test_files_in_which_there_is_no_clip_are_counted_and_not_listed() -> None:
 
 
 def test_the_text_has_everything_of_each_clip() -> None:
-    text = terminal.as_text(everything())
+    text = terminal.as_text(report_with_everything())
     assert "src/train.py\n  12:4  rewritten  torch.nn.utils.clip_grad_norm_ -> unified_clip.torch.clip" in text
     assert "\n      torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" in text
     assert "does: Multiply all gradients by min(1, c / " in text
@@ -213,38 +212,38 @@ def test_the_text_has_everything_of_each_clip() -> None:
 
 
 def test_long_text_that_repeats_becomes_a_reference() -> None:
-    text = terminal.as_text(everything())
+    text = terminal.as_text(report_with_everything())
     assert text.count("This is PyTorch's rule") == 2  # for 1, and for args.clip
     assert text.count("    does: as at src/train.py:12:4\n") == 1
     assert text.count("    check: the learning rate, since") == 1
     assert text.count("    check: as at src/train.py:12:4\n") == 1
     assert text.count("    differs: The rule is the same. The numbers differ by rounding only.\n") == 3  # it is short
-    known = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
-    assert known
-    assert len(set(known)) == len(known)
+    references = re.findall(r"^  \[\d+\] (.*)$", text, re.MULTILINE)
+    assert references
+    assert len(set(references)) == len(references)
 
 
 def test_the_text_of_a_thousand_clips_stays_short() -> None:
     sites = [dataclasses.replace(site(TORCH, CLIP, becomes=MINE, after=CLIP), line=line) for line in range(1000)]
-    lines = terminal.as_text(only(*sites)).splitlines()
+    lines = terminal.as_text(report_data(*sites)).splitlines()
     assert len(lines) < 1000 * 5 + 40
     assert max(map(len, lines)) < 400
 
 
-def test_numbers_in_a_row_are_a_span() -> None:
+def test_consecutive_numbers_are_a_range() -> None:
     assert model.spans([7, 1, 2, 3, 9, 10]) == ["1-3", "7", "9-10"]
 
 
 def test_a_terminal_gets_colours_and_a_file_none(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal.show(everything())
+    terminal.show(report_with_everything())
     plain = capsys.readouterr().out
-    assert plain == terminal.as_text(everything())
+    assert plain == terminal.as_text(report_with_everything())
     assert "\x1b" not in plain
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
-    terminal.show(everything())
+    terminal.show(report_with_everything())
     coloured = capsys.readouterr().out
     assert "\x1b[1;31mflagged" in coloured
     lines = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
@@ -266,12 +265,12 @@ def test_the_published_schema_is_that_of_the_models() -> None:
 def test_reports_fit_the_published_schema() -> None:
     schema = json.loads(SCHEMA)
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(json.loads(build.as_json(everything())), schema)
+    jsonschema.validate(json.loads(build.as_json(report_with_everything())), schema)
 
 
-def test_what_json_cannot_write_is_a_string() -> None:
+def test_inf_and_nan_are_strings_in_json() -> None:
     off = Meaning(ClipConfig(rule="global_norm", threshold=math.inf))
-    data = only(site(TORCH, CLIP, becomes=MINE, after=off), site("tensorflow.clip_by_norm", CLIP))
+    data = report_data(site(TORCH, CLIP, becomes=MINE, after=off), site("tensorflow.clip_by_norm", CLIP))
     assert math.inf in [each.size for each in data.known]
     assert model.Report.model_validate_json(build.as_json(data)) == data
 
@@ -281,13 +280,13 @@ def test_what_json_cannot_write_is_a_string() -> None:
 
 @pytest.mark.parametrize("name", ["port.txt", "port.json", "PORT.HTML", f"port{'t' * 246}.txt"])
 def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
-    build.write(tmp_path / name, everything())
+    build.write(tmp_path / name, report_with_everything())
     text = (tmp_path / name).read_text(encoding="utf-8")
     assert text.startswith({"t": "src/train.py", "j": "{", "H": "<!doctype html>"}[name.partition(".")[2][0]])
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("port.md", "the name of a report must end in .txt or .json or .html. Pass such a name."),
         ("port", "the name of a report must end in .txt or .json or .html"),
@@ -297,23 +296,23 @@ def test_a_report_is_written_by_its_suffix(tmp_path: Path, name: str) -> None:
         (f"{'t' * 300}/port.txt", "/port.txt cannot be written: File name too long. Pass another file."),
     ],
 )
-def test_a_report_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path, name: str, said: str) -> None:
+def test_an_unwritable_report_is_rejected_before_any_work(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "a.json").mkdir()
-    with pytest.raises(build.ReportError, match=re.escape(said)):
+    with pytest.raises(build.ReportError, match=re.escape(message)):
         build.writer(tmp_path / name)
 
 
-def test_a_file_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_report_file_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Permission denied\. Pass another file"):
-        build.write(tmp_path / "port.txt", everything())
+        build.write(tmp_path / "port.txt", report_with_everything())
     assert not list(tmp_path.iterdir())
 
 
-def test_a_report_on_a_read_only_file_system_is_refused_before_any_work(
+def test_a_report_on_a_read_only_file_system_is_rejected_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -325,16 +324,16 @@ def test_a_report_on_a_read_only_file_system_is_refused_before_any_work(
         build.writer(tmp_path / "port.txt")
     monkeypatch.setattr(build, "writer", lambda _: lambda _: "text")  # the file system may change during the work
     with pytest.raises(build.ReportError, match=r"port\.txt cannot be written: Read-only file system\. Pass another"):
-        build.write(tmp_path / "port.txt", everything())
+        build.write(tmp_path / "port.txt", report_with_everything())
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    build.write(tmp_path / "port.json", everything())
-    assert build.read(tmp_path / "port.json") == everything()
+    build.write(tmp_path / "port.json", report_with_everything())
+    assert build.read(tmp_path / "port.json") == report_with_everything()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "cannot be read: No such file or directory"),
         ("{", "is not a report of `unified-clip port`: Invalid JSON"),
@@ -342,9 +341,9 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('{"version": 2}', "is not a report of `unified-clip port`: version: Input should be 1"),
     ],
 )
-def test_a_file_that_is_no_report_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_that_is_no_report_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "port.json").write_text(text, encoding="utf-8")
-    with pytest.raises(build.ReportError, match=re.escape(said)) as refused:
+    with pytest.raises(build.ReportError, match=re.escape(message)) as refused:
         build.read(tmp_path / "port.json")
     assert "Pass a file that `unified-clip port PATH --report port.json` wrote" in str(refused.value)

@@ -50,7 +50,7 @@ FUNCTIONS = catalog.names("measured")
         ("paddle.nn.clip.clip_by_norm", "paddle.nn.ClipGradByNorm"),
     ],
 )
-def test_every_spelling_of_a_function_is_the_one_that_was_measured(name: str, measured: str) -> None:
+def test_every_spelling_of_a_function_has_its_known_differences(name: str, measured: str) -> None:
     assert differences.measured_as(name) == measured
 
 
@@ -67,7 +67,7 @@ def test_every_spelling_of_a_function_is_the_one_that_was_measured(name: str, me
         "optax.clip_by_block_rms",
     ],
 )
-def test_what_was_not_measured_is_like_nothing_that_was(name: str) -> None:
+def test_functions_that_were_not_measured_have_no_known_differences(name: str) -> None:
     assert differences.measured_as(name) == ""
 
 
@@ -99,37 +99,37 @@ UNMEASURED = {
 }
 
 
-def test_what_is_found_in_source_was_measured_or_is_named_here() -> None:
-    found = {native.name for native in catalog.clip_functions().values()}
-    unmeasured = {name for name in found if not differences.measured_as(name)}
+def test_each_function_that_port_finds_was_measured_or_is_listed() -> None:
+    functions = {native.name for native in catalog.clip_functions().values()}
+    unmeasured = {name for name in functions if not differences.measured_as(name)}
     assert unmeasured == UNMEASURED, (
         f"{sorted(unmeasured ^ UNMEASURED)}: correct UNMEASURED in this test, or COMPUTED_BY in "
         "unified_clip/port/report/differences.py."
     )
 
 
-def test_every_entry_of_the_suite_is_about_a_function_here() -> None:
+def test_every_entry_of_the_suite_belongs_to_a_function() -> None:
     for known in entries.read(SUITE):
-        own = [function for function in FUNCTIONS if differences.framework_of(function) == known.framework]
+        functions = [function for function in FUNCTIONS if differences.framework_of(function) == known.framework]
         if known.framework == "mlx":  # `port` finds no functions of MLX
-            assert not own
+            assert not functions
             continue
-        assert any(fnmatchcase(function, known.function) for function in own), known
+        assert any(fnmatchcase(function, known.function) for function in functions), known
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_is_known_of_a_function_is_what_the_suite_lists_of_it(function: str) -> None:
-    told = {(known.when, known.why, known.kind) for known in differences.known_differences(function)}
+def test_known_differences_of_a_function_are_those_of_the_suite(function: str) -> None:
+    reported = {(known.when, known.why, known.kind) for known in differences.known_differences(function)}
     listed = {
         (known.title, known.reason, known.kind)
         for known in entries.read(SUITE)
         if known.framework == differences.framework_of(function) and fnmatchcase(function, known.function)
     }
-    assert told == listed
+    assert reported == listed
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_what_has_a_size_comes_first(function: str) -> None:
+def test_differences_with_a_size_come_first(function: str) -> None:
     sized = [known.size is not None for known in differences.known_differences(function)]
     assert sized == sorted(sized, reverse=True)
 
@@ -142,7 +142,7 @@ def test_sizes_are_in_words() -> None:
 
 
 @pytest.mark.parametrize("function", ["torch.nn.utils.clip_grad_value_", "paddle.nn.ClipGradByValue", "optax.clip"])
-def test_what_takes_no_norm_has_none_that_is_wrong(function: str) -> None:
+def test_functions_without_a_norm_have_no_difference_of_norms(function: str) -> None:
     assert not [
         known.when for known in differences.known_differences(function) if "norm" in known.when.replace("(name", "")
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.parity.cases import suite
 from support.parity.runs import run_suite_with, unchanged_outcome
-from support.port.sites import everything, report_of
+from support.port.sites import report_of, report_with_everything
 
 from unified_clip import cli
 from unified_clip.parity.report import page
@@ -40,21 +40,21 @@ def rows(html: str) -> list[str]:
     return re.findall(r"<tr><td data-label=.*?</tr>", body, re.DOTALL)
 
 
-def test_the_page_of_a_parity_report_has_a_section_if_a_report_was_given(parity: Any) -> None:
-    html = page.render(parity, ported=everything())
+def test_the_page_of_a_parity_report_has_a_section_if_a_port_report_was_passed(parity: Any) -> None:
+    html = page.render(parity, ported=report_with_everything())
     assert '<a href="#ported">Ported code</a>' in html
     assert '<section id="ported"' in html
     assert "ported" not in page.render(parity).partition("<body>")[2]
 
 
 def test_flagged_clips_come_first_and_left_ones_last(parity: Any) -> None:
-    for html in (page.render(parity, ported=everything()), page.render_ported(everything())):
+    for html in (page.render(parity, ported=report_with_everything()), page.render_ported(report_with_everything())):
         verdicts = re.findall(r'class="chip (\w+)"', "".join(rows(html)))
         assert verdicts == ["flagged", "rewritten", "rewritten", "rewritten", "rewritten", "left"]
 
 
 def test_a_row_has_all_of_its_clip() -> None:
-    flagged, first, *_ = rows(page.render_ported(everything()))
+    flagged, first, *_ = rows(page.render_ported(report_with_everything()))
     assert '<code>src/<wbr>old.<wbr>py<span class="count">:9:4</span></code>' in flagged
     assert "an optimizer&#39;s own clip" in flagged
     assert "<code>for each in optimizers:\n    clip.attach_to(each)  # a long line a" in flagged
@@ -65,12 +65,12 @@ def test_a_row_has_all_of_its_clip() -> None:
 
 
 def test_every_link_leads_somewhere(parity: Any) -> None:
-    for html in (page.render(parity, ported=everything()), page.render_ported(everything())):
+    for html in (page.render(parity, ported=report_with_everything()), page.render_ported(report_with_everything())):
         assert set(re.findall(r'href="#([^"]+)"', html)) <= set(re.findall(r' id="([^"]+)"', html))
 
 
-def test_the_page_says_what_clips_do_and_what_natives_get_wrong() -> None:
-    html = page.render_ported(everything())
+def test_the_page_has_meanings_and_known_differences() -> None:
+    html = page.render_ported(report_with_everything())
     assert "with c = args.clip. n is their total norm (the root of the sum of squares). This is PyTorch&#39;s" in html
     assert "the value of <code>args.clip</code> is only known at run time" in html
     assert "<td>the total norm becomes 0.9999999</td>" in html
@@ -86,12 +86,14 @@ def test_a_page_without_clips_has_a_sentence(parity: Any) -> None:
     assert rows(html) == []
 
 
-def test_the_page_needs_nothing_but_itself() -> None:
-    assert not re.findall(r"""(?:src|href)=["'](?!#|data:,)|url\(|@import|https?:""", page.render_ported(everything()))
+def test_the_page_loads_no_other_file() -> None:
+    assert not re.findall(
+        r"""(?:src|href)=["'](?!#|data:,)|url\(|@import|https?:""", page.render_ported(report_with_everything())
+    )
 
 
-def test_what_comes_from_source_cannot_become_html() -> None:
-    html = page.render_ported(everything('"><img src=x onerror=alert(1)>'))
+def test_texts_from_source_are_escaped() -> None:
+    html = page.render_ported(report_with_everything('"><img src=x onerror=alert(1)>'))
     assert "<img" not in html
     assert html.count("&lt;img src=x") > 8
 
@@ -103,7 +105,7 @@ def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest
     assert cli.main([*arguments, str(tmp_path / "other.json")]) == 2
     assert "other.json is not a report of `unified-clip port`: target: Field required" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    build.write(tmp_path / "port.json", everything())
+    build.write(tmp_path / "port.json", report_with_everything())
     assert cli.main([*arguments, str(tmp_path / "port.json")]) == 0
     assert len(rows((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))) == 6
 
@@ -112,9 +114,13 @@ def test_the_command_takes_a_report_into_the_page(tmp_path: Path, capsys: pytest
 
 
 @pytest.fixture(params=["alone", "in the parity report"])
-def opened(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+def open_page(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A page with everything, from the disk; no script of it has failed at the end."""
-    html = page.render_ported(everything()) if request.param == "alone" else page.render(parity, ported=everything())
+    html = (
+        page.render_ported(report_with_everything())
+        if request.param == "alone"
+        else page.render(parity, ported=report_with_everything())
+    )
     (tmp_path / "index.html").write_text(html, encoding="utf-8")
     browser.get((tmp_path / "index.html").as_uri())
     yield browser
@@ -122,26 +128,26 @@ def opened(browser: Any, parity: Any, tmp_path: Path, request: pytest.FixtureReq
 
 
 @pytest.mark.nightly
-def test_links_lead_to_what_they_name(opened: Any) -> None:
-    (link, *_) = [each for each in opened.find_elements("css selector", "#clips a") if "-" in each.text]
+def test_links_lead_to_their_targets(open_page: Any) -> None:
+    (link, *_) = [each for each in open_page.find_elements("css selector", "#clips a") if "-" in each.text]
     link.click()
-    target = opened.execute_script("return document.querySelector(':target').getBoundingClientRect().top")
-    assert 0 <= target < opened.execute_script("return innerHeight")
+    target = open_page.execute_script("return document.querySelector(':target').getBoundingClientRect().top")
+    assert 0 <= target < open_page.execute_script("return innerHeight")
 
 
-def test_headings_cells_and_regions_have_names(opened: Any) -> None:
-    assert opened.execute_script("return document.querySelectorAll('th:not([scope])').length") == 0
+def test_headings_cells_and_regions_have_names(open_page: Any) -> None:
+    assert open_page.execute_script("return document.querySelectorAll('th:not([scope])').length") == 0
     unnamed = "return [...document.querySelectorAll('a, pre, [role=region]')].filter((e) => !e.textContent.trim())"
-    assert opened.execute_script(unnamed) == []
+    assert open_page.execute_script(unnamed) == []
 
 
 @pytest.mark.nightly
-def test_nothing_is_wider_than_the_screen(opened: Any) -> None:
+def test_nothing_is_wider_than_the_screen(open_page: Any) -> None:
     box = "const box = document.querySelector('#clips').parentElement; return box.scrollWidth - box.clientWidth"
-    assert opened.execute_script(box) == 0
+    assert open_page.execute_script(box) == 0
     metrics = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    open_page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
-        assert opened.execute_script("return document.documentElement.scrollWidth") <= 360
+        assert open_page.execute_script("return document.documentElement.scrollWidth") <= 360
     finally:
-        opened.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        open_page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -24,7 +24,7 @@ from unified_clip.port.clip_site import Target
         ("from torch.nn.utils.clip_grad import clip_grad_norm_", "clip_grad_norm_", "clip_grad_norm_"),
     ],
 )
-def test_a_name_is_known_by_what_is_imported(imports: str, call: str, after: str) -> None:
+def test_a_name_is_resolved_by_its_import(imports: str, call: str, after: str) -> None:
     text, (site,) = ported(f"{imports}\n{call}(p, 1.0)\n")
     assert site.verdict == "rewritten"
     assert text.splitlines()[-1] == f"{after}(p, 1.0)"
@@ -41,23 +41,23 @@ def test_a_name_is_known_by_what_is_imported(imports: str, call: str, after: str
         "import torch\n# torch.nn.utils.clip_grad_norm_(p, 1.0)\n'torch.nn.utils.clip_grad_norm_'\n",
     ],
 )
-def test_what_is_called_alike_is_something_else(source: str) -> None:
+def test_other_functions_of_the_same_name_are_no_clips(source: str) -> None:
     assert ported(source) == (source, [])
 
 
-def test_what_a_module_hands_on_it_hands_on_still() -> None:
+def test_a_name_in_all_is_still_exported() -> None:
     source = "from torch.nn.utils import clip_grad_norm_\n__all__ = ['clip_grad_norm_']\nclip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0] == source.replace("torch.nn.utils", "unified_clip.torch")
 
 
-def test_an_import_that_something_else_uses_too_stays() -> None:
+def test_an_import_that_other_code_uses_is_kept() -> None:
     source = "from torch.nn.utils import clip_grad_norm_\nx = isinstance(f, clip_grad_norm_)\nclip_grad_norm_(p, 1.0)\n"
     text, _ = ported(source)
     assert text.startswith("from torch.nn.utils import clip_grad_norm_\n")
     assert text.endswith("unified_clip.torch.clip_grad_norm_(p, 1.0)\n")
 
 
-def test_where_an_import_may_fail_ours_may_too() -> None:
+def test_unified_clip_is_imported_in_the_same_try_block() -> None:
     source = """\
     try:
         import torch
@@ -73,14 +73,14 @@ def test_where_an_import_may_fail_ours_may_too() -> None:
     )
 
 
-def test_a_name_that_is_something_else_where_an_import_fails_is_flagged() -> None:
+def test_a_name_with_another_meaning_after_a_failed_import_is_flagged() -> None:
     attempt = "try:\n    from torch.nn.utils import clip_grad_norm_ as c\n"
     source = attempt + "except ImportError:\n    from mine import c\nc(p, 1.0)\n"
     assert ported(source)[0] == source
     assert verdicts(source) == ["flagged"]
 
 
-def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
+def test_a_name_that_may_come_from_a_star_import_is_flagged() -> None:
     text, (site,) = ported("from torch.nn.utils import *\nclip_grad_norm_(p, 1.0)\n")
     assert (site.verdict, site.reason) == (
         "flagged",
@@ -99,13 +99,13 @@ def test_a_name_that_may_come_from_a_star_is_flagged() -> None:
         ("torch.nn", "utils.clip_grad_norm_(p, 1.0)"),
     ],
 )
-def test_a_name_of_a_module_that_may_come_from_a_star_is_flagged(star: str, name: str) -> None:
+def test_a_module_that_may_come_from_a_star_import_is_flagged(star: str, name: str) -> None:
     _, (site,) = ported(f"from {star} import *\n{name}\n")
     start = f"from {star} import"
     assert site.reason == f"This name comes from `{start} *`. Add an import: {start} {name.partition('.')[0]}"
 
 
-def test_arguments_get_the_names_that_ours_have() -> None:
+def test_arguments_get_the_names_of_unified_clip() -> None:
     source = "import paddle.fluid as fluid\nx = fluid.layers.clip_by_norm(x=p.grad, max_norm=1.0)\n"
     text, _ = ported(source, "drop-in")
     assert "x = unified_clip.paddle.clip_by_norm(t=p.grad, clip_norm=1.0)" in text
@@ -205,15 +205,15 @@ def test_a_replacement_gets_renamed_arguments_and_the_report_their_meaning(nativ
 
 def test_another_name_of_the_threshold_has_the_same_meaning() -> None:
     imports = "from paddle.fluid.dygraph_grad_clip import GradClipByGlobalNorm\n"
-    found = [
+    meanings = [
         ported(f"{imports}clip = GradClipByGlobalNorm({argument}=5.0)\n", "drop-in")[1][0].meaning
         for argument in ("clip_norm", "max_global_norm")
     ]
-    assert found[0] is not None
-    assert found[0] == found[1]
+    assert meanings[0] is not None
+    assert meanings[0] == meanings[1]
 
 
-def test_an_argument_that_ours_do_not_take_is_flagged() -> None:
+def test_an_unknown_argument_is_flagged() -> None:
     _, (site,) = ported("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0, group=g)\n")
     assert (site.verdict, site.reason) == (
         "flagged",
@@ -249,7 +249,7 @@ def test_an_engines_own_method_is_flagged_where_pytorch_is_not_imported(package:
     assert verdicts(f"import {package}\nx.clip_grad_norm_(p, 1.0)\n") == ["flagged"]
 
 
-def test_a_module_that_a_text_may_name_is_imported_still() -> None:
+def test_an_import_that_a_string_may_name_is_kept() -> None:
     source = "import torch.nn.utils as u\n__all__ = ['u']\nu.clip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0].startswith("import torch.nn.utils as u\n")
 
@@ -264,7 +264,7 @@ def test_a_module_that_a_text_may_name_is_imported_still() -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
-def test_a_limit_of_an_optimizer_that_is_not_known_is_flagged(line: str, name: str, target: Target) -> None:
+def test_a_threshold_of_an_unknown_optimizer_is_flagged(line: str, name: str, target: Target) -> None:
     source = f"import functools, lamb\nimport tensorflow as tf\n{line}\n"
     text, (site,) = ported(source, target)
     assert (text, site.verdict, site.name) == (source, "flagged", name)
@@ -288,18 +288,18 @@ def test_a_function_that_clips_with_an_argument_is_found_however_it_is_passed(
     assert verdicts(source, "drop-in") == expected
 
 
-def test_a_limit_that_something_else_keeps_is_no_clip() -> None:
+def test_a_threshold_as_an_attribute_of_another_object_is_no_clip() -> None:
     assert ported("import tensorflow as tf\nself.clipnorm = args.clipnorm = 1.0\n")[1] == []
 
 
 @pytest.mark.parametrize("line", ["unified_clip = 3", "def f(unified_clip): pass", "import mine as unified_clip"])
-def test_where_the_name_of_ours_is_taken_nothing_is_rewritten(line: str) -> None:
+def test_nothing_is_rewritten_if_the_name_unified_clip_is_in_use(line: str) -> None:
     source = f"import torch\n{line}\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0] == source
     assert verdicts(source) == ["flagged"]
 
 
-def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
+def test_a_name_that_a_case_pattern_binds_is_not_the_import() -> None:
     source = "import torch\nmatch z:\n    case torch:\n        torch.nn.utils.clip_grad_norm_(p, 1.0)\n"
     assert ported(source)[0] == source
 
@@ -316,7 +316,7 @@ def test_a_name_that_case_binds_is_not_what_is_imported() -> None:
         ),
     ],
 )
-def test_a_limit_that_ours_refuse_is_flagged_with_the_argument_of_the_call(call: str, reason: str) -> None:
+def test_an_argument_that_unified_clip_rejects_is_flagged(call: str, reason: str) -> None:
     text, (site,) = ported(f"import {call.partition('.')[0]}\n{call}\n")
     assert site.verdict == "flagged"
     assert site.reason.startswith(f"unified_clip rejects {reason}")
@@ -338,7 +338,9 @@ def test_a_limit_that_ours_refuse_is_flagged_with_the_argument_of_the_call(call:
         ("tf.clip_by_global_norm(grads, 5e-1)", "global_norm", 0.5, "tensorflow", ""),
     ],
 )
-def test_what_a_clip_means(call: str, rule: str, threshold: float, family: str | None, expression: str) -> None:
+def test_the_meaning_of_a_clip_is_a_configuration(
+    call: str, rule: str, threshold: float, family: str | None, expression: str
+) -> None:
     _, (site,) = ported(f"import torch, paddle\nimport tensorflow as tf\nLIMIT = 2.0\n{call}\n", "drop-in")
     assert site.meaning is not None
     config = site.meaning.config
@@ -356,7 +358,7 @@ def test_bounds_are_reported_low_and_high() -> None:
     assert (site.meaning.config.min, site.meaning.config.max) == (-1.0, 2.0)
 
 
-def test_natives_of_pytorch_have_its_rule() -> None:
+def test_functions_of_pytorch_have_its_rule() -> None:
     _, (site,) = ported(PADDLE, native=True)
     assert site.meaning is not None
     assert site.becomes_meaning is not None
@@ -381,7 +383,7 @@ def test_natives_of_pytorch_have_its_rule() -> None:
         "g = p.grad",
     ],
 )
-def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
+def test_a_gradient_is_followed_from_its_source(lines: str) -> None:
     assert verdicts(f"import tensorflow as tf\n{lines}\ng2 = tf.clip_by_norm(g, 1.0)\n", "drop-in") == ["rewritten"]
 
 
@@ -399,9 +401,9 @@ def test_a_gradient_is_followed_from_where_it_comes(lines: str) -> None:
         ("x for x in grads", "flagged"),
     ],
 )
-def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: str) -> None:
-    tensor, loop, rest = tensor.partition(" for ")
-    source = f"import tensorflow as tf\ny = [tf.clip_by_value({tensor}, -1.0, 1.0){loop}{rest}]\n"
+def test_clips_of_other_tensors_are_unchanged(tensor: str, verdict: str) -> None:
+    tensor, loop, end = tensor.partition(" for ")
+    source = f"import tensorflow as tf\ny = [tf.clip_by_value({tensor}, -1.0, 1.0){loop}{end}]\n"
     assert ported(source, "drop-in")[0] == source
     assert verdicts(source, "drop-in") == [verdict]
 
@@ -415,7 +417,7 @@ def test_what_is_no_gradient_for_certain_is_not_touched(tensor: str, verdict: st
         "tape.gradient(loss, v)\nz = z + y\nz = tf.clip_by_norm(z, 1.0)",
     ],
 )
-def test_what_a_gradient_is_handed_to_is_not_left_in_silence(use: str) -> None:
+def test_a_clip_in_a_function_that_gets_a_gradient_is_flagged(use: str) -> None:
     assert verdicts(f"import tensorflow as tf\ny = {use}\n", "drop-in") == ["flagged"]
 
 
@@ -427,7 +429,7 @@ def test_what_a_gradient_is_handed_to_is_not_left_in_silence(use: str) -> None:
         ("def f(x):\n    yield tape.gradient(x, v)\n", "next(f(loss))"),
     ],
 )
-def test_a_gradient_that_a_function_returns_is_not_left_in_silence(function: str, call: str) -> None:
+def test_a_clip_of_a_gradient_that_a_function_returns_is_flagged(function: str, call: str) -> None:
     source = f"import tensorflow as tf\n{function}update = {call}\nx = tf.clip_by_norm(update, 1.0)\n"
     assert verdicts(source, "drop-in") == ["flagged"]
 
@@ -440,7 +442,7 @@ def test_unknown_arguments_may_contain_a_gradient() -> None:
     )
 
 
-def test_a_function_that_no_gradient_is_handed_to_is_left() -> None:
+def test_a_clip_in_a_function_without_gradients_is_left() -> None:
     function = "def f(t):\n    return tf.clip_by_value(t, 0, 1)\n"
     source = f"import tensorflow as tf\n{function}f(image)\ng = tape.gradient(loss, v)\n"
     assert verdicts(source, "drop-in") == ["left"]
@@ -449,7 +451,7 @@ def test_a_function_that_no_gradient_is_handed_to_is_left() -> None:
 # -- form
 
 
-def test_texts_and_comments_in_what_is_written_again_stay_what_they_are() -> None:
+def test_strings_and_comments_in_rewritten_code_are_kept() -> None:
     limit = """cfg[
             "a  #b",  # the limit
         ]"""
@@ -469,7 +471,7 @@ def test_a_name_that_is_declared_global_is_no_clip() -> None:
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize("indent", ["    ", "\t"])
-def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:
+def test_new_lines_have_the_newline_and_indentation_of_the_file(newline: str, indent: str) -> None:
     source = PADDLE.replace("    ", indent).replace("\n", newline)
     text, _ = ported(source)
     assert f"{newline}{indent * 2}clip.clip_(model.parameters()){newline}" in text
@@ -477,12 +479,12 @@ def test_new_lines_look_like_the_others(newline: str, indent: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["import torch\n", "import torch; x = 1\n"])
-def test_ours_is_imported_before_it_is_used(first: str) -> None:
+def test_unified_clip_is_imported_before_its_use(first: str) -> None:
     text, _ = ported(f"{first}torch.nn.utils.clip_grad_norm_(p, 1.0)\nimport json\n")
     assert text.index("import unified_clip.torch") < text.index("unified_clip.torch.clip")
 
 
-def test_imports_stay_below_what_has_to_come_first() -> None:
+def test_imports_stay_below_future_imports() -> None:
     source = """\
     \"\"\"Doc.\"\"\"
     from __future__ import annotations

@@ -124,7 +124,7 @@ class Trainer:
 
 
 @pytest.mark.parametrize(
-    "more",
+    "code",
     [
         "class Other(Trainer):\n    def twice(self):\n        self.opt.step()\n",
         "def run(trainer):\n    trainer.opt.step()\n",
@@ -136,26 +136,26 @@ class Trainer:
         "class Base:\n    def twice(self):\n        self.opt = None\n        self.opt.step()\n",
     ],
 )
-def test_a_step_that_may_be_of_the_same_object_is_heeded(more: str) -> None:
-    source = CLASS.replace("class Trainer", "class Trainer(Base)") if "Base" in more else CLASS
+def test_a_step_that_may_be_of_the_same_optimizer_is_flagged(code: str) -> None:
+    source = CLASS.replace("class Trainer", "class Trainer(Base)") if "Base" in code else CLASS
     assert verdicts(source) == ["rewritten"]
-    text, (site,) = ported(source + more)
-    assert text == source + more
+    text, (site,) = ported(source + code)
+    assert text == source + code
     assert site.verdict == "flagged"
-    if "trainer.opt.step" in more:
+    if "trainer.opt.step" in code:
         assert "trainer.opt in line 10 may be the optimizer self.opt, too" in site.reason
 
 
-def test_a_class_that_has_its_own_is_another_matter() -> None:
-    other = (
+def test_a_class_with_its_own_optimizer_does_not_count() -> None:
+    subclass = (
         "class Other:\n    def __init__(self):\n        self.opt = None\n    def step(self):\n        self.opt.step()\n"
     )
-    text, _ = ported(CLASS + other)
+    text, _ = ported(CLASS + subclass)
     assert text.count("clip_(") == 1
-    assert text.endswith(other)
+    assert text.endswith(subclass)
 
 
-def test_what_else_is_done_with_such_an_attribute_does_not_matter() -> None:
+def test_other_uses_of_the_attribute_do_not_count() -> None:
     assert verdicts(CLASS + "def save(trainer):\n    return trainer.opt.state_dict()\n") == ["rewritten"]
 
 
@@ -166,13 +166,13 @@ def test_what_else_is_done_with_such_an_attribute_does_not_matter() -> None:
         ("    for batch", "    if loader:\n        clip = None\n    for batch"),
     ],
 )
-def test_a_clip_that_becomes_another_one_keeps_a_name_of_its_own(change: tuple[str, str]) -> None:
+def test_a_clip_whose_variable_is_assigned_again_gets_another_name(change: tuple[str, str]) -> None:
     text, _ = ported(with_lines(PADDLE, change))
     assert "    optimizer_clip = clip\n    optimizer = " in text
     assert "optimizer_clip.clip_(model.parameters())" in text
 
 
-def test_a_name_that_is_in_use_is_not_taken() -> None:
+def test_a_name_in_use_is_not_reused() -> None:
     text, _ = ported(CLASS + "self.opt_clip = optimizer_clip = opt_clip = 7\n")
     assert "self.opt_clip_ = unified_clip.torch.ClipGradByNorm(1.0)\n" in text
 
@@ -303,7 +303,7 @@ def test_parameters_that_are_no_groups_are_clipped_together(parameters: str) -> 
         ("    for batch", "    optimizer._add_param_group(more)\n    for batch"),
     ],
 )
-def test_what_may_be_groups_is_clipped_group_by_group(change: tuple[str, str]) -> None:
+def test_parameters_that_may_be_groups_are_clipped_group_by_group(change: tuple[str, str]) -> None:
     text, (site,) = ported(with_lines(PADDLE, change))
     assert site.verdict == "rewritten"
     loop = """
@@ -365,7 +365,7 @@ def test_a_configuration_is_suggested_for_an_optimizer_whose_steps_are_elsewhere
         ("ClipGradByNorm(1.0) if limit else None", 'rule="norm", threshold=1.0, family="paddle"'),
     ],
 )
-def test_a_suggested_configuration_has_the_limits_of_the_clip(clip: str, config: str) -> None:
+def test_a_suggested_configuration_has_the_thresholds_of_the_clip(clip: str, config: str) -> None:
     source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip), ("optimizer.step()", "run(optimizer)"))
     (site,) = ported(source)[1]
     assert site.suggestion[1] == f"unified_clip.ClipConfig({config}).attach_to(optimizer)  # once: then each step clips"
@@ -397,7 +397,7 @@ def test_no_configuration_is_suggested_where_a_clip_selects_parameters() -> None
     ],
 )
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
-def test_a_configuration_is_suggested_for_a_limit_of_keras(
+def test_a_configuration_is_suggested_for_a_threshold_of_keras(
     source: str, config: str, optimizer: str, target: Target
 ) -> None:
     (site,) = ported(f"from tensorflow import keras\n{source}\n", target)[1]
@@ -418,7 +418,7 @@ def test_parameters_of_a_model_that_gets_layers_by_a_method_are_the_optimizers(l
 
 
 @pytest.mark.parametrize("method", ["apply_gradients", "apply_optimize"])
-def test_another_method_of_the_optimizer_that_clips_is_heeded(method: str) -> None:
+def test_other_optimizer_methods_that_clip_are_flagged(method: str) -> None:
     source = with_lines(PADDLE, ("    for batch", f"    optimizer.{method}(x)\n    for batch"))
     text, (site,) = ported(source)
     assert text == source
@@ -430,7 +430,7 @@ def test_a_check_warns_code_that_reads_gradients_after_the_step() -> None:
         assert any("clips gradients in place" in check for check in ported(source)[1][0].checks)
 
 
-def test_a_check_explains_a_limit_of_none() -> None:
+def test_a_check_explains_a_threshold_of_none() -> None:
     assert OFF_WHEN_RUN in ported(KERAS)[1][0].checks
     assert "off in Keras" not in str(ported(with_lines(KERAS, ("LIMIT", "1.0")))[1][0].checks)
 
@@ -441,19 +441,19 @@ def test_a_scaler_is_unscaled_before_the_clip() -> None:
     assert lines == ["scaler.unscale_(optimizer)", "clip.clip_(model.parameters())", "scaler.step(optimizer)"]
 
 
-def test_a_scaler_that_is_unscaled_is_not_again() -> None:
+def test_unscaled_gradients_are_not_unscaled_again() -> None:
     text, _ = ported(
         with_lines(PADDLE, ("optimizer.step()", "scaler.unscale_(optimizer)\n        scaler.step(optimizer)"))
     )
     assert text.count("unscale_") == 1
 
 
-def test_natives_take_the_number_where_it_has_a_name_elsewhere() -> None:
+def test_native_calls_get_the_number_of_a_threshold_that_is_named_elsewhere() -> None:
     source = with_lines(PADDLE, ("    clip =", "    limit = 2.5\n    clip ="), ("ByNorm(1.0)", "ByGlobalNorm(limit)"))
     assert "torch.nn.utils.clip_grad_norm_(model.parameters(), 2.5)" in ported(source, native=True)[0]
 
 
-def test_natives_keep_a_clip_that_something_else_looks_at() -> None:
+def test_native_keeps_a_clip_object_that_other_code_reads() -> None:
     source = with_lines(PADDLE, ("    for batch", "    if clip is not None:\n        pass\n    for batch"))
     text, (site,) = ported(source, native=True)
     assert text == source
@@ -473,7 +473,7 @@ def train(model, loader, fast):
 """
 
 
-def test_an_optimizer_that_is_made_in_two_ways_has_one_clip_or_is_flagged() -> None:
+def test_an_optimizer_that_is_created_twice_has_one_clip_or_is_flagged() -> None:
     assert verdicts(MADE_TWICE) == ["rewritten", "rewritten"]
     assert verdicts(MADE_TWICE, native=True) == ["flagged", "flagged"]
     assert verdicts(MADE_TWICE.replace("1.0", "2.0", 1)) == ["flagged", "flagged"]
@@ -486,9 +486,7 @@ def test_an_optimizer_that_is_made_in_two_ways_has_one_clip_or_is_flagged() -> N
         ("model.parameters()", "model.head.parameters()", "parameters", "params"),
     ],
 )
-def test_the_error_about_two_ways_names_a_variable_that_makes_them_one(
-    old: str, new: str, name: str, variable: str
-) -> None:
+def test_the_reason_about_two_creations_names_a_common_variable(old: str, new: str, name: str, variable: str) -> None:
     source = MADE_TWICE.replace(old, new, 1)
     sites = ported(source)[1]
     assert sites[0].reason.startswith(
@@ -519,25 +517,25 @@ def test_a_clip_that_is_only_set_in_some_cases_may_be_none() -> None:
     assert "if self.opt_clip is not None:" in ported(source)[0] or "if self.clip is not None:" in ported(source)[0]
 
 
-def test_natives_clip_no_parameters_that_paddle_leaves_out() -> None:
+def test_native_calls_do_not_clip_parameters_that_paddle_excludes() -> None:
     source = with_lines(PADDLE, ("    for batch", "    model.bias.need_clip = False\n    for batch"))
     assert ported(source, native=True)[0] == source
 
 
-def test_new_loops_take_no_name_that_is_in_use() -> None:
+def test_new_loops_use_new_names() -> None:
     source = with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": group}]'))
     assert "for group_ in optimizer.param_groups:" in ported(source)[0]
     assert "for parameter_ in model.parameters():" in ported(PADDLE + "parameter = 1\n", native=True)[0]
 
 
-def test_natives_clip_each_tensor_of_each_parameter_group() -> None:
+def test_native_calls_clip_each_tensor_of_each_parameter_group() -> None:
     groups = with_lines(PADDLE, ("parameters=model.parameters()", 'parameters=[{"params": model.parameters()}]'))
     text, _ = ported(groups, native=True)
     loops = '{0}for group in optimizer.param_groups:\n{0}    for parameter in group["params"]:\n'.format(" " * 8)
     assert loops + " " * 16 + "torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text
 
 
-def test_natives_take_the_limit_at_the_step() -> None:
+def test_native_calls_replace_the_clip_object() -> None:
     text, _ = ported(PADDLE, native=True)
     assert "for parameter in model.parameters():\n            torch.nn.utils.clip_grad_norm_(parameter, 1.0)\n" in text
     assert "ClipGradByNorm" not in text
@@ -546,7 +544,7 @@ def test_natives_take_the_limit_at_the_step() -> None:
 @pytest.mark.parametrize(
     "clip", ["ClipGradByNorm(limit)", "ClipGradByValue(1.0, -2.0)", "ClipGradByNorm(1.0) if limit else None"]
 )
-def test_natives_that_cannot_say_it_leave_it(clip: str) -> None:
+def test_native_does_not_rewrite_clips_without_an_equal_function(clip: str) -> None:
     source = with_lines(PADDLE, ("ClipGradByNorm(1.0)", clip))
     assert ported(source, native=True)[0] == source
 
@@ -554,7 +552,7 @@ def test_natives_that_cannot_say_it_leave_it(clip: str) -> None:
 # -- steps of TensorFlow
 
 
-def test_a_step_takes_pytorchs_shape() -> None:
+def test_a_step_gets_the_form_of_pytorch() -> None:
     text, _ = ported(TAPE)
     assert text.splitlines()[5:] == [
         "        loss = model(x)",
@@ -597,7 +595,7 @@ def test_a_step_takes_pytorchs_shape() -> None:
         ),
     ],
 )
-def test_a_step_that_cannot_take_it_stays(change: tuple[str, str], reason: str) -> None:
+def test_a_step_without_a_form_in_pytorch_is_unchanged(change: tuple[str, str], reason: str) -> None:
     source = with_lines(TAPE, change)
     text, (site,) = ported(source)
     assert text == source
@@ -605,7 +603,7 @@ def test_a_step_that_cannot_take_it_stays(change: tuple[str, str], reason: str) 
     assert reason in site.reason
 
 
-def test_a_step_in_which_one_clip_stays_stays() -> None:
+def test_a_step_with_a_clip_that_is_kept_is_unchanged() -> None:
     source = with_lines(
         TAPE,
         ("    optimizer.apply", "    grads = [tf.clip_by_average_norm(g, 1.0) for g in grads]\n    optimizer.apply"),
@@ -615,7 +613,7 @@ def test_a_step_in_which_one_clip_stays_stays() -> None:
     assert sites[0].reason == "Another clip of this step cannot be ported. Port both clips by hand."
 
 
-def test_steps_of_one_optimizer_with_other_variables_stay() -> None:
+def test_steps_of_one_optimizer_with_other_variables_are_unchanged() -> None:
     step = with_lines(TAPE, ("model, optimizer, x", "model, x"))
     source = step + step.replace("variables)", "others)")
     text, sites = ported(source)
@@ -647,7 +645,7 @@ def test_all_gradients_and_variables_may_be_paired_in_many_ways(pairs: str) -> N
         ("for g in grads]", "if big(g) else None for g in grads]"),
     ],
 )
-def test_natives_clip_what_backward_made_or_nothing(change: tuple[str, str]) -> None:
+def test_native_does_not_rewrite_clips_of_changed_gradients(change: tuple[str, str]) -> None:
     assert verdicts(TAPE, native=True) == ["rewritten"]
     source = with_lines(TAPE, change)
     assert ported(source, native=True)[0] == source
@@ -661,13 +659,13 @@ def test_natives_clip_what_backward_made_or_nothing(change: tuple[str, str]) -> 
         ("    grads = tape", "    grads = raw = tape"),
     ],
 )
-def test_natives_clip_no_gradients_that_something_else_has(change: tuple[str, str]) -> None:
+def test_native_does_not_rewrite_gradients_that_other_code_uses(change: tuple[str, str]) -> None:
     source = with_lines(TAPE, change)
     assert verdicts(source) == ["rewritten"]
     assert ported(source, native=True)[0] == source
 
 
-def test_natives_take_no_axes() -> None:
+def test_native_calls_do_not_support_axes() -> None:
     source = with_lines(TAPE, ("clip_by_norm(g, 1.0)", "clip_by_norm(g, 1.0, axes=0)"))
     text, (site,) = ported(source, native=True)
     assert text == source
@@ -675,10 +673,10 @@ def test_natives_take_no_axes() -> None:
 
 
 def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
-    other = KERAS[KERAS.index("def train") :].replace("(model", "(optimizer, model").replace("train", "other")
-    text, _ = ported(KERAS + "\n" + other)
+    other_step = KERAS[KERAS.index("def train") :].replace("(model", "(optimizer, model").replace("train", "other")
+    text, _ = ported(KERAS + "\n" + other_step)
     assert text.count("clip_(variables)") == 1
-    assert text.endswith(other)
+    assert text.endswith(other_step)
 
 
 @pytest.mark.parametrize(
@@ -690,29 +688,29 @@ def test_another_optimizer_of_the_same_name_gets_no_clip() -> None:
         ("optimizer = other", "The file assigns several values to optimizer."),
     ],
 )
-def test_an_optimizer_that_steps_in_other_ways_too_keeps_its_clip(line: str, reason: str) -> None:
+def test_an_optimizer_with_other_kinds_of_steps_keeps_its_clip(line: str, reason: str) -> None:
     text, sites = ported(f"{KERAS}\n{line}\n")
     assert text == f"{KERAS}\n{line}\n"
     assert reason in sites[0].reason
 
 
-def test_an_optimizer_that_steps_other_variables_too_is_flagged() -> None:
-    other = KERAS[KERAS.index("def train") :].replace("train", "other").replace("variables", "more")
-    assert ported(f"{KERAS}\n{other}")[0] == f"{KERAS}\n{other}"
+def test_an_optimizer_that_also_steps_other_variables_is_flagged() -> None:
+    other_step = KERAS[KERAS.index("def train") :].replace("train", "other").replace("variables", "more")
+    assert ported(f"{KERAS}\n{other_step}")[0] == f"{KERAS}\n{other_step}"
 
 
 def test_an_optimizer_that_steps_other_variables_elsewhere_without_a_clip_is_flagged() -> None:
-    other = (
+    other_step = (
         TAPE[TAPE.index("    with") :]
         .replace("variables", "more")
         .replace("    grads = [tf.clip_by_norm(g, 1.0) for g in grads]\n", "")
     )
-    source = TAPE + other.replace("grads", "rest")
+    source = TAPE + other_step.replace("grads", "rest")
     assert ported(source)[0] == source
-    assert verdicts(TAPE + other.replace("grads", "rest").replace("optimizer", "second")) == ["rewritten"]
+    assert verdicts(TAPE + other_step.replace("grads", "rest").replace("optimizer", "second")) == ["rewritten"]
 
 
-def test_two_limits_of_one_optimizer_are_flagged() -> None:
+def test_two_thresholds_of_one_optimizer_are_flagged() -> None:
     _, sites = ported(with_lines(KERAS, ("LIMIT", "1.0, clipvalue=0.5")))
     assert [(site.verdict, "ignores clipvalue" in site.reason, site.suggestion) for site in sites] == [
         ("flagged", True, []),
@@ -720,11 +718,11 @@ def test_two_limits_of_one_optimizer_are_flagged() -> None:
     ]
 
 
-def test_a_limit_of_none_beside_another_one_does_not_count() -> None:
+def test_a_threshold_of_none_beside_another_one_does_not_count() -> None:
     assert verdicts(with_lines(KERAS, ("LIMIT", "1.0, clipvalue=None"))) == ["rewritten", "left"]
 
 
-def test_a_limit_that_changes_is_flagged() -> None:
+def test_a_threshold_that_changes_is_flagged() -> None:
     source = with_lines(KERAS, ("optimizer = tf", "LIMIT = 1.0\noptimizer = tf")) + "LIMIT = 2.0\n"
     assert ported(source)[0] == source
 
@@ -745,14 +743,14 @@ class Trainer:
 
 
 @pytest.mark.parametrize(
-    "more", ["    def set(self):\n        self.limit = 2.0\n", "def run(trainer):\n    trainer.opt.learning_rate = 1\n"]
+    "code", ["    def set(self):\n        self.limit = 2.0\n", "def run(trainer):\n    trainer.opt.learning_rate = 1\n"]
 )
-def test_an_optimizers_own_clip_that_other_code_may_change_stays(more: str) -> None:
+def test_an_optimizers_clip_that_other_code_may_change_is_kept(code: str) -> None:
     assert verdicts(KERAS_CLASS) == ["rewritten"]
-    assert ported(KERAS_CLASS + more)[0] == KERAS_CLASS + more
+    assert ported(KERAS_CLASS + code)[0] == KERAS_CLASS + code
 
 
-def test_an_optimizers_own_clip_becomes_a_line_of_its_steps() -> None:
+def test_an_optimizers_clip_becomes_a_line_of_its_steps() -> None:
     text, (site,) = ported(KERAS)
     assert "SGD(0.1)" in text
     assert "    unified_clip.torch.GradientClipByGlobalNorm(LIMIT).clip_(variables)\n    optimizer.step()\n" in text
@@ -770,16 +768,16 @@ def test_an_optimizers_own_clip_becomes_a_line_of_its_steps() -> None:
         (("optimizer = tf", "optimizer = other = tf"), "flagged"),
     ],
 )
-def test_an_optimizers_own_clip_that_is_not_in_sight_stays(change: tuple[str, str], verdict: str) -> None:
+def test_an_optimizers_clip_with_an_unknown_threshold_or_step_is_kept(change: tuple[str, str], verdict: str) -> None:
     source = with_lines(KERAS, change)
     assert ported(source)[0] == source
     assert verdicts(source) == [verdict]
 
 
-@pytest.mark.parametrize(("more", "verdict"), [("", "flagged"), ("keras.ops.mean(x)\n", "rewritten")])
-def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str) -> None:
+@pytest.mark.parametrize(("code", "verdict"), [("", "flagged"), ("keras.ops.mean(x)\n", "rewritten")])
+def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(code: str, verdict: str) -> None:
     source = with_lines(KERAS, ("tf.keras", "keras"), ("global_clipnorm=LIMIT", "clipnorm=1.0")).replace(
-        "import tensorflow as tf\n", f"import keras\nimport tensorflow as tf\n{more}"
+        "import tensorflow as tf\n", f"import keras\nimport tensorflow as tf\n{code}"
     )
     assert verdicts(source) == [verdict]
 
@@ -812,14 +810,14 @@ def test_clipnorm_of_a_keras_that_may_be_old_is_flagged(more: str, verdict: str)
         (("        loss = model(x)", "        loss = [model(x)]"), "backward() accepts one loss"),
     ],
 )
-def test_a_step_whose_optimizer_list_or_loss_is_not_one_stays(change: tuple[str, str], reason: str) -> None:
+def test_a_step_with_several_optimizers_lists_or_losses_is_unchanged(change: tuple[str, str], reason: str) -> None:
     source = with_lines(TAPE, change)
     text, sites = ported(source)
     assert text == source
     assert reason in sites[0].reason
 
 
-def test_a_clip_that_another_object_may_read_stays() -> None:
+def test_a_clip_that_another_object_may_read_is_kept() -> None:
     source = """\
     import paddle
 

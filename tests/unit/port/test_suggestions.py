@@ -12,13 +12,13 @@ from unified_clip.port.clip_site import Target
 
 @pytest.mark.parametrize("value", ["0", "0.0", "-1.0"])
 @pytest.mark.parametrize("target", ["torch", "drop-in"])
-def test_a_limit_of_keras_that_is_off_in_some_versions_has_no_lines(value: str, target: Target) -> None:
+def test_a_threshold_of_keras_that_is_off_in_some_versions_has_no_lines(value: str, target: Target) -> None:
     (site,) = ported(f"from tensorflow import keras\nkeras.optimizers.Adam(clipvalue={value})\n", target)[1]
     assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])
     assert "A limit of 0 or less switches clipping off" in site.reason
 
 
-def test_a_limit_of_none_that_fails_since_transformers_5_has_no_lines() -> None:
+def test_a_threshold_of_none_that_fails_since_transformers_5_has_no_lines() -> None:
     source = "from transformers import TrainingArguments\nTrainingArguments(max_grad_norm=None)\n"
     (site,) = ported(source)[1]
     assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])

@@ -11,26 +11,35 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support.port import verify_pairs
-from support.port.verify_pairs import BATCHES, NUMPY, STEPS, WEIGHTS, greatest, mistakes, run, verified
+from support.port.verify_pairs import (
+    BATCHES,
+    NUMPY,
+    STEPS,
+    WEIGHTS,
+    cause_kinds,
+    largest_ulps,
+    run_verify,
+    verify_as_json,
+)
 from support.tiers import sampled
 
 from unified_clip.verify import compare
 from unified_clip.verify.run import VerifyError
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
-EACH_IN_ONE = NUMPY.replace(
+PER_TENSOR = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+PER_TENSOR_IN_ONE_CALL = NUMPY.replace(
     "CLIP",
     "grads = dict(zip(grads, [g for _, g in uc.GradientClipByNorm(0.5)(zip(weights.values(), grads.values()))]))",
 )
 
 
-def test_the_same_step_is_the_same_at_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = verified(tmp_path, capsys, GLOBAL, GLOBAL)
+def test_a_step_agrees_with_itself_at_every_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verify_as_json(tmp_path, capsys, GLOBAL, GLOBAL)
     assert data["same"]
     assert [step["step"] for step in data["steps"]] == list(range(1, STEPS + 1))
     for stage in ("norm", "coefficient", "tensors", "update"):
-        assert greatest(data, stage) == 0
+        assert largest_ulps(data, stage) == 0
     assert all(line["coef"] < 1 for step in data["steps"] for line in (*step["old"], *step["new"]))
 
 
@@ -51,10 +60,10 @@ def test_the_same_step_is_the_same_at_every_stage(tmp_path: Path, capsys: pytest
 def test_a_mistake_is_named_at_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, mistake: str
 ) -> None:
-    data = verified(tmp_path, capsys, GLOBAL, NUMPY.replace("CLIP", clip))
+    data = verify_as_json(tmp_path, capsys, GLOBAL, NUMPY.replace("CLIP", clip))
     assert not data["same"]
     assert data["steps"][0]["differs"]
-    assert mistake in mistakes(data)
+    assert mistake in cause_kinds(data)
 
 
 @pytest.mark.parametrize(
@@ -68,10 +77,10 @@ def test_a_mistake_is_named_at_the_first_step(
         ),
     ],
 )
-def test_updates_that_differ_where_the_clips_do_not_are_explained(
+def test_updates_that_differ_after_equal_clips_have_a_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, mistake: str, says: str
 ) -> None:
-    data = verified(tmp_path, capsys, GLOBAL, GLOBAL.replace("np.float32(0.25) * grad", line))
+    data = verify_as_json(tmp_path, capsys, GLOBAL, GLOBAL.replace("np.float32(0.25) * grad", line))
     assert data["steps"][0]["differs"] == ["update"]
     assert data["finding"]["mistake"] == mistake
     assert says in data["finding"]["text"]
@@ -81,10 +90,10 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
     sometimes = NUMPY.replace("for batch in batches:", "for index, batch in enumerate(batches):").replace(
         "CLIP", "grads = grads if index % 2 else uc.clip_by_global_norm(grads, 0.5)[0]"
     )
-    data = verified(tmp_path, capsys, sometimes, sometimes)
+    data = verify_as_json(tmp_path, capsys, sometimes, sometimes)
     assert data["same"]
     assert data["without_clip"] == [2, 4]
-    assert run(tmp_path, sometimes, sometimes) == 0
+    assert run_verify(tmp_path, sometimes, sometimes) == 0
     printed = capsys.readouterr().out
     assert "Neither training step made a recorded clip call at 2 of 4 steps (2, 4): only gradients and" in printed
     assert [line.split("│")[-2].strip() for line in printed.splitlines() if line.startswith("│")] == [
@@ -93,20 +102,22 @@ def test_steps_without_a_clip_on_either_side_are_reported(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(("rate", "same"), sampled([("2.0**-18", True), ("2.0**-17", False), ("0", False)], 2))
-def test_updates_are_not_the_same_by_being_small(
+def test_small_updates_are_compared_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, same: bool
 ) -> None:
     """All of them are less than 64 units in the last place of their parameters."""
     small = GLOBAL.replace("np.float32(0.25)", "np.float32(2.0**-18)")
     new = GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")
-    data = verified(tmp_path, capsys, small, new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, small, new, "--max-ulp", "64")
     assert data["same"] is same
     assert [step["differs"] for step in data["steps"]] == [[] if same else ["update"]] * STEPS
-    assert mistakes(data) == ([] if same else ["rounding", "another optimizer"])
+    assert cause_kinds(data) == ([] if same else ["rounding", "another optimizer"])
 
 
-def test_a_call_for_each_gradient_is_one_that_clips_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = verified(tmp_path, capsys, EACH, EACH_IN_ONE)
+def test_a_call_for_each_gradient_equals_one_call_per_tensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = verify_as_json(tmp_path, capsys, PER_TENSOR, PER_TENSOR_IN_ONE_CALL)
     assert data["same"]
     assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
 
@@ -119,10 +130,10 @@ def test_unclipped_gradients_are_replaced_by_the_results_of_the_clip_calls(
         .replace("grads, _ =", "raw = grads; grads, _ =")
         .replace("weights, grads\n", "weights, raw\n")
     )
-    data = verified(tmp_path, capsys, raw, GLOBAL)
+    data = verify_as_json(tmp_path, capsys, raw, GLOBAL)
     assert data["same"]
     assert data["unclipped"] == ["old"]
-    assert greatest(data, "tensors") == 0
+    assert largest_ulps(data, "tensors") == 0
 
 
 @pytest.mark.parametrize("steps", [STEPS, 1])
@@ -132,33 +143,33 @@ def test_batches_may_differ_in_size(tmp_path: Path, capsys: pytest.CaptureFixtur
     batches = {f"{n}/{name}": each[n - 1][:size] for n, size in enumerate(sizes, 1) for name, each in BATCHES.items()}
     np.savez(tmp_path / "uneven.npz", **batches)
     options = ["--batches", str(tmp_path / "uneven.npz"), "--steps", str(steps)]
-    data = verified(tmp_path, capsys, GLOBAL, GLOBAL, *options)
+    data = verify_as_json(tmp_path, capsys, GLOBAL, GLOBAL, *options)
     assert data["same"]
     assert len(data["steps"]) == steps
     mean = NUMPY.replace('/ batch["y"].size', "/ 8").replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-    data = verified(tmp_path, capsys, GLOBAL, mean, *options)
+    data = verify_as_json(tmp_path, capsys, GLOBAL, mean, *options)
     assert data["same"] == (steps < STEPS)
-    assert mistakes(data) == ([] if steps < STEPS else ["scaled gradients"])
+    assert cause_kinds(data) == ([] if steps < STEPS else ["scaled gradients"])
 
 
 def test_a_batch_may_have_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "rates.npz", rate=np.full(STEPS, 0.25, np.float32), **BATCHES)
     hashed = GLOBAL.replace("np.float32(0.25)", "{np.float32(0.25): batch['rate']}[batch['rate']]")
-    assert verified(tmp_path, capsys, GLOBAL, hashed, "--batches", str(tmp_path / "rates.npz"))["same"]
+    assert verify_as_json(tmp_path, capsys, GLOBAL, hashed, "--batches", str(tmp_path / "rates.npz"))["same"]
 
 
 def test_gradients_that_are_not_yielded_are_the_results_of_the_clip_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = verified(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
+    data = verify_as_json(tmp_path, capsys, GLOBAL.replace("weights, grads\n", "weights, None\n"), GLOBAL)
     assert data["same"]
     assert data["unclipped"] == []
-    assert greatest(data, "tensors") == 0
+    assert largest_ulps(data, "tensors") == 0
 
 
 def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     once = GLOBAL.replace("        yield weights", "    return weights")
-    data = verified(tmp_path, capsys, once, GLOBAL)
+    data = verify_as_json(tmp_path, capsys, once, GLOBAL)
     assert data["same"]
     assert [step["norm"]["ulps"] for step in data["steps"]] == [0] * STEPS
     assert [step["update"] is None for step in data["steps"]] == [True] * (STEPS - 1) + [False]
@@ -167,7 +178,9 @@ def test_a_function_may_return_once(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_calls_of_a_function_that_returns_once_are_distributed_evenly_over_the_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = verified(tmp_path, capsys, EACH.replace("        yield weights", "    return weights"), EACH)
+    data = verify_as_json(
+        tmp_path, capsys, PER_TENSOR.replace("        yield weights", "    return weights"), PER_TENSOR
+    )
     assert data["same"]
     assert [len(step["old"][0]["norm"]) for step in data["steps"]] == [2] * STEPS
 
@@ -175,34 +188,34 @@ def test_calls_of_a_function_that_returns_once_are_distributed_evenly_over_the_s
 def test_lists_of_norms_are_compared_by_name_and_not_by_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    backwards = EACH.replace("for name, grad in grads.items()}", "for name, grad in reversed(grads.items())}")
-    assert verified(tmp_path, capsys, EACH, backwards)["same"]
+    backwards = PER_TENSOR.replace("for name, grad in grads.items()}", "for name, grad in reversed(grads.items())}")
+    assert verify_as_json(tmp_path, capsys, PER_TENSOR, backwards)["same"]
     renamed = backwards.replace(
         "yield weights, grads", "yield tuple({'a': each['weight'], 'b': each['bias']} for each in (weights, grads))"
     )
-    assert verified(tmp_path, capsys, EACH, renamed)["same"]
+    assert verify_as_json(tmp_path, capsys, PER_TENSOR, renamed)["same"]
 
 
-def test_a_gradient_is_known_by_the_weight_that_came_with_it(
+def test_gradients_are_paired_by_the_weights_that_are_yielded_with_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clip = """
         clipped = uc.GradientClipByGlobalNorm(0.5)(list(zip(weights.values(), grads.values())))
         grads = dict(zip(grads, [gradient for _, gradient in clipped]))"""
     pairs = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, None\n")
-    data = verified(tmp_path, capsys, pairs, GLOBAL)
+    data = verify_as_json(tmp_path, capsys, pairs, GLOBAL)
     assert data["same"]
-    assert greatest(data, "tensors") == 0
+    assert largest_ulps(data, "tensors") == 0
 
 
-def test_tensors_of_one_shape_are_laid_out_as_they_are_most_alike(
+def test_square_tensors_are_paired_in_their_closest_order_of_axes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     square = "np.outer(np.arange(6), weights['weight'][:, 0])"
     old, new = (
         GLOBAL.replace("yield weights,", f"yield {{**weights, 'square': {each}}},") for each in (square, f"{square}.T")
     )
-    assert verified(tmp_path, capsys, old, new)["same"]
+    assert verify_as_json(tmp_path, capsys, old, new)["same"]
 
 
 @pytest.mark.parametrize(
@@ -212,19 +225,19 @@ def test_tensors_of_one_shape_are_laid_out_as_they_are_most_alike(
         ("norm = np.abs(grads['weight']).max()", False),
     ],
 )
-def test_a_clip_by_hand_is_known_by_the_gradients_before_and_after(
+def test_a_manual_clip_is_recognized_by_gradients_before_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], by_hand: str, same: bool
 ) -> None:
     clip = f"raw = grads; {by_hand}; grads = {{n: g * np.float32(min(1, 0.5 / norm)) for n, g in grads.items()}}"
     hand = NUMPY.replace("CLIP", clip).replace("weights, grads\n", "weights, grads, raw\n")
-    data = verified(tmp_path, capsys, hand, GLOBAL, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, hand, GLOBAL, "--max-ulp", "64")
     assert data["same"] is same
-    assert verify_pairs.calls(data, "old") == {"by hand"}
+    assert verify_pairs.called_names(data, "old") == {"by hand"}
     assert {line["rule"] for step in data["steps"] for line in step["old"]} == {"global"}
 
 
 def test_another_eps_that_max_ulp_hides_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
+    assert run_verify(tmp_path, GLOBAL, NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)"), "--max-ulp", "64") == 0
     printed = capsys.readouterr().out
     assert "Another eps: new.py:step differs from old.py:step as with eps 1e-06 instead of 0." in printed
     assert "which --max-ulp 64 allows." in printed
@@ -235,8 +248,8 @@ def test_norms_of_noise_in_a_clip_per_tensor_are_no_difference(
 ) -> None:
     """As of a bias before BatchNorm: each side has its own noise."""
     noise = "grads['bias'] *= np.float32({}); grads = {{name"
-    old, new = (EACH.replace("grads = {name", noise.format(factor)) for factor in ("1e-9", "2e-9"))
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    old, new = (PER_TENSOR.replace("grads = {name", noise.format(factor)) for factor in ("1e-9", "2e-9"))
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["same"]
 
 
@@ -245,21 +258,21 @@ def test_layouts_and_names_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         "yield weights, grads",
         "yield tuple({'W': each['weight'].T, 'b': each['bias']} for each in (weights, grads))",
     )
-    assert verified(tmp_path, capsys, GLOBAL, turned)["same"]
+    assert verify_as_json(tmp_path, capsys, GLOBAL, turned)["same"]
     (tmp_path / "names.toml").write_text('weight = "W"\nbias = "b"\n', encoding="utf-8")
-    data = verified(tmp_path, capsys, GLOBAL, turned, "--map", str(tmp_path / "names.toml"))
+    data = verify_as_json(tmp_path, capsys, GLOBAL, turned, "--map", str(tmp_path / "names.toml"))
     assert data["same"]
-    assert greatest(data, "update") == 0
+    assert largest_ulps(data, "update") == 0
 
 
-def test_fewer_steps_can_be_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(verified(tmp_path, capsys, GLOBAL, GLOBAL, "--steps", "2")["steps"]) == 2
+def test_steps_limits_the_number_of_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(verify_as_json(tmp_path, capsys, GLOBAL, GLOBAL, "--steps", "2")["steps"]) == 2
 
 
-def test_the_table_has_a_row_for_each_step_and_says_why_they_part(
+def test_the_table_has_a_row_for_each_step_and_the_cause_of_the_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, GLOBAL, EACH) == 1
+    assert run_verify(tmp_path, GLOBAL, PER_TENSOR) == 1
     printed = capsys.readouterr().out
     assert printed.count("another clip") == STEPS
     for expected in ("coefficient old", "(max of 2)", "Per tensor for global", "The updates differ from step 1 on"):
@@ -268,12 +281,12 @@ def test_the_table_has_a_row_for_each_step_and_says_why_they_part(
 
 def test_recordings_and_tensors_are_kept_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "kept"
-    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 0
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 0
     lines = (out / "old.jsonl").read_text(encoding="utf-8").splitlines()
     assert list(json.loads(lines[1])["parameters"]) == ["weight", "bias"]
     assert len(lines) == STEPS + 1
     assert (out / "new" / f"{STEPS}.safetensors").is_file()
-    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
     message = f"--out {out} contains old, new, old.jsonl, new.jsonl already. Pass another directory to --out. If an"
     assert message in capsys.readouterr().err
 
@@ -284,7 +297,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
     out = tmp_path / "kept"
     out.mkdir()
     (out / "old").symlink_to("nowhere")
-    assert run(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, "--out", str(out)) == 2
     assert f"--out {out} contains old already" in capsys.readouterr().err
 
 
@@ -329,10 +342,10 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
         3,
     ),
 )
-def test_what_a_function_does_wrong_is_refused(
+def test_an_invalid_training_function_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
 ) -> None:
-    assert run(tmp_path, GLOBAL, new) == 2
+    assert run_verify(tmp_path, GLOBAL, new) == 2
     assert says in capsys.readouterr().err
 
 
@@ -366,7 +379,7 @@ def test_what_a_function_does_wrong_is_refused(
         ),
     ],
 )
-def test_what_is_wrong_with_the_command_is_refused(
+def test_an_invalid_command_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -379,7 +392,7 @@ def test_what_is_wrong_with_the_command_is_refused(
     np.savez("short.npz", x=np.zeros(2), y=np.zeros(0))
     np.savez("empty.npz")
     Path("cut.npz").write_bytes(Path("short.npz").read_bytes()[:100])
-    assert run(tmp_path, GLOBAL, GLOBAL, *options) == 2
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, *options) == 2
     assert says in capsys.readouterr().err
 
 
@@ -403,7 +416,7 @@ def test_an_invalid_script_is_rejected(
     Path("both.py").write_text("import tensorflow as tf\nfrom paddle import nn\n", encoding="utf-8")
     Path("wrong.py").write_text("import os\ndef step(weights batches): ...\n", encoding="utf-8")
     Path("names.toml").touch()
-    assert run(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, scripts=[old, "new.py:step"]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -412,7 +425,7 @@ def test_port_verify_is_a_deprecated_alias_that_prints_the_new_command(
 ) -> None:
     from unified_clip.cli import main
 
-    assert run(tmp_path, GLOBAL, EACH, "--format", "json", "--max-ulp", "2", "--steps", "3") == 1
+    assert run_verify(tmp_path, GLOBAL, PER_TENSOR, "--format", "json", "--max-ulp", "2", "--steps", "3") == 1
     expected = capsys.readouterr().out
     scripts = [f"{tmp_path / name}:step" for name in ("old.py", "new.py")]
     options = [*verify_pairs.write_data(tmp_path), "--steps", "3", "--max-ulp", "2"]
@@ -454,7 +467,7 @@ def test_weights_and_batches_are_needed(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_process_that_crashes_or_hangs_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, options: list[str], says: str
 ) -> None:
-    assert run(tmp_path, GLOBAL, f"def step(weights, batches):\n    {body}\n", *options) == 3
+    assert run_verify(tmp_path, GLOBAL, f"def step(weights, batches):\n    {body}\n", *options) == 3
     assert says in capsys.readouterr().err
 
 
@@ -463,14 +476,14 @@ def test_the_data_clips_at_every_step() -> None:
     assert all(len(each) == STEPS for each in BATCHES.values())
 
 
-def test_of_many_steps_the_table_shows_the_first_the_last_and_where_they_part(
+def test_a_long_table_shows_the_first_the_last_and_the_first_different_steps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each batch four times over; the new one's rate changes at the eleventh step."""
     np.savez(tmp_path / "many.npz", **{name: np.repeat(each, 4, axis=0) for name, each in BATCHES.items()})
     new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
     new = new.replace("np.float32(0.25)", "np.float32(0.25 if number < 10 else 0.5)")
-    assert run(tmp_path, GLOBAL, new, "--batches", str(tmp_path / "many.npz")) == 1
+    assert run_verify(tmp_path, GLOBAL, new, "--batches", str(tmp_path / "many.npz")) == 1
     printed = capsys.readouterr().out
     shown = [line.split()[1] for line in printed.splitlines() if line.startswith("│")]
     assert shown == ["1", "2", "3", "...", "11", "12", "13", "...", "16"]
@@ -483,9 +496,9 @@ def test_rounding_that_grows_is_distinguished_from_an_immediate_difference(
 ) -> None:
     new = GLOBAL.replace("for batch in batches:", "for number, batch in enumerate(batches):")
     new = new.replace("np.float32(0.25) * grad", f"np.float32(0.25) * grad + weights[name] * np.float32({off})")
-    data = verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")
     assert not data["same"]
-    assert ("rounding that has grown" in mistakes(data)) is grown
+    assert ("rounding that has grown" in cause_kinds(data)) is grown
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.125])
@@ -493,14 +506,16 @@ def test_the_first_difference_is_reported_first_and_its_cause_after_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: float
 ) -> None:
     """Another rate shows in the update of a step, and in the clips of the next."""
-    assert run(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
-    told = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))]
-    begins = [line.split(":")[0].split(", in ")[0] for line in told[2:6]]
+    assert run_verify(tmp_path, GLOBAL, GLOBAL.replace("np.float32(0.25)", f"np.float32({rate})")) == 1
+    printed_lines = [
+        line for line in capsys.readouterr().out.splitlines() if not line.startswith(("│", "┃", "┏", "┡", "└"))
+    ]
+    begins = [line.split(":")[0].split(", in ")[0] for line in printed_lines[2:6]]
     assert begins == [
         "The updates differ from step 1 on", "Another learning rate", "The clipped gradients differ from step 2 on",
         "The runs first differ at step 2",
     ]  # fmt: skip
-    assert "Unexplained" not in "".join(told)
+    assert "Unexplained" not in "".join(printed_lines)
 
 
 def test_a_difference_without_a_cause_is_reported_as_unexplained(
@@ -509,13 +524,13 @@ def test_a_difference_without_a_cause_is_reported_as_unexplained(
     by_hand = "raw = grads; grads = {n: g * np.linspace(0.2, 0.3, len(g), dtype='f')[:, None] for n, g in raw.items()}"
     new = NUMPY.replace("CLIP", by_hand.replace("[:, None]", ".reshape(len(g), *[1] * (g.ndim - 1))"))
     new = new.replace("weights, grads\n", "weights, grads, raw\n")
-    assert run(tmp_path, EACH, new) == 1
+    assert run_verify(tmp_path, PER_TENSOR, new) == 1
     assert "Unexplained: " in capsys.readouterr().out
 
 
 def test_gradients_that_change_after_the_clip_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5); grads['bias'] *= np.float32(2)")
-    data = verified(tmp_path, capsys, GLOBAL, new)
+    data = verify_as_json(tmp_path, capsys, GLOBAL, new)
     assert data["steps"][0]["differs"] == ["tensors", "update"]
     assert data["finding"]["mistake"] == "the clip does not reach the step"
     assert "yields are not the results of its clip calls: 'bias'. Other code changes" in data["finding"]["text"]
@@ -537,7 +552,7 @@ def test_calls_of_a_step_that_share_no_parameter_may_come_in_another_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: str, same: bool
 ) -> None:
     old, new = two_calls("('weight', 'bias')"), two_calls("('bias', 'weight')", limit)
-    data = verified(tmp_path, capsys, old, new)
+    data = verify_as_json(tmp_path, capsys, old, new)
     assert [len(step["new"]) for step in data["steps"]] == [2] * STEPS
     assert data["same"] is same
 
@@ -554,18 +569,16 @@ def test_another_dtype_is_named(
     new = new.replace(
         "gradients(weights, batch)\n", f"gradients(weights, {{n: a.astype({dtype}) for n, a in batch.items()}})\n"
     )
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["same"] is same
     assert data["finding"]["mistake"] == "another dtype"
     name = dtype.removeprefix("np.")
     assert data["finding"]["text"].startswith(f"'weight' is float32 in the old step and {name} in the new one")
 
 
-def test_another_dtype_does_not_explain_what_is_more_than_its_rounding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_dtype_explains_only_its_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = GLOBAL.replace("array.copy()", "array.astype(np.float64)").replace("np.float32(0.25)", "np.float64(0.5)")
-    assert mistakes(verified(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")) == ["another learning rate"]
+    assert cause_kinds(verify_as_json(tmp_path, capsys, GLOBAL, new, "--max-ulp", "64")) == ["another learning rate"]
 
 
 def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
@@ -573,12 +586,14 @@ def test_a_difference_that_rounding_explains_does_not_hide_another_rate(
 ) -> None:
     new = GLOBAL.replace("np.float32(0.25)", "np.float32(0.5)")
     new = new.replace("grads, _ =", "grads = {n: np.nextafter(g, np.float32(9)) for n, g in grads.items()}; grads, _ =")
-    assert mistakes(verified(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
+    assert cause_kinds(verify_as_json(tmp_path, capsys, GLOBAL, new)) == ["rounding", "another learning rate"]
 
 
-def test_integers_are_no_dtype_that_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = GLOBAL.replace("yield weights,", "yield {name: each.astype(int) for name, each in weights.items()},")
-    assert "another dtype" not in mistakes(verified(tmp_path, capsys, GLOBAL, whole))
+def test_integers_are_not_named_as_another_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_integers = GLOBAL.replace(
+        "yield weights,", "yield {name: each.astype(int) for name, each in weights.items()},"
+    )
+    assert "another dtype" not in cause_kinds(verify_as_json(tmp_path, capsys, GLOBAL, with_integers))
 
 
 @pytest.mark.parametrize("rounded", ["", "raw = {n: np.nextafter(g, np.float32(9)) for n, g in raw.items()}; "])
@@ -589,8 +604,8 @@ def test_gradients_that_are_not_cleared_are_reported(
     clip = f"raw = grads; {rounded}clipped, _ = uc.clip_by_global_norm(raw, 0.5); grads = clipped; kept = {kept}"
     new = NUMPY.replace("CLIP", clip).replace("    for batch in", "    kept = {}\n    for batch in")
     added = "grads = gradients(weights, batch); grads = {n: g + kept.get(n, 0) for n, g in grads.items()}"
-    data = verified(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
-    assert mistakes(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
+    data = verify_as_json(tmp_path, capsys, GLOBAL, new.replace("grads = gradients(weights, batch)", added))
+    assert cause_kinds(data) == [*(["rounding"] if rounded else []), "gradients are not cleared"]
     assert "at step 2 every gradient of the new step is" in data["finding"]["text"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, STEPS, run, verified
+from support.port.verify_pairs import NUMPY, STEPS, run_verify, verify_as_json
 from support.tiers import sampled
 
 GLOBAL = NUMPY.replace("CLIP", "uc.clip_grad_norm_(grads, 0.5)")
@@ -15,12 +15,12 @@ MEAN = 'np.square(batch["x"] @ weights["weight"] + weights["bias"] - batch["y"])
 
 def test_losses_are_columns_of_the_table_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (WITH_LOSS.replace("LOSS", loss) for loss in (MEAN, MEAN.replace(".mean()", ".sum()")))
-    assert run(tmp_path, old, new) == 0
+    assert run_verify(tmp_path, old, new) == 0
     printed = capsys.readouterr().out
     assert "loss old" in printed
     assert "loss new" in printed
     assert "loss differs from step 1 on: " in printed
-    data = verified(tmp_path, capsys, old, new)
+    data = verify_as_json(tmp_path, capsys, old, new)
     losses = [each["loss"] for each in data["steps"]]
     assert len(losses) == STEPS
     assert all(loss["new"] == pytest.approx(8 * loss["old"]) for loss in losses)
@@ -40,18 +40,18 @@ def test_losses_show_whether_gradients_differ_by_the_forward_pass(
     before = 'loss = LOSS; grads["bias"] += np.float32(1); uc.clip_grad_norm_'.replace("LOSS", loss)
     new = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", before)
     old = WITH_LOSS.replace("LOSS", "loss").replace("uc.clip_grad_norm_", f"loss = {MEAN}; uc.clip_grad_norm_")
-    finding = verified(tmp_path, capsys, old, new)["finding"]
+    finding = verify_as_json(tmp_path, capsys, old, new)["finding"]
     assert finding["mistake"] == "other data or loss"
     assert advice in finding["text"]
 
 
 def test_a_loss_of_one_step_only_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, WITH_LOSS.replace("LOSS", MEAN), GLOBAL) == 0
+    assert run_verify(tmp_path, WITH_LOSS.replace("LOSS", MEAN), GLOBAL) == 0
     assert "loss was not compared: only old.py:step has it." in capsys.readouterr().out
 
 
 def test_steps_without_a_loss_have_no_columns_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, GLOBAL, GLOBAL) == 0
+    assert run_verify(tmp_path, GLOBAL, GLOBAL) == 0
     assert "loss old" not in capsys.readouterr().out
 
 
@@ -61,7 +61,7 @@ def test_a_loss_may_follow_parameters_without_gradients_or_be_returned_once(
     loop = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
     once = loop.replace("yield weights, grads", f"loss = {MEAN}") + "    return weights, float(loss)\n"
     each_step = loop.replace("yield weights, grads", f"yield weights, None, float({MEAN})")
-    data = verified(tmp_path, capsys, once, each_step)
+    data = verify_as_json(tmp_path, capsys, once, each_step)
     assert [each["loss"]["old"] is None for each in data["steps"]] == [True] * (STEPS - 1) + [False]
     assert data["steps"][-1]["loss"]["old"] == pytest.approx(data["steps"][-1]["loss"]["new"])
 
@@ -70,5 +70,5 @@ def test_a_loss_may_follow_parameters_without_gradients_or_be_returned_once(
 def test_a_loss_that_is_not_one_number_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str
 ) -> None:
-    assert run(tmp_path, GLOBAL, WITH_LOSS.replace("LOSS", loss)) == 2
+    assert run_verify(tmp_path, GLOBAL, WITH_LOSS.replace("LOSS", loss)) == 2
     assert "new.py:step: output 1 of the function has unclipped of type " in capsys.readouterr().err

@@ -31,12 +31,12 @@ def dense(*values: float) -> Dense:
     return Dense("float32", np.array(values, np.float32))
 
 
-def row(step: int, ulps: float) -> StepComparison:
+def step_with_norm_distance(step: int, ulps: float) -> StepComparison:
     """A step whose clips are the same and whose norms are so far apart."""
     return StepComparison(step, [], [], Distance(ulps, 0.0), None, TensorComparison(), True)
 
 
-def written(path: Path, **changes: Any) -> Path:
+def write_recording(path: Path, **changes: Any) -> Path:
     """A recording of one call."""
     line = {
         "step": 1, "call": "clip", "framework": "numpy", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
@@ -68,29 +68,32 @@ def test_steps_with_other_parameters_are_rejected(
 
 
 @pytest.mark.parametrize(("ulps", "grown"), [(160, True), (161, False)])
-def test_rounding_has_grown_up_to_sixteen_times_what_it_was(tmp_path: Path, ulps: float, grown: bool) -> None:
-    same = compare_runs(*[written(tmp_path / "run.jsonl")] * 2)
-    found = step_causes._grown_rounding([row(1, 10), row(2, ulps)], same, 64)
-    assert (found is not None) is grown
+def test_rounding_may_grow_up_to_16_times(tmp_path: Path, ulps: float, grown: bool) -> None:
+    same = compare_runs(*[write_recording(tmp_path / "run.jsonl")] * 2)
+    cause = step_causes._grown_rounding([step_with_norm_distance(1, 10), step_with_norm_distance(2, ulps)], same, 64)
+    assert (cause is not None) is grown
 
 
 @pytest.mark.parametrize(
     ("change", "alike"),
     [({}, True), ({"norm_type": 1.0}, False), ({"threshold": 2.0}, False), ({"threshold": None}, True)],
 )
-def test_clips_are_alike_by_their_rule_norm_and_threshold(
-    tmp_path: Path, change: Mapping[str, Any], alike: bool
-) -> None:
-    found = compare_runs(written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", **change))
-    (pair,) = found.pairs
+def test_clips_are_paired_by_rule_norm_and_threshold(tmp_path: Path, change: Mapping[str, Any], alike: bool) -> None:
+    comparison = compare_runs(
+        write_recording(tmp_path / "old.jsonl"), write_recording(tmp_path / "new.jsonl", **change)
+    )
+    (pair,) = comparison.pairs
     assert compare._clip_alike(pair) is alike
 
 
-def test_norms_are_compared_in_float32_where_only_one_is_in_float64(tmp_path: Path) -> None:
+def test_norms_are_compared_in_float32_if_one_of_them_is(tmp_path: Path) -> None:
     close = 2.0 * (1 + 2**-40)
-    paths = written(tmp_path / "old.jsonl"), written(tmp_path / "new.jsonl", dtype="float64", norm=close)
+    paths = (
+        write_recording(tmp_path / "old.jsonl"),
+        write_recording(tmp_path / "new.jsonl", dtype="float64", norm=close),
+    )
     assert compare_runs(*paths).first is None
-    assert compare_runs(paths[1], written(paths[0], dtype="float64")).first is not None
+    assert compare_runs(paths[1], write_recording(paths[0], dtype="float64")).first is not None
 
 
 # -- recordings
@@ -111,7 +114,7 @@ def test_calls_are_distributed_over_the_steps_only_if_their_number_is_a_multiple
 
 
 @pytest.mark.parametrize(("yields", "steps"), [(True, [1, 2]), (False, [2])])
-def test_a_clip_by_hand_has_the_step_after_which_it_is_yielded(tmp_path: Path, yields: bool, steps: list[int]) -> None:
+def test_a_manual_clip_belongs_to_the_step_that_yields_it(tmp_path: Path, yields: bool, steps: list[int]) -> None:
     output = StepOutput({}, {"w": dense(1)}, {"w": dense(2)})
     run = ScriptRun(SCRIPT, [output] * len(steps), tmp_path, yields)
     assert [line.step for line in normalize._lines_of_own_clipping(run, 2)] == steps
@@ -121,7 +124,7 @@ def test_a_clip_by_hand_has_the_step_after_which_it_is_yielded(tmp_path: Path, y
     ("clipped", "expected"),
     [((True, None), True), ((None, True), True), ((False, None), None), ((None, False), None), ((False, False), False)],
 )
-def test_calls_that_are_one_clip_if_one_of_them_is_known_to(
+def test_merged_calls_have_clipped_if_one_of_them_has(
     clipped: tuple[bool | None, bool | None], expected: bool | None
 ) -> None:
     calls = [call(name).model_copy(update={"clipped": each}) for name, each in zip("ab", clipped, strict=True)]
@@ -141,22 +144,22 @@ def call(name: str, nan: int | None = 0) -> RecordedCall:
 
 
 @pytest.mark.parametrize(
-    ("names", "each"),
+    ("names", "groups"),
     [("ab", [["a", "b"]]), ("aa", [["a"], ["a"]]), ("aba", [["a", "b"], ["a"]])],
 )
-def test_calls_in_a_row_are_one_unless_they_clip_one_gradient_again(names: str, each: list[list[str]]) -> None:
-    assert [list(line.parameters) for line in merge([call(name) for name in names])] == each
+def test_consecutive_calls_are_merged_until_a_gradient_is_clipped_again(names: str, groups: list[list[str]]) -> None:
+    assert [list(line.parameters) for line in merge([call(name) for name in names])] == groups
 
 
 @pytest.mark.parametrize(("nan", "expected"), [(2, 3), (None, None)])
-def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None, expected: int | None) -> None:
+def test_merged_calls_have_a_count_only_if_each_call_has_one(nan: int | None, expected: int | None) -> None:
     (line,) = merge([call("a", 1), call("b", nan)])
     assert line.nan == expected
     assert line.inf == 2
 
 
 @pytest.mark.parametrize(
-    ("own", "wanted", "order"),
+    ("calls", "other_calls", "order"),
     [
         (["a", "bc"], ["bc", "a"], [1, 0]),
         (["ab", "bc"], ["bc", "ab"], [0, 1]),
@@ -164,11 +167,11 @@ def test_the_count_of_calls_that_are_one_is_known_where_each_is(nan: int | None,
         (["a", "b"], [], [0, 1]),
     ],
 )
-def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
-    own: list[str], wanted: list[str], order: list[int]
+def test_calls_are_reordered_only_if_no_gradient_is_clipped_twice(
+    calls: list[str], other_calls: list[str], order: list[int]
 ) -> None:
-    lines = [RecordedCall(step=number + 1, call="clip") for number in range(len(own))]
-    ordered = normalize._in_order_of(lines, [*map(frozenset, own)], [*map(frozenset, wanted)])
+    lines = [RecordedCall(step=number + 1, call="clip") for number in range(len(calls))]
+    ordered = normalize._in_order_of(lines, [*map(frozenset, calls)], [*map(frozenset, other_calls)])
     assert [line.step - 1 for line in ordered] == order
 
 
@@ -176,11 +179,11 @@ def test_calls_take_the_order_of_others_only_where_no_gradient_is_clipped_twice(
 
 
 @pytest.mark.parametrize(
-    ("norm", "wanted", "same"),
+    ("norm", "other_norm", "same"),
     [(1.0, 1.00005, True), (1.0, 1.0005, False), (math.nan, math.nan, True), (math.nan, 1.0, False)],
 )
-def test_norms_are_those_of_one_gradient_up_to_rounding(norm: float, wanted: float, same: bool) -> None:
-    assert name_gradients._same(norm, wanted) is same
+def test_norms_of_one_gradient_may_differ_by_rounding(norm: float, other_norm: float, same: bool) -> None:
+    assert name_gradients._same(norm, other_norm) is same
 
 
 def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path: Path) -> None:
@@ -198,14 +201,14 @@ def test_gradients_that_a_call_has_not_changed_are_not_called_unclipped(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("gradients", "known", "expected"),
+    ("gradients", "names", "expected"),
     [
         ((1e-9, -1e-9), (), {"k"}), ((1e-9, 0.0), (), {"k"}), ((1e-4, -1e-4), (), set()), ((1e-9, 1.0), (), set()),
         ((0.0, 0.0), ("k",), set()), ((1e-9, 1e-9), (), set()), ((1e-9, 1e-9), ("k",), {"k"}),
     ],
 )  # fmt: skip
 def test_a_gradient_far_below_the_total_norm_is_noise(
-    tmp_path: Path, gradients: tuple[float, float], known: Sequence[str], expected: set[str]
+    tmp_path: Path, gradients: tuple[float, float], names: Sequence[str], expected: set[str]
 ) -> None:
     recordings = []
     for gradient in gradients:
@@ -213,26 +216,26 @@ def test_a_gradient_far_below_the_total_norm_is_noise(
         run = ScriptRun(SCRIPT, [StepOutput({"w": dense(1.0), "k": dense(0.0)}, values, None)], tmp_path, yields=True)
         recordings.append(normalize.NormalizedRecording(run, tmp_path))
     pairing = step_pairing.StepPairing(recordings[0].run, recordings[1].run, {}, 1, {})
-    assert pairing.noise(1, recordings, known) == expected
+    assert pairing.noise(1, recordings, names) == expected
 
 
 def test_updates_by_noise_are_not_compared_up_to_twice_the_other_updates() -> None:
-    one = np.ones(1)
+    ones = np.ones(1)
     pairs = [
-        step_pairing.TensorPair(name, size * one, -size * one, 1.0, 1.0) for name, size in (("w", 1.0), ("k", 2.0))
+        step_pairing.TensorPair(name, size * ones, -size * ones, 1.0, 1.0) for name, size in (("w", 1.0), ("k", 2.0))
     ]
     assert [pair.name for pair in step_pairing.without_noise(pairs, {"k"})] == ["w"]
-    large = pairs[1]._replace(old=3 * one)
+    large = pairs[1]._replace(old=3 * ones)
     assert [pair.name for pair in step_pairing.without_noise([pairs[0], large], {"k"})] == ["w", "k"]
 
 
-def test_nan_in_both_tensors_is_the_same() -> None:
+def test_nan_in_both_tensors_is_equal() -> None:
     values = np.array([1.0, math.nan])
     assert step_pairing.tensor_distance(values, values.copy(), 1.0) == Distance(0.0, 0.0)
     assert step_pairing.tensor_distance(values, np.array([1.0, 2.0]), 1.0).ulps == math.inf
 
 
-def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
+def test_numbers_beyond_float32_are_measured_by_its_largest_number() -> None:
     assert step_pairing.tensor_distance(np.array([1e300]), np.array([2e300]), 2e300).ulps == 1e300 / 2.0**104
 
 
@@ -240,7 +243,7 @@ def test_numbers_beyond_float32_are_measured_by_its_greatest() -> None:
     ("off", "coarse", "ulps"),
     [(4, 1.0, 4), (5, 1.0, 5 * 2**19), (5, 2.0**16, 5), (2**18 + 1, 2.0**16, (2**18 + 1) * 2**6)],
 )
-def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
+def test_an_update_beyond_rounding_of_its_parameter_is_measured_by_its_own_size(
     off: int, coarse: float, ulps: float
 ) -> None:
     """An update of 2**-19 to a parameter of 1, of which a unit is 2**-23."""
@@ -248,7 +251,7 @@ def test_what_storing_a_parameter_does_not_explain_is_measured_by_the_update(
     assert step_pairing.tensor_distance(update, update - off * 2.0**-23, 1.0, coarse).ulps == ulps
 
 
-def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> None:
+def test_nearly_equal_updates_are_measured_by_their_parameter() -> None:
     update = np.array([2.0**-4])
     assert step_pairing.tensor_distance(update, update * (1 + 2.0**-10), 1.0).ulps == 2.0**9
 
@@ -257,21 +260,26 @@ def test_an_update_that_is_nearly_the_other_is_measured_by_its_parameter() -> No
 
 
 @pytest.mark.parametrize(("count", "shown"), [(12, 12), (13, 5)])
-def test_a_table_is_shown_whole_up_to_twelve_rows(count: int, shown: int) -> None:
-    found = cast(Verification, SimpleNamespace(rows=[row(step + 1, 0) for step in range(count)], max_ulp=0.0))
-    rows = list(report._rows_to_print(found))
+def test_a_table_of_up_to_twelve_rows_is_printed_completely(count: int, shown: int) -> None:
+    verification = cast(
+        Verification, SimpleNamespace(rows=[step_with_norm_distance(step + 1, 0) for step in range(count)], max_ulp=0.0)
+    )
+    rows = list(report._rows_to_print(verification))
     assert len(rows) == shown
     assert rows.count(None) == (count > 12)
 
 
 def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> None:
     far = [step_pairing.ParameterDistance(0.0, 0.0, "a")]
-    rows = [row(1, 0), dataclasses.replace(row(2, 0), parameters=TensorComparison(update=far))]
-    found = cast(Verification, SimpleNamespace(rows=rows))
-    assert report._uncompared(found) == ", except the clipped gradients, which were not compared"
+    rows = [
+        step_with_norm_distance(1, 0),
+        dataclasses.replace(step_with_norm_distance(2, 0), parameters=TensorComparison(update=far)),
+    ]
+    verification = cast(Verification, SimpleNamespace(rows=rows))
+    assert report._uncompared(verification) == ", except the clipped gradients, which were not compared"
     rows = [dataclasses.replace(each, parameters=each.parameters._replace(tensors=far)) for each in rows]
-    found = cast(Verification, SimpleNamespace(rows=rows))
-    assert report._uncompared(found) == ""
+    verification = cast(Verification, SimpleNamespace(rows=rows))
+    assert report._uncompared(verification) == ""
 
 
 # -- watching
@@ -284,10 +292,10 @@ def test_nan_and_infinities_are_counted_separately() -> None:
     assert (line["nan"], line["inf"]) == (2, 1)
 
 
-def test_elements_that_are_not_finite_bound_no_coefficient() -> None:
+def test_inf_and_nan_do_not_bound_the_coefficient() -> None:
     assert coefficient([dense(1.0, math.inf, math.nan)], [dense(0.5, math.inf, math.nan)], 0.5) == 0.5
 
 
-def test_a_coefficient_that_made_all_numbers_nan_is_nan() -> None:
+def test_the_coefficient_of_gradients_that_became_nan_is_nan() -> None:
     assert math.isnan(coefficient([dense(1.0, 2.0)], [dense(math.nan, math.nan)], None) or 0.0)
     assert coefficient([dense(1.0, 2.0)], [dense(0.5, math.nan)], 0.5) is None

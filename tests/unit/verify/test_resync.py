@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.port.verify_pairs import NUMPY, STEPS, mistakes, run, verified, write_data
+from support.port.verify_pairs import NUMPY, STEPS, cause_kinds, run_verify, verify_as_json, write_data
 
 from unified_clip import _command
 
@@ -46,17 +46,17 @@ def first_with(data: dict[str, Any], stage: str) -> int | None:
 
 
 @pytest.mark.nightly
-def test_a_threshold_that_is_wrong_from_step_201_is_found_though_the_optimizers_differ(
+def test_a_wrong_threshold_from_step_201_is_found_although_the_optimizers_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], many_batches: Path
 ) -> None:
     by_hand = BY_HAND.replace("LIMIT", f"(0.5 if number <= {LATE} else 0.4)")
     old = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
     new = OTHER_RATE.replace("        CLIP\n", f"        number = locals().get('number', 0) + 1{by_hand}")
     new = new.replace("yield weights, grads", "yield weights, grads, unclipped")
-    apart = verified(tmp_path, capsys, old, new, "--batches", str(many_batches))
+    apart = verify_as_json(tmp_path, capsys, old, new, "--batches", str(many_batches))
     assert first_with(apart, "norm") == 2, "the first update differs, and so does everything after it"
-    assert "coefficient" not in mistakes(apart)
-    data = verified(tmp_path, capsys, old, new, "--batches", str(many_batches), "--resync")
+    assert "coefficient" not in cause_kinds(apart)
+    data = verify_as_json(tmp_path, capsys, old, new, "--batches", str(many_batches), "--resync")
     assert data["resynced"]
     assert first_with(data, "norm") is None, "equal weights give equal gradients"
     assert first_with(data, "update") == 1
@@ -67,11 +67,11 @@ def test_a_threshold_that_is_wrong_from_step_201_is_found_though_the_optimizers_
     assert "as with a threshold of 0.4 instead of 0.5" in cause["text"]
 
 
-def test_equal_steps_are_the_same_with_resync_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = verified(tmp_path, capsys, OLD, NEW.replace("CLIP", CLIP), "--resync")
+def test_equal_steps_agree_with_resync(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = verify_as_json(tmp_path, capsys, OLD, NEW.replace("CLIP", CLIP), "--resync")
     assert data["same"]
     assert data["resynced"]
-    assert run(tmp_path, OLD, NEW.replace("CLIP", CLIP), "--resync") == 0
+    assert run_verify(tmp_path, OLD, NEW.replace("CLIP", CLIP), "--resync") == 0
     assert "new.py:step began with the weights of " in capsys.readouterr().out
 
 
@@ -79,7 +79,7 @@ def test_updates_are_measured_from_the_weights_that_were_copied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = NEW.replace("CLIP", CLIP).replace("np.float32(0.25)", "np.float32(0.5)")
-    data = verified(tmp_path, capsys, OLD, new, "--resync")
+    data = verify_as_json(tmp_path, capsys, OLD, new, "--resync")
     assert all(each["update"]["relative"] == pytest.approx(0.5, rel=1e-5) for each in data["steps"])
     assert all(each["tensors"]["ulps"] == 0 for each in data["steps"])
     assert "every update of the new step is 2 times that of the old one" in data["finding"]["text"]
@@ -95,7 +95,7 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
         'batch["x"].T @ error', '(batch["x"].T @ error).T'
     )
     (tmp_path / "names.toml").write_text('weight = "kernel"\nbias = "offset"\n', encoding="utf-8")
-    data = verified(tmp_path, capsys, OLD, new, "--resync", "--map", str(tmp_path / "names.toml"))
+    data = verify_as_json(tmp_path, capsys, OLD, new, "--resync", "--map", str(tmp_path / "names.toml"))
     assert data["resynced"]
     assert all(each["norm"]["relative"] < 1e-6 for each in data["steps"])
     assert first_with(data, "update") == 1
@@ -135,7 +135,7 @@ def test_names_and_layouts_may_differ(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_steps_that_cannot_be_resynced_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
 ) -> None:
-    assert run(tmp_path, old, new, "--resync") == 2
+    assert run_verify(tmp_path, old, new, "--resync") == 2
     assert message in capsys.readouterr().err
 
 
@@ -143,8 +143,8 @@ def test_an_old_step_that_fails_does_not_leave_the_new_one_waiting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fails = OLD.replace("        yield weights", "        assert False, 'broken'\n        yield weights")
-    assert run(tmp_path, fails, NEW.replace("CLIP", CLIP), "--resync") == _command.INCOMPLETE
+    assert run_verify(tmp_path, fails, NEW.replace("CLIP", CLIP), "--resync") == _command.INCOMPLETE
     assert "AssertionError: broken" in capsys.readouterr().err
     few = OLD.replace("yield weights, grads", "yield weights, grads\n        break")
-    assert run(tmp_path, few, NEW.replace("CLIP", CLIP), "--resync") == 2
+    assert run_verify(tmp_path, few, NEW.replace("CLIP", CLIP), "--resync") == 2
     assert f"old.py:step yielded 1 time for {STEPS} batches" in capsys.readouterr().err

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, greatest, mistakes, run, verified
+from support.port.verify_pairs import NUMPY, cause_kinds, largest_ulps, run_verify, verify_as_json
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
-EACH = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
-SMALL = EACH.replace("grads = {name: uc", "grads['bias'] *= 1e-4 * FACTOR; grads = {name: uc")
+PER_TENSOR = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+SMALL = PER_TENSOR.replace("grads = {name: uc", "grads['bias'] *= 1e-4 * FACTOR; grads = {name: uc")
 WIDE = SMALL.replace(
     "weights = {name: array.copy()", "weights = {name: array.astype('float64')"
 ).replace("np.float32(0.25)", "0.25")  # fmt: skip
@@ -24,16 +24,16 @@ def test_rounding_of_a_small_gradient_is_the_only_cause_in_float64(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = (WIDE.replace("FACTOR", each) for each in ("1", "(1 + 3e-14)"))
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert not data["same"]
-    assert mistakes(data) == ["rounding"]
+    assert cause_kinds(data) == ["rounding"]
 
 
 def test_a_difference_of_a_small_gradient_beyond_rounding_still_has_its_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new = (WIDE.replace("FACTOR", each) for each in ("1", "(1 + 1e-9)"))
-    assert verified(tmp_path, capsys, old, new, "--max-ulp", "64")["finding"]["mistake"] == "other data or loss"
+    assert verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")["finding"]["mistake"] == "other data or loss"
 
 
 def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same(
@@ -42,7 +42,7 @@ def test_rounding_of_a_clipped_gradient_is_named_and_the_clip_calls_are_the_same
     new = GLOBAL.replace(
         "yield weights, grads", "yield weights, {**grads, 'bias': grads['bias'] * np.float32(1 + 1e-6)}"
     )
-    assert run(tmp_path, GLOBAL, new, "--max-ulp", "1") == 1
+    assert run_verify(tmp_path, GLOBAL, new, "--max-ulp", "1") == 1
     printed = capsys.readouterr().out
     assert "The runs are the same" not in printed
     assert "Rounding: at step 1, the clipped gradient of 'bias' differs by " in printed
@@ -63,9 +63,9 @@ TINY = ADAM.replace("grads, _ = uc", "grads['bias'] = grads['bias'] * np.float32
 
 def test_rounding_that_adam_amplifies_is_named_rounding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (TINY.replace("OFF", each).replace("RATE", "0.01") for each in ("0", "np.float32([3e-9, 0])"))
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
-    assert greatest(data, "update") > 400
-    assert all(kind.startswith("rounding") for kind in mistakes(data))
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert largest_ulps(data, "update") > 400
+    assert all(kind.startswith("rounding") for kind in cause_kinds(data))
     assert "'bias' differs by" in data["finding"]["text"]
 
 
@@ -76,13 +76,13 @@ def test_another_learning_rate_is_no_amplified_rounding(
     old, new = (
         TINY.replace("OFF", off).replace("RATE", each) for off, each in (("0", "0.01"), ("np.float32([3e-9, 0])", rate))
     )
-    data = verified(tmp_path, capsys, old, new, "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
     assert data["finding"]["mistake"] in ("another optimizer", "another learning rate")
 
 
-def test_moving_statistics_are_not_the_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moving_statistics_are_no_difference_of_optimizers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
-    finding = verified(tmp_path, capsys, old, new)["finding"]
+    finding = verify_as_json(tmp_path, capsys, old, new)["finding"]
     assert finding["mistake"] == "tensors without a gradient"
     assert (
         "only tensors that have no gradient on either side differ: 'mean'. The updates of the 2 weights with "
@@ -96,13 +96,13 @@ def test_another_learning_rate_is_named_beside_moving_statistics(
 ) -> None:
     old, new = (MOVING.replace("RATE", each) for each in ("0.01", "0.1"))
     new = new.replace("np.float32(0.25)", "np.float32(0.5)")
-    assert verified(tmp_path, capsys, old, new)["finding"]["mistake"] == "another learning rate"
+    assert verify_as_json(tmp_path, capsys, old, new)["finding"]["mistake"] == "another learning rate"
 
 
 @pytest.mark.parametrize(("source", "is_wide"), [(WIDE.replace("FACTOR", "1"), True), (GLOBAL, False)])
 def test_the_units_of_distances_are_named_in_float64(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, is_wide: bool
 ) -> None:
-    run(tmp_path, source, source)
+    run_verify(tmp_path, source, source)
     text = "ULP of norms, coefficients and losses are those of float64. ULP of clipped gradients and updates are those"
     assert (text in capsys.readouterr().out) is is_wide

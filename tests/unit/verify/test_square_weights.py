@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.port.verify_pairs import mistakes, verified
+from support.port.verify_pairs import cause_kinds, verify_as_json
 
 STEP = """
 import numpy as np
@@ -30,10 +30,10 @@ def step(weights, batches):
 """An embedding and a dense layer, both square. TURN is to be replaced: a port stores the kernel transposed."""
 
 OLD = STEP.replace("TURN", "")
-WRONG = STEP.replace("TURN", ".T")
+UNTRANSPOSED = STEP.replace("TURN", ".T")
 """It loads the kernel without a transpose."""
 
-RIGHT = WRONG.replace("array.copy() for", "array.T.copy() if name == 'dense' else array for")
+TRANSPOSED = UNTRANSPOSED.replace("array.copy() for", "array.T.copy() if name == 'dense' else array for")
 
 
 @pytest.fixture
@@ -48,29 +48,27 @@ def options(tmp_path: Path) -> list[str]:
 def test_a_dense_kernel_beside_an_embedding_is_named(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data: dict[str, Any] = verified(tmp_path, capsys, OLD, WRONG, *options)
-    assert mistakes(data) == ["untransposed weight"]
+    data: dict[str, Any] = verify_as_json(tmp_path, capsys, OLD, UNTRANSPOSED, *options)
+    assert cause_kinds(data) == ["untransposed weight"]
     assert (
         "if 'dense' is transposed in --weights for the new step only, the first updates of both steps agree"
         in (data["finding"]["text"])
     )
 
 
-def test_a_transposed_kernel_is_the_same(
-    tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert verified(tmp_path, capsys, OLD, RIGHT, *options)["same"]
+def test_a_transposed_kernel_agrees(tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify_as_json(tmp_path, capsys, OLD, TRANSPOSED, *options)["same"]
 
 
 def test_other_data_is_not_called_an_untransposed_weight(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = verified(tmp_path, capsys, OLD, RIGHT.replace('- batch["y"]', '- 2 * batch["y"]'), *options)
-    assert mistakes(data) == ["other data or loss"]
+    data = verify_as_json(tmp_path, capsys, OLD, TRANSPOSED.replace('- batch["y"]', '- 2 * batch["y"]'), *options)
+    assert cause_kinds(data) == ["other data or loss"]
 
 
 def test_a_weight_is_not_named_if_the_updates_differ_once_it_is_transposed(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    also_faster = WRONG.replace("- 0.125 *", "- 0.25 *")
-    assert "untransposed weight" not in mistakes(verified(tmp_path, capsys, OLD, also_faster, *options))
+    also_faster = UNTRANSPOSED.replace("- 0.125 *", "- 0.25 *")
+    assert "untransposed weight" not in cause_kinds(verify_as_json(tmp_path, capsys, OLD, also_faster, *options))

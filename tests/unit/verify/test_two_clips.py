@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.port.verify_pairs import mistakes, needs_torch, verified
+from support.port.verify_pairs import cause_kinds, needs_torch, verify_as_json
 from support.tiers import sampled
 
 STEP = """
@@ -40,91 +40,95 @@ def script(*clips: str) -> str:
     return STEP.replace("CLIPS", "; ".join(clips))
 
 
-def all_of(net: str) -> str:
+def all_gradients(net: str) -> str:
     return (CRITIC if net == "critic" else MAKER).format(each=net)
 
 
-def without(net: str, name: str) -> str:
-    rest = f"{{n: g for n, g in {net}.items() if n != '{net}.{name}'}}"
-    return (CRITIC if net == "critic" else MAKER).format(each=rest)
+def gradients_without(net: str, name: str) -> str:
+    gradients = f"{{n: g for n, g in {net}.items() if n != '{net}.{name}'}}"
+    return (CRITIC if net == "critic" else MAKER).format(each=gradients)
 
 
-OLD = script(all_of("critic"), all_of("maker"))
+OLD = script(all_gradients("critic"), all_gradients("maker"))
 
 
 @pytest.fixture
-def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def compare_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def compare(old: str, new: str, names: Collection[str] = SHAPES) -> dict[str, Any]:
         source = np.random.default_rng(0)
         weights = {name: source.normal(size=SHAPES[name]).astype(np.float32) for name in names}
         np.savez(tmp_path / "networks.npz", **weights)
-        return verified(tmp_path, capsys, old, new, "--weights", str(tmp_path / "networks.npz"))
+        return verify_as_json(tmp_path, capsys, old, new, "--weights", str(tmp_path / "networks.npz"))
 
     return compare
 
 
-def texts(data: dict[str, Any]) -> str:
+def cause_sentences(data: dict[str, Any]) -> str:
     return " ".join(each["text"] for parting in data["clips"]["partings"] for each in parting["findings"])
 
 
-def test_two_networks_may_be_clipped_in_another_order(compared: Any) -> None:
-    assert compared(OLD, script(all_of("maker"), all_of("critic")))["same"]
+def test_two_networks_may_be_clipped_in_another_order(compare_scripts: Any) -> None:
+    assert compare_scripts(OLD, script(all_gradients("maker"), all_gradients("critic")))["same"]
 
 
 @pytest.mark.parametrize("net", ["critic", "maker"])
 @pytest.mark.parametrize("name", ["bias", "kernel"])
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_a_parameter_left_out_of_one_of_two_clips_is_named(
-    compared: Any, net: str, name: str, is_swapped: bool
+    compare_scripts: Any, net: str, name: str, is_swapped: bool
 ) -> None:
-    clips = [without(each, name) if each == net else all_of(each) for each in ("critic", "maker")]
-    data = compared(OLD, script(*(clips[::-1] if is_swapped else clips)))
-    assert mistakes(data) == ["left out"]
-    assert f"'{net}.{name}'" in texts(data)
+    clips = [gradients_without(each, name) if each == net else all_gradients(each) for each in ("critic", "maker")]
+    data = compare_scripts(OLD, script(*(clips[::-1] if is_swapped else clips)))
+    assert cause_kinds(data) == ["left out"]
+    assert f"'{net}.{name}'" in cause_sentences(data)
 
 
 @pytest.mark.parametrize("net", ["critic", "maker"])
-def test_a_parameter_left_out_of_a_network_of_two_is_named(compared: Any, net: str) -> None:
+def test_a_parameter_left_out_of_a_network_of_two_is_named(compare_scripts: Any, net: str) -> None:
     """Both clips have a single gradient then, and the same threshold, as a loop has."""
-    other = {"critic": "maker", "maker": "critic"}[net]
-    names = [f"{net}.kernel", f"{net}.bias", f"{other}.kernel"]
-    clips = [without(each, "bias") if each == net else all_of(each) for each in ("critic", "maker")]
+    other_net = {"critic": "maker", "maker": "critic"}[net]
+    names = [f"{net}.kernel", f"{net}.bias", f"{other_net}.kernel"]
+    clips = [gradients_without(each, "bias") if each == net else all_gradients(each) for each in ("critic", "maker")]
     old, new = (each.replace("0.75", "0.5") for each in (OLD, script(*clips)))
-    data = compared(old, new, names)
-    assert mistakes(data) == ["left out"]
-    assert f"'{net}.bias'" in texts(data)
+    data = compare_scripts(old, new, names)
+    assert cause_kinds(data) == ["left out"]
+    assert f"'{net}.bias'" in cause_sentences(data)
 
 
 @pytest.mark.parametrize(("net", "threshold"), [("critic", 0.5), ("maker", 0.75)])
 @pytest.mark.parametrize("is_old", [False, True])
-def test_a_missing_clip_of_a_network_is_named(compared: Any, net: str, threshold: float, is_old: bool) -> None:
-    one = script(*(all_of(each) for each in ("critic", "maker") if each != net))
-    data = compared(*((one, OLD) if is_old else (OLD, one)))
-    assert mistakes(data) == ["left out"]
-    assert f"{'old' if is_old else 'new'}.py:step differs" in texts(data)
-    assert f"it does not clip 3 of 6 gradients ('{net}.kernel', '{net}.bias' and '{net}.out')" in texts(data)
-    assert f"by clip_by_global_norm, by the total norm with the threshold {threshold}" in texts(data)
+def test_a_missing_clip_of_a_network_is_named(compare_scripts: Any, net: str, threshold: float, is_old: bool) -> None:
+    single_clip = script(*(all_gradients(each) for each in ("critic", "maker") if each != net))
+    data = compare_scripts(*((single_clip, OLD) if is_old else (OLD, single_clip)))
+    assert cause_kinds(data) == ["left out"]
+    assert f"{'old' if is_old else 'new'}.py:step differs" in cause_sentences(data)
+    assert f"it does not clip 3 of 6 gradients ('{net}.kernel', '{net}.bias' and '{net}.out')" in cause_sentences(data)
+    assert f"by clip_by_global_norm, by the total norm with the threshold {threshold}" in cause_sentences(data)
 
 
 @pytest.mark.parametrize(
     ("clips", "missing"),
     [
-        ([all_of("critic")], "clip_by_value, by value with the bounds -1 and 1"),
+        ([all_gradients("critic")], "clip_by_value, by value with the bounds -1 and 1"),
         ([VALUE], "clip_by_global_norm, by the total norm with the threshold 0.5"),
     ],
 )
-def test_one_of_two_clips_of_a_network_is_named_if_it_is_missing(compared: Any, clips: list[str], missing: str) -> None:
-    data = compared(script(VALUE, all_of("critic"), all_of("maker")), script(*clips, all_of("maker")))
-    assert mistakes(data) == ["left-out clip"]
-    assert missing in texts(data)
+def test_one_of_two_clips_of_a_network_is_named_if_it_is_missing(
+    compare_scripts: Any, clips: list[str], missing: str
+) -> None:
+    data = compare_scripts(
+        script(VALUE, all_gradients("critic"), all_gradients("maker")), script(*clips, all_gradients("maker"))
+    )
+    assert cause_kinds(data) == ["left-out clip"]
+    assert missing in cause_sentences(data)
 
 
-def test_thresholds_of_two_networks_that_are_swapped_are_named(compared: Any) -> None:
-    swapped = [all_of("critic").replace("0.5", "0.75"), all_of("maker").replace("0.75", "0.5")]
+def test_thresholds_of_two_networks_that_are_swapped_are_named(compare_scripts: Any) -> None:
+    swapped = [all_gradients("critic").replace("0.5", "0.75"), all_gradients("maker").replace("0.75", "0.5")]
     for new in (script(*swapped), script(*swapped[::-1])):
-        data = compared(OLD, new)
-        assert set(mistakes(data)) == {"another threshold"}
-        assert "0.75 instead of 0.5" in texts(data)
+        data = compare_scripts(OLD, new)
+        assert set(cause_kinds(data)) == {"another threshold"}
+        assert "0.75 instead of 0.5" in cause_sentences(data)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +139,9 @@ def test_thresholds_of_two_networks_that_are_swapped_are_named(compared: Any) ->
         ("critic |= uc.clip_by_global_norm({n: 2 * g for n, g in critic.items()}, 0.5)[0]", "scaled gradients"),
     ],
 )
-def test_another_mistake_in_one_of_two_clips_is_named(compared: Any, clip: str, mistake: str) -> None:
-    for clips in ([clip, all_of("maker")], [all_of("maker"), clip]):
-        assert mistakes(compared(OLD, script(*clips))) == [mistake]
+def test_another_mistake_in_one_of_two_clips_is_named(compare_scripts: Any, clip: str, mistake: str) -> None:
+    for clips in ([clip, all_gradients("maker")], [all_gradients("maker"), clip]):
+        assert cause_kinds(compare_scripts(OLD, script(*clips))) == [mistake]
 
 
 IN_TURN = """
@@ -166,29 +170,31 @@ def step(weights, batches):
         ("0.25", "np.float32(0.01)", "other data or loss", "their gradients differ before the clip"),
     ],
 )
-def test_gradients_that_differ_by_an_earlier_update_of_the_step_are_not_blamed_on_data(
-    compared: Any, rate: str, off: str, mistake: str, says: str
+def test_gradients_after_a_different_update_of_the_same_step_are_not_other_data(
+    compare_scripts: Any, rate: str, off: str, mistake: str, says: str
 ) -> None:
     old, new = (
         IN_TURN.replace("RATE", each[0]).replace("OFF", each[1]) for each in (("0.25", "np.float32(0)"), (rate, off))
     )
-    finding = compared(old, new)["finding"]
+    finding = compare_scripts(old, new)["finding"]
     assert finding["mistake"] == mistake
     assert says in finding["text"]
 
 
-def test_a_parameter_left_out_is_named_although_the_other_gradients_differ_by_more_than_rounding(compared: Any) -> None:
+def test_a_parameter_left_out_is_named_although_the_other_gradients_differ_by_more_than_rounding(
+    compare_scripts: Any,
+) -> None:
     """As by convolutions, whose sums have many terms."""
     near = "critic = {n: g * np.float32(1 + 2e-6) for n, g in critic.items()}"
-    data = compared(OLD, script(near, without("critic", "bias"), all_of("maker")))
-    assert "left out" in mistakes(data)
-    assert "'critic.bias' is missing" in texts(data)
+    data = compare_scripts(OLD, script(near, gradients_without("critic", "bias"), all_gradients("maker")))
+    assert "left out" in cause_kinds(data)
+    assert "'critic.bias' is missing" in cause_sentences(data)
 
 
-def test_one_clip_of_two_networks_is_named(compared: Any) -> None:
+def test_a_single_clip_of_two_networks_is_named(compare_scripts: Any) -> None:
     new = script("both = uc.clip_by_global_norm({**critic, **maker}, 0.5)[0]", "critic |= {n: both[n] for n in critic}",
                  "maker |= {n: both[n] for n in maker}")  # fmt: skip
-    assert mistakes(compared(OLD, new)) == ["per group for global"]
+    assert cause_kinds(compare_scripts(OLD, new)) == ["per group for global"]
 
 
 TORCH_IN_TURN = """
@@ -216,15 +222,15 @@ def step(weights, batches):
 @needs_torch
 @pytest.mark.parametrize(("net", "number", "threshold"), sampled([("critic", 0, 0.5), ("maker", 1, 0.75)], 2))
 def test_one_of_two_clips_after_its_optimizers_step_is_named(
-    compared: Any, net: str, number: int, threshold: float
+    compare_scripts: Any, net: str, number: int, threshold: float
 ) -> None:
     clip = f"uc.GradientClipByGlobalNorm({threshold}).clip_({net})"
     first, last = f"        {clip}\n", f"        optimizers[{number}].step()\n"
-    data = compared(TORCH_IN_TURN, TORCH_IN_TURN.replace(first + last, last + first))
-    assert set(mistakes(data)) == {"clipping after the step"}
+    data = compare_scripts(TORCH_IN_TURN, TORCH_IN_TURN.replace(first + last, last + first))
+    assert set(cause_kinds(data)) == {"clipping after the step"}
     later = TORCH_IN_TURN.replace(last, "")
     later = later.replace("        yield", f"{last}        yield")
-    assert compared(TORCH_IN_TURN, later)["same"]
+    assert compare_scripts(TORCH_IN_TURN, later)["same"]
 
 
 BACKWARD, CLIPS, STEPPED = (
@@ -257,10 +263,12 @@ BACKWARD, CLIPS, STEPPED = (
     ],
 )
 def test_a_clip_after_one_step_is_named_if_both_backward_passes_come_first(
-    compared: Any, order: list[str], net: str
+    compare_scripts: Any, order: list[str], net: str
 ) -> None:
     start = TORCH_IN_TURN.index(BACKWARD[0])
     end = TORCH_IN_TURN.index("yield net")
-    data = compared(TORCH_IN_TURN, "".join([TORCH_IN_TURN[:start], "\n        ".join([*order, TORCH_IN_TURN[end:]])]))
-    assert set(mistakes(data)) == {"clipping after the step"}
-    assert f"{net}." in texts(data)
+    data = compare_scripts(
+        TORCH_IN_TURN, "".join([TORCH_IN_TURN[:start], "\n        ".join([*order, TORCH_IN_TURN[end:]])])
+    )
+    assert set(cause_kinds(data)) == {"clipping after the step"}
+    assert f"{net}." in cause_sentences(data)

@@ -42,37 +42,37 @@ def dense(values: np.ndarray, dtype: str = "float32") -> Dense:
     return Dense(dtype, values.astype(dtype))
 
 
-def scaled(before: Dense, coef: float) -> Dense:
+def scale(before: Dense, coef: float) -> Dense:
     return dense(before.values() * coef, before.dtype)
 
 
 @pytest.mark.parametrize("coef", [0.3, 0.7071067, 1e-6, 0.99999994, 2.5])
-def test_the_coefficient_is_the_one_number_that_explains_every_product(coef: float) -> None:
+def test_the_coefficient_is_the_only_factor_that_explains_every_product(coef: float) -> None:
     before, used = dense(VALUES), float(np.float32(coef))
-    assert coefficient([before], [scaled(before, used)], used) == used
-    assert coefficient([before], [scaled(before, used)], float("nan")) == pytest.approx(used, rel=2**-22)
+    assert coefficient([before], [scale(before, used)], used) == used
+    assert coefficient([before], [scale(before, used)], float("nan")) == pytest.approx(used, rel=2**-22)
 
 
-def test_a_formula_that_is_not_what_was_done_is_not_believed() -> None:
+def test_the_coefficient_of_a_formula_is_not_used_if_the_products_contradict_it() -> None:
     before, used = dense(VALUES), np.float32(0.3)
     for ulps in (-2, 2):
         formula = float(used) * (1 + ulps * 2**-23)
-        assert coefficient([before], [scaled(before, float(used))], formula) == pytest.approx(float(used), rel=2**-23)
-        assert np.float32(coefficient([before], [scaled(before, float(used))], formula)) != np.float32(formula)
+        assert coefficient([before], [scale(before, float(used))], formula) == pytest.approx(float(used), rel=2**-23)
+        assert np.float32(coefficient([before], [scale(before, float(used))], formula)) != np.float32(formula)
 
 
 def test_the_coefficient_is_that_of_the_formula_if_it_explains_the_result() -> None:
     before, formula = dense(VALUES), 1 / 3
-    assert coefficient([before], [scaled(before, float(np.float32(formula)))], formula) == formula
+    assert coefficient([before], [scale(before, float(np.float32(formula)))], formula) == formula
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_narrow_format_leaves_room_for_the_formula(dtype: str) -> None:
+def test_the_formula_chooses_the_coefficient_among_those_that_fit_16_bit_products(dtype: str) -> None:
     before = dense(VALUES, dtype)
-    assert coefficient([before], [scaled(before, 0.3)], 0.3 * (1 + 2**-20)) == 0.3 * (1 + 2**-20)
+    assert coefficient([before], [scale(before, 0.3)], 0.3 * (1 + 2**-20)) == 0.3 * (1 + 2**-20)
 
 
-def test_a_product_that_rounds_twice_has_a_coefficient_too() -> None:
+def test_products_that_are_rounded_twice_have_a_coefficient() -> None:
     before = dense(VALUES)
     after = dense((before.values() / 3.7).astype(np.float32).astype(float) * 1.1)
     assert coefficient([before], [after], 1.1 / 3.7) == pytest.approx(1.1 / 3.7, rel=2**-22)
@@ -81,13 +81,13 @@ def test_a_product_that_rounds_twice_has_a_coefficient_too() -> None:
 def test_a_result_that_no_factor_explains_has_no_coefficient() -> None:
     before = dense(VALUES)
     assert coefficient([before], [dense(np.clip(VALUES, -0.5, 0.5))], 0.5) is None
-    assert coefficient([before] * 2, [scaled(before, coef) for coef in (0.25, 0.5)], 0.5) is None
+    assert coefficient([before] * 2, [scale(before, coef) for coef in (0.25, 0.5)], 0.5) is None
 
 
 def test_gradients_that_all_become_nan_have_the_coefficient_nan() -> None:
     before, lost = dense(VALUES), dense(np.full_like(VALUES, np.nan))
     assert np.isnan(coefficient([before], [lost], 0.5) or 0.0)
-    assert coefficient([before, before], [lost, scaled(before, 0.5)], 0.5) is None
+    assert coefficient([before, before], [lost, scale(before, 0.5)], 0.5) is None
 
 
 STORED = dense(VALUES[:4].reshape(2, 2))
@@ -96,17 +96,17 @@ STORED = dense(VALUES[:4].reshape(2, 2))
 
 def with_rows(before: list[Dense], coef: float, *, keeps_rows: bool = True) -> ObservedTensors:
     """Gradients that are multiplied by `coef`, and in front of them a sparse one, whose rows are summed afterwards."""
-    clipped = scaled(STORED, coef)
+    clipped = scale(STORED, coef)
     summed = [dense(each.values().astype(np.float32).sum(0, keepdims=True)) for each in (STORED, clipped)]
-    after = [summed[1] if keeps_rows else scaled(summed[0], coef), *(scaled(each, coef) for each in before)]
+    after = [summed[1] if keeps_rows else scale(summed[0], coef), *(scale(each, coef) for each in before)]
     rows = {0: (STORED, clipped if keeps_rows else None)}
     return ObservedTensors([summed[0], *before], after, sparse=1, rows=rows)
 
 
 @pytest.mark.parametrize("keeps_rows", [True, False])
 def test_the_coefficient_of_repeated_rows_is_that_of_the_stored_rows(keeps_rows: bool) -> None:
-    both = [*VALUES[:4], *VALUES]
-    norms = [float(np.float32(np.linalg.norm(np.float64(each)))) for each in (VALUES[:4], VALUES, both)]
+    values = [*VALUES[:4], *VALUES]
+    norms = [float(np.float32(np.linalg.norm(np.float64(each)))) for each in (VALUES[:4], VALUES, values)]
     line = fields(NativeCall("clip", "tensorflow", "each", 0.5), with_rows([], 0.5 / norms[0], keeps_rows=keeps_rows))
     assert (line["sparse"], line["stored_norm"], line["coef"]) == (1, [norms[0]], [0.5 / norms[0]])
     assert line["norm"] != line["stored_norm"]
@@ -115,8 +115,8 @@ def test_the_coefficient_of_repeated_rows_is_that_of_the_stored_rows(keeps_rows:
     assert (line["stored_norm"], line["coef"]) == (norms[2], 0.5 / norms[2])
 
 
-def test_rows_that_do_not_repeat_have_no_norm_of_their_own() -> None:
-    observed = ObservedTensors([STORED], [scaled(STORED, 0.5)], sparse=1, rows={0: (STORED, None)})
+def test_rows_that_do_not_repeat_have_no_separate_norm() -> None:
+    observed = ObservedTensors([STORED], [scale(STORED, 0.5)], sparse=1, rows={0: (STORED, None)})
     assert "stored_norm" not in fields(NativeCall("clip", "tensorflow", "each", 0.5), observed)
 
 
@@ -131,9 +131,9 @@ def test_the_formula_adds_eps_to_the_norm(n: float, expected: float) -> None:
     assert coefficient_by_formula(native, n) == pytest.approx(expected, rel=1e-15, nan_ok=True)
 
 
-def test_a_watched_call_is_a_line_of_the_recording(tmp_path: Path) -> None:
+def test_a_watched_call_is_recorded(tmp_path: Path) -> None:
     before = [dense(np.array([3.0, 4.0])), dense(np.array([[12.0]]))]
-    after = [scaled(each, 1 / 13) for each in before]
+    after = [scale(each, 1 / 13) for each in before]
     native = NativeCall("framework.clip", "framework", "global", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl", norms=True) as run:
         run.next_step()
@@ -153,7 +153,7 @@ def test_a_per_tensor_clip_records_each_norm_and_coefficient(tmp_path: Path) -> 
     before = [dense(np.array([3.0, 4.0])), dense(np.array([0.5]))]
     native = NativeCall("framework.clip", "framework", "each", 1.0, 2.0, 0.0)
     with unified_clip.record(tmp_path / "run.jsonl"):
-        OBSERVER.record(native, ObservedTensors(before, [scaled(before[0], 0.2), before[1]]))
+        OBSERVER.record(native, ObservedTensors(before, [scale(before[0], 0.2), before[1]]))
     (line,) = runs.read(tmp_path / "run.jsonl").lines
     assert (line.norm, line.coef) == ([5.0, 0.5], [0.2, 1.0])
 
@@ -167,7 +167,7 @@ def test_a_call_without_gradients_is_not_recorded(tmp_path: Path) -> None:
     assert runs.read(tmp_path / "r").lines == []
 
 
-def test_a_call_inside_another_or_inside_ours_is_not_counted(tmp_path: Path) -> None:
+def test_a_call_inside_another_call_is_not_recorded(tmp_path: Path) -> None:
     observer = OBSERVER
     with unified_clip.record(tmp_path / "run.jsonl"):
         with observer.outermost() as first, observer.outermost() as second:
@@ -244,7 +244,7 @@ def matcher(tmp_path: Path, parameters: Arrays, gradients: Arrays, weights: Arra
     return NameMatcher(ScriptRun(script, [StepOutput(parts[0], parts[1], None)], tmp_path, True), parts[2], 1, 1)
 
 
-def line_of(**fields: Any) -> runs.RecordedCall:
+def recorded_call(**fields: Any) -> runs.RecordedCall:
     """Return a recorded call that clips by a norm."""
     defaults = {"step": 1, "call": "clip", "rule": "global", "norm_type": 2.0, "norm": 10.0, "clipped": True}
     return runs.RecordedCall.model_validate({**defaults, **fields})
@@ -252,7 +252,7 @@ def line_of(**fields: Any) -> runs.RecordedCall:
 
 def test_gradients_of_equal_norm_are_matched_by_their_shapes(tmp_path: Path) -> None:
     gradients = {"b": np.array([[3.0, 4.0]]), "a": np.array([3.0, 4.0])}
-    line = line_of(coef=0.5, parameters={"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}})
+    line = recorded_call(coef=0.5, parameters={"0": {"shape": [2], "norm": 10.0}, "1": {"shape": [1, 2], "norm": 10.0}})
     match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
     assert match is not None
     assert match.names == {"0": "a", "1": "b"}
@@ -261,7 +261,7 @@ def test_gradients_of_equal_norm_are_matched_by_their_shapes(tmp_path: Path) -> 
 def test_a_sparse_gradient_is_matched_by_its_norm_though_it_has_fewer_rows(tmp_path: Path) -> None:
     gradients = {"e": np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.0]]), "w": np.array([[3.0, 4.0]])}
     parameters = {"0": {"shape": [2, 2], "norm": 5.0}, "1": {"shape": [1, 2], "norm": 5.0}}
-    line = line_of(coef=1.0, clipped=False, parameters=parameters)
+    line = recorded_call(coef=1.0, clipped=False, parameters=parameters)
     match = matcher(tmp_path, gradients, gradients).match(line, tmp_path)
     assert match is not None
     assert match.names == {"0": "e", "1": "w"}
@@ -270,7 +270,7 @@ def test_a_sparse_gradient_is_matched_by_its_norm_though_it_has_fewer_rows(tmp_p
 def test_a_gradient_that_is_not_yielded_is_matched_by_its_weight(tmp_path: Path) -> None:
     weights = {"a": np.array([3.0, 4.0]), "b": np.array([6.0, 8.0])}
     parameters = {str(n): {"shape": [2], "norm": 1.0, "weight": weight} for n, weight in enumerate((10.0, 5.0))}
-    match = matcher(tmp_path, weights, {}, weights).match(line_of(coef=0.5, parameters=parameters), tmp_path)
+    match = matcher(tmp_path, weights, {}, weights).match(recorded_call(coef=0.5, parameters=parameters), tmp_path)
     assert match is not None
     assert match.names == {"0": "b", "1": "a"}
     assert not match.yields_unclipped
@@ -281,13 +281,13 @@ def test_rows_of_a_parameter_are_matched_by_its_columns(tmp_path: Path) -> None:
     weights = {"w": np.ones((2, 2)), "e": np.ones((5, 3)), "f": np.ones((7, 4)), "g": np.ones((8, 4))}
     shapes = ([2, 2], [3, 3], [9, 4])
     parameters = {str(n): {"shape": shape, "norm": 9.0} for n, shape in enumerate(shapes)}
-    match = matcher(tmp_path, weights, {}, weights).match(line_of(coef=0.5, parameters=parameters), tmp_path)
+    match = matcher(tmp_path, weights, {}, weights).match(recorded_call(coef=0.5, parameters=parameters), tmp_path)
     assert match is not None
     assert match.names == {"0": "w", "1": "e"}
 
 
 @pytest.mark.parametrize("gradients", [{}, {"b": np.zeros(2), "a": np.zeros(2)}], ids=["no gradient", "zeros"])
-def test_parameters_that_begin_with_equal_weights_are_told_apart_by_later_steps(
+def test_parameters_with_equal_initial_weights_are_distinguished_by_later_steps(
     tmp_path: Path, gradients: Arrays
 ) -> None:
     """As the statistics of BatchNorm, which have no gradient, and its biases."""
@@ -297,16 +297,16 @@ def test_parameters_that_begin_with_equal_weights_are_told_apart_by_later_steps(
         {str(n): {"shape": [2], "norm": 0.0, "weight": weight} for n, weight in enumerate(each)}
         for each in ((0.0, 0.0), (1.0, 2.0))
     ]
-    lines = [line_of(step=step, coef=0.5, parameters=each) for step, each in enumerate(recorded, start=1)]
+    lines = [recorded_call(step=step, coef=0.5, parameters=each) for step, each in enumerate(recorded, start=1)]
     match = matcher(tmp_path, begin, gradients, begin).match(lines[0], tmp_path, [(later, lines[1])])
     assert match is not None
     assert match.names == {"0": "a", "1": "b"}
 
 
-def test_parameters_with_equal_weights_at_all_steps_are_told_apart_by_their_names(tmp_path: Path) -> None:
+def test_parameters_with_equal_weights_at_all_steps_are_distinguished_by_name(tmp_path: Path) -> None:
     weights = {name: np.zeros(2) for name in ("bn1.beta", "bn1.mean", "bn2.beta", "bn2.mean")}
     parameters = {name: {"shape": [2], "norm": 1.0, "weight": 0.0} for name in ("net/bn1/beta", "net/bn2/beta")}
-    line = line_of(coef=0.5, parameters=parameters)
+    line = recorded_call(coef=0.5, parameters=parameters)
     match = matcher(tmp_path, weights, {}, weights).match(line, tmp_path)
     assert match is not None
     assert match.names == {"net/bn1/beta": "bn1.beta", "net/bn2/beta": "bn2.beta"}
@@ -321,13 +321,13 @@ def test_parameters_with_equal_weights_at_all_steps_are_told_apart_by_their_name
         ([2], "each", 9.0, True),
     ],
 )
-def test_a_function_that_clips_any_tensor_counts_where_it_clips_a_gradient(
+def test_a_function_for_any_tensor_is_recorded_if_it_clips_a_gradient(
     tmp_path: Path, shape: list[int], rule: str, gradient: float, counts: bool
 ) -> None:
     """By value what it gives has to be one; by its norm the shape of a parameter is enough."""
     write(tmp_path / "after", {"0": ("float32", np.full(shape, gradient / np.sqrt(shape[0]), np.float32))})
     norms = {"norm": [20.0], "coef": [0.5], "norm_type": 2.0} if rule == "each" else {"norm": None, "norm_type": None}
-    line = line_of(rule=rule, after="after", parameters={"0": {"shape": shape, "norm": 20.0}}, **norms)
+    line = recorded_call(rule=rule, after="after", parameters={"0": {"shape": shape, "norm": 20.0}}, **norms)
     of_two = {"a": np.array([3.0, 4.0])}
     assert (matcher(tmp_path, of_two, of_two).match(line, tmp_path) is not None) is counts
 
@@ -335,7 +335,7 @@ def test_a_function_that_clips_any_tensor_counts_where_it_clips_a_gradient(
 # -- comparing
 
 
-def written(path: Path, **changes: Any) -> Path:
+def write_recording(path: Path, **changes: Any) -> Path:
     """A recording of one call."""
     fields = {"framework": "torch", "rule": "global", "norm_type": 2.0, "dtype": "float32", "clipped": True}
     line = {"step": 1, "call": "clip", "threshold": 1.0, "eps": 0.0, "norm": 13.0, "coef": 1 / 13, **fields, **changes}
@@ -344,36 +344,42 @@ def written(path: Path, **changes: Any) -> Path:
     return path
 
 
-def differs(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    found = compare.compare(written(tmp_path / "old.jsonl", **old), written(tmp_path / "new.jsonl", **new))
-    assert found.first is not None
-    return [each.kind for each in found.findings]
+def compare_calls(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    comparison = compare.compare(
+        write_recording(tmp_path / "old.jsonl", **old), write_recording(tmp_path / "new.jsonl", **new)
+    )
+    assert comparison.first is not None
+    return [each.kind for each in comparison.findings]
 
 
 OFF = {"watched": True, "call": "framework.clip", "coef": float(np.nextafter(np.float32(1 / 13), np.float32(1)))}
 
 
 def test_rounding_is_reported_with_the_name_of_the_function(tmp_path: Path) -> None:
-    assert differs(tmp_path, OFF, {}) == ["rounding"]
+    assert compare_calls(tmp_path, OFF, {}) == ["rounding"]
     (finding,) = compare.compare(tmp_path / "old.jsonl", tmp_path / "new.jsonl").findings
     assert "for the rounding of framework.clip of old.jsonl. To allow it" in finding.sentence
 
 
-def test_a_coefficient_of_ours_that_is_off_is_no_rounding(tmp_path: Path) -> None:
-    assert differs(tmp_path, {**OFF, "watched": False}, {}) == []
+def test_a_wrong_coefficient_of_unified_clip_is_no_rounding(tmp_path: Path) -> None:
+    assert compare_calls(tmp_path, {**OFF, "watched": False}, {}) == []
 
 
-def test_a_native_that_rounds_is_found_to_add_eps_too(tmp_path: Path) -> None:
-    both = {"threshold": 1e-3, "norm": 1e-2}
+def test_eps_is_named_beside_rounding_of_a_frameworks_function(tmp_path: Path) -> None:
+    settings = {"threshold": 1e-3, "norm": 1e-2}
     exact, off = 1e-3 / 1e-2, 1e-3 / (1e-2 + 1e-6) * (1 + 2**-23)
-    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 1e-6}, {**both, "coef": exact}) == ["another eps"]
-    assert differs(tmp_path, {**OFF, **both, "coef": off, "eps": 0.0}, {**both, "coef": exact}) == ["another eps"]
-    neither = {**OFF, **both, "coef": 1e-3 / (1e-2 + 2e-6), "eps": 0.0}
-    assert differs(tmp_path, neither, {**both, "coef": exact}) == []
+    assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 1e-6}, {**settings, "coef": exact}) == [
+        "another eps"
+    ]
+    assert compare_calls(tmp_path, {**OFF, **settings, "coef": off, "eps": 0.0}, {**settings, "coef": exact}) == [
+        "another eps"
+    ]
+    neither = {**OFF, **settings, "coef": 1e-3 / (1e-2 + 2e-6), "eps": 0.0}
+    assert compare_calls(tmp_path, neither, {**settings, "coef": exact}) == []
 
 
-def test_a_threshold_that_is_not_known_is_not_compared(tmp_path: Path) -> None:
-    old, new = written(tmp_path / "old.jsonl", threshold=None), written(tmp_path / "new.jsonl")
+def test_an_unknown_threshold_is_not_compared(tmp_path: Path) -> None:
+    old, new = write_recording(tmp_path / "old.jsonl", threshold=None), write_recording(tmp_path / "new.jsonl")
     assert compare.compare(old, new).first is None
 
 

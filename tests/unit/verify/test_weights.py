@@ -193,8 +193,8 @@ def test_a_weight_in_the_recording_is_named_without_another_cause(
     clip = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
     old = verify_pairs.TORCH.replace("CLIP", clip)
     new = old.replace("    optimizer =", "    net.bias.data[1] += 0.25\n    optimizer =")
-    data = verify_pairs.verified(tmp_path, capsys, old, new, "--max-ulp", "64")
-    assert verify_pairs.mistakes(data) == ["other initial weights"]
+    data = verify_pairs.verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "64")
+    assert verify_pairs.cause_kinds(data) == ["other initial weights"]
     assert "'bias'" in json.dumps(data["clips"]["partings"])
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.port.verify_pairs import NUMPY, run, verified
+from support.port.verify_pairs import NUMPY, run_verify, verify_as_json
 from support.tiers import sampled
 
 GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
 YIELDED = "yield weights, grads"
 
 
-def giving(parameters: str, gradients: str = "None") -> str:
+def script_that_yields(parameters: str, gradients: str = "None") -> str:
     return GLOBAL.replace(YIELDED, f"yield {parameters}, {gradients}")
 
 
@@ -20,27 +20,33 @@ def giving(parameters: str, gradients: str = "None") -> str:
     ("new", "says"),
     sampled(
         [
-            (giving("{'weight': weights['weight']}"), "new.py:step yields no parameter that matches 'bias' of "),
-            (giving("{**weights, 'bias': weights['bias'][:1]}"), "new.py:step 'bias' in (1,). No order of axes"),
             (
-                giving("{'weight': weights['weight'], 'b': weights['bias']}"),
+                script_that_yields("{'weight': weights['weight']}"),
+                "new.py:step yields no parameter that matches 'bias' of ",
+            ),
+            (
+                script_that_yields("{**weights, 'bias': weights['bias'][:1]}"),
+                "new.py:step 'bias' in (1,). No order of axes",
+            ),
+            (
+                script_that_yields("{'weight': weights['weight'], 'b': weights['bias']}"),
                 "yields no parameter that matches 'bias' of ",
             ),
             (
-                giving("weights", "{'x.' + name: each for name, each in grads.items()}"),
+                script_that_yields("weights", "{'x.' + name: each for name, each in grads.items()}"),
                 "yields gradients of 'x.bias', 'x.weight' at step 1, but no parameters of these names. "
                 "Its parameters are 'weight'",
             ),
             (
-                giving("weights", "grads, {'x': grads['bias']}"),
+                script_that_yields("weights", "grads, {'x': grads['bias']}"),
                 "yields unclipped gradients of 'x' at step 1, but no parameters of these names",
             ),
             (
-                giving("weights", "{**grads, 'weight': grads['weight'].T}"),
+                script_that_yields("weights", "{**grads, 'weight': grads['weight'].T}"),
                 "yields gradients of 'weight' in the shape (2, 6) at step 1, and the parameter in (6, 2)",
             ),
             (
-                giving("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
+                script_that_yields("(weights if batch is not batches[1] else {'weight': weights['weight']})"),
                 "yields 'bias' at step 1 but not at step 2. Yield the same parameters",
             ),
         ],
@@ -50,13 +56,13 @@ def giving(parameters: str, gradients: str = "None") -> str:
 def test_a_tensor_that_only_one_step_yields_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], new: str, says: str
 ) -> None:
-    assert run(tmp_path, GLOBAL, new) == 2
+    assert run_verify(tmp_path, GLOBAL, new) == 2
     assert says in capsys.readouterr().err
 
 
 def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = giving("{'weight': weights['weight']}")
-    assert run(tmp_path, one, one) == 2
+    without_bias = script_that_yields("{'weight': weights['weight']}")
+    assert run_verify(tmp_path, without_bias, without_bias) == 2
     assert (
         "--weights has 'bias', which neither function yields. Both functions must yield each of these tensors, "
         in capsys.readouterr().err
@@ -66,7 +72,7 @@ def test_a_weight_that_neither_step_yields_is_rejected(tmp_path: Path, capsys: p
 def test_a_map_of_tensors_of_other_shapes_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = tmp_path / "names.toml"
     names.write_text('weight = "bias"\n', encoding="utf-8")
-    assert run(tmp_path, GLOBAL, GLOBAL, "--map", str(names)) == 2
+    assert run_verify(tmp_path, GLOBAL, GLOBAL, "--map", str(names)) == 2
     assert "yields 'weight' in the shape (6, 2), and " in capsys.readouterr().err
 
 
@@ -75,25 +81,23 @@ def test_a_gradient_that_only_one_step_yields_is_compared_with_zero(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str, same: bool
 ) -> None:
     zero = "np.zeros(3, np.float32)"
-    old = giving(f"{{**weights, 'unused': {zero}}}", f"{{**grads, 'unused': {zero}}}")
+    old = script_that_yields(f"{{**weights, 'unused': {zero}}}", f"{{**grads, 'unused': {zero}}}")
     new = old.replace("yield", f"given = {{**grads, 'unused': {zero}}}; given.pop({missing!r}); yield")
     new = new.replace(f"{{**grads, 'unused': {zero}}}\n", "given\n")
-    data = verified(tmp_path, capsys, old, new)
+    data = verify_as_json(tmp_path, capsys, old, new)
     assert data["same"] is same
     assert [step["differs"] for step in data["steps"]] == [[] if same else ["tensors"]] * 4
 
 
-def test_a_parameter_that_is_not_among_the_weights_is_compared_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_parameter_that_is_no_weight_is_compared_by_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """There is no step from which it could be known what one has added."""
     old, new = (
         GLOBAL.replace(f"        {YIELDED}", f"    return {{**weights, 'scale': np.float32([{scale}])}}, None")
         for scale in (1, 2)
     )
-    assert not verified(tmp_path, capsys, old, new)["same"]
+    assert not verify_as_json(tmp_path, capsys, old, new)["same"]
 
 
 def test_the_file_sees_its_own_name_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = f"import sys\nassert sys.argv == [__file__], sys.argv\n{GLOBAL}"
-    assert verified(tmp_path, capsys, GLOBAL, new)["same"]
+    assert verify_as_json(tmp_path, capsys, GLOBAL, new)["same"]
