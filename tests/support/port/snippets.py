@@ -38,6 +38,16 @@ def train(model, x, variables):
         loss = model(x)
     optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 """
+CLASS = """\
+import paddle
+
+class Trainer:
+    def __init__(self, model):
+        self.opt = paddle.optimizer.SGD(parameters=model.parameters(), grad_clip=paddle.nn.ClipGradByNorm(1.0))
+
+    def step(self):
+        self.opt.step()
+"""
 
 
 def ported(source: str, target: Target = "torch", native: bool = False) -> tuple[str, list[ClipSite]]:

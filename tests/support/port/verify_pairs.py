@@ -64,6 +64,13 @@ def step(weights, batches):
         yield dict(net.named_parameters()), {name: each.grad for name, each in net.named_parameters()}
 """
 
+GLOBAL = NUMPY.replace("CLIP", "grads, _ = uc.clip_by_global_norm(grads, 0.5)")
+PER_TENSOR = NUMPY.replace("CLIP", "grads = {name: uc.clip_by_norm(grad, 0.5) for name, grad in grads.items()}")
+PER_TENSOR_IN_ONE_CALL = NUMPY.replace(
+    "CLIP",
+    "grads = dict(zip(grads, [g for _, g in uc.GradientClipByNorm(0.5)(zip(weights.values(), grads.values()))]))",
+)
+
 
 def write_data(directory: Path) -> list[str]:
     """The files of weights and batches, and the options that name them."""

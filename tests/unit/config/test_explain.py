@@ -1,15 +1,12 @@
-"""`explain` says what a configuration does to a gradient, and how much two differ."""
+"""`explain` describes what a configuration does to gradients, and how two configurations differ."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import struct
 import subprocess
 import sys
-import tracemalloc
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unified_clip import ClipConfig, cli, record
-from unified_clip.config.explain import cli as explain_command
+from unified_clip import ClipConfig
 from unified_clip.config.explain import compare, describe, examples
-from unified_clip.numpy import clip_by_global_norm
 
 PLAIN = {"rule": "global_norm", "threshold": 1.0}
 
@@ -390,224 +385,6 @@ def test_json_has_words_for_inf_and_nan() -> None:
 @given(st.floats(allow_nan=False, width=64))
 def test_different_numbers_have_different_texts(value: float) -> None:
     assert float(describe.number(value)) == value
-
-
-# -- the command
-
-
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.toml").write_text('rule = "global_norm"\nthreshold = 1.0\n', encoding="utf-8")
-    (tmp_path / "b.yaml").write_text("rule: global_norm\nthreshold: 1.0\nfamily: tensorflow\n", encoding="utf-8")
-    (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "gradient_clipping": 0.5}', encoding="utf-8")
-    np.savez(tmp_path / "g.npz", w=np.array([30.0, 40.0], np.float32))
-    np.savez(tmp_path / "none.npz")
-    np.save(tmp_path / "one.npy", np.ones(2))
-    np.savez(tmp_path / "objects.npz", w=np.array([None]))
-    np.savez(tmp_path / "whole.npz", w=np.array([1], np.int64))
-    np.savez(tmp_path / "nan.npz", w=np.array([math.nan]))
-    (tmp_path / "empty.npz").write_bytes(b"")
-    (tmp_path / "torn.npz").write_bytes((tmp_path / "g.npz").read_bytes()[:60])
-    (tmp_path / "raise.toml").write_text(
-        'rule = "global_norm"\nthreshold = 1.0\nnonfinite = "raise"\n', encoding="utf-8"
-    )
-    return tmp_path
-
-
-def test_the_command_shows_errors_that_are_raised(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "raise.toml", "--gradients", "nan.npz"]) == 0
-    assert "raises" in capsys.readouterr().out
-    assert cli.main(["explain", "raise.toml", "a.toml", "--gradients", "nan.npz"]) == 0
-    assert "raises / nan" in capsys.readouterr().out
-
-
-def test_the_command_explains_one_configuration(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "a.toml"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "a.toml Multiply all gradients by min(1, c / " in printed
-    assert "coefficient" in printed
-
-
-def test_the_command_compares_two_configurations(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["explain", "a.toml", "b.yaml"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "what differs" in printed
-    assert printed.startswith("The results differ in 3 of 4 examples.")
-    assert printed.count("identical") == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "verdict"),
-    [
-        ('rule = "global_norm"\nthreshold = 1\neps = 1e-6\n', "Both configurations have the same effect."),
-        (
-            'rule = "global_norm"\nthreshold = 1.0000000000000002\n',
-            "The results are identical, but the configurations differ.",
-        ),
-        ('rule = "global_norm"\nthreshold = 2.0\n', "The results differ in 3 of 4 examples."),
-    ],
-)
-def test_a_comparison_begins_with_a_verdict_that_repeats_no_row(
-    files: Path, capsys: pytest.CaptureFixture[str], settings: str, verdict: str
-) -> None:
-    Path("other.toml").write_text(settings, encoding="utf-8")
-    assert cli.main(["explain", "a.toml", "other.toml"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == verdict
-
-
-@pytest.mark.parametrize("threshold", ["0.1", "0.5", "1.0", "0.3", "3e-5", "123456.7", "inf"])
-def test_norms_of_examples_have_few_digits(files: Path, capsys: pytest.CaptureFixture[str], threshold: str) -> None:
-    """The examples are float32: measured in float64, their norm at the threshold has other digits."""
-    Path("t.toml").write_text(f'rule = "global_norm"\nthreshold = {threshold}\nfamily = "paddle"\n', encoding="utf-8")
-    assert cli.main(["explain", "t.toml", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["worked"]
-    unchanged = [row for row in rows if row["outcome"] == "unchanged"]
-    assert unchanged
-    for row in unchanged:
-        assert explain_command._format_number(row["norm_clipped"]) == explain_command._format_number(row["norm"])
-    if threshold != "inf":
-        assert explain_command._format_number(rows[1]["norm"]) == describe.number(float(threshold))
-
-
-def test_different_numbers_are_printed_with_different_digits() -> None:
-    single = np.float32(0.5)
-    shown = [
-        describe.measured(float(each)) for each in (single, np.nextafter(single, 1), 0.5 + 2**-27, math.nan, math.inf)
-    ]
-    assert shown == ["0.5", "0.50000006", "0.500000007", "nan", "inf"]
-
-
-def test_the_command_accepts_a_trainers_format_and_gradients(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        cli.main(["explain", "ds.json", "a.toml", "--from", "deepspeed@0.19.6", "--gradients", "g.npz", "--json"]) == 0
-    )
-    data = json.loads(capsys.readouterr().out)
-    (compared,) = data["compared"]
-    assert (compared["a"]["norm"], compared["of"]) == (50.0, "your gradients")
-    assert round(compared["a"]["norm_clipped"], 5) == 0.5
-    assert [each["about"] for each in data["differences"]] == ["threshold", "a step whose norm is not finite"]
-    assert data["a"]["sentences"][-1].startswith("With fp16, DeepSpeed skips")
-    assert not data["same"]
-
-
-def test_a_narrow_table_keeps_the_exponents_of_numbers(
-    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    np.savez("large.npz", weight=np.full(3, 1e300), bias=np.full(1, 1000 + 1j))
-    assert cli.main(["explain", "a.toml", "--gradients", "large.npz"]) == 0
-    printed = capsys.readouterr().out
-    assert "1.73205081e+300" in printed
-    assert "…" not in printed
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_the_command_reads_no_header_beyond_the_limit(
-    files: Path, capsys: pytest.CaptureFixture[str], version: int
-) -> None:
-    """NumPy reads a header whole, 4 GiB or more of a file of a few MiB, and then rejects it."""
-    size = 50_000_000
-    with zipfile.ZipFile("long.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("w.npy", b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<I", size) + bytes(size))
-    tracemalloc.start()
-    try:
-        assert cli.main(["explain", "a.toml", "--gradients", "long.npz"]) == 2
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert "'w' is not an array: the header has 50000000 bytes, and the limit is 20000" in capsys.readouterr().err
-    assert peak < 10_000_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["absent.toml"], "cannot read absent.toml"),
-        (["a.toml", "absent.json"], "cannot read absent.json"),
-        (["a.toml", "--gradients", "a.toml"], "a.toml: cannot read gradients: File is not a zip file"),
-        (
-            ["a.toml", "--gradients", "none.npz"],
-            "none.npz: cannot read gradients: the file has no arrays. Save gradients with numpy.savez.",
-        ),
-        (["a.toml", "--gradients", "one.npy"], "one.npy: cannot read gradients: File is not a zip file"),
-        (["a.toml", "--gradients", "empty.npz"], "empty.npz: cannot read gradients"),
-        (["a.toml", "--gradients", "torn.npz"], "torn.npz: cannot read gradients"),
-        (["a.toml", "--gradients", "objects.npz"], "'w' has dtype object. Save gradients as floats."),
-        (["a.toml", "--gradients", "whole.npz"], "'w' has dtype int64. Save gradients as floats."),
-        (["a.toml", "--step", "-1"], "--step is -1. Pass 0 or more"),
-        (["a.toml", "--step", "0"], "--step applies to a schedule, and no threshold has one. Remove --step."),
-    ],
-)
-def test_an_invalid_command_is_rejected(
-    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert cli.main(["explain", *arguments]) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith("unified-clip: error UC")
-    assert message in errors
-
-
-# -- a recorded run
-
-
-@pytest.fixture
-def recording(tmp_path: Path) -> Path:
-    """A recording with 40 norms, of which two are above 1.4."""
-    path = tmp_path / "run.jsonl"
-    with record(path):
-        for step in range(40):
-            clip_by_global_norm([np.float32([9.0 if step in (30, 31) else 1 + 0.1 * (step % 5)])], math.inf)
-    return path
-
-
-def test_explain_applies_a_configuration_to_a_recorded_run(
-    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fixed, adaptive = tmp_path / "fixed.toml", tmp_path / "adaptive.toml"
-    fixed.write_text('rule = "global_norm"\nthreshold = 1.25\n')
-    adaptive.write_text('rule = "global_norm"\nthreshold = 2.0\n[adaptive]\nrule = "ema_ratio"\n')
-    command = ["explain", str(fixed), str(adaptive), "--recorded", str(recording), "--format", "json"]
-    assert cli.main(command) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["a"]["sentences"][-1] == (
-        "On the run run.jsonl, it clips 45 % of 40 norms, at thresholds from 1.25 to 1.25."
-    )
-    assert data["b"]["sentences"][-1] == "On the run run.jsonl, it clips 5 % of 40 norms, at thresholds from 2 to 2."
-    assert cli.main(["explain", str(adaptive), "--recorded", str(recording)]) == 0
-    assert "it clips 5 % of 40 norms" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("text", "setting"),
-    [
-        ('rule = "norm"\nthreshold = 1.0', "rule = 'norm'"),
-        ('rule = "global_norm"\nthreshold = 1.0\nexclude = ["*.bias"]', "exclude"),
-        ('rule = "global_norm"\nthreshold = 1.0\ninclude = ["*.bias"]', "include"),
-        (
-            'rule = "global_norm"\nthreshold = 1.0\n[[groups]]\nname = "a"\ninclude = ["*.bias"]\nthreshold = 2.0',
-            "groups",
-        ),
-        ('rule = "global_norm"\nthreshold = 1.0\nnorm_type = 1', "norm_type = 1"),
-        (
-            'rule = "global_norm"\nthreshold = {schedule = "linear", start = 1.0, end = 2.0, steps = 9}',
-            "a threshold with a schedule",
-        ),
-    ],
-)
-def test_a_recorded_run_needs_one_threshold_for_the_total_norm(
-    tmp_path: Path, recording: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str
-) -> None:
-    (tmp_path / "clip.toml").write_text(text)
-    assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(recording)]) == 2
-    assert f"{tmp_path / 'clip.toml'} has {setting}. Remove --recorded" in capsys.readouterr().err
-
-
-def test_a_file_that_is_no_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "clip.toml").write_text('rule = "global_norm"\nthreshold = 1.0')
-    for name, message in (("missing.jsonl", "cannot be read"), ("clip.toml", "is not a complete recording")):
-        assert cli.main(["explain", str(tmp_path / "clip.toml"), "--recorded", str(tmp_path / name)]) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_a_trainers_steps_that_are_not_finite_replace_the_sentence_about_the_rule(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def test_exported_settings_are_imported_with_the_same_meaning(name: str, version
 @example(Settings(rule="global_norm", threshold=1.0, family="paddle"))
 @example(Settings(rule="norm", threshold=1.0, family="paddle"))
 @example(Settings(rule="norm", threshold=1.0, eps=0.5))
-def test_the_nearest_rule_differs_by_no_more_than_its_note_states(name: str, version: str, clip_settings: Settings) -> None:
+def test_the_nearest_rule_differs_by_no_more_than_its_note_states(
+    name: str, version: str, clip_settings: Settings
+) -> None:
     trainer, error = FORMATS[name], ""
     try:
         written, notes = convert.write(clip_settings, f"{name}@{version}", nearest=True)

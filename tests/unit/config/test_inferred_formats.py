@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from support.config.clip_configs import Write
 
 from unified_clip import ClipConfig, ConfigError
-
-Write = Callable[[str, str], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def written(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.write_text(text)
-        return path
-
-    return written
 
 
 def test_a_file_that_looks_like_another_format_is_read_in_the_one_that_is_named_with_a_note(write: Write) -> None:

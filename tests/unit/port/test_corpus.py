@@ -46,7 +46,9 @@ class PortOptions(NamedTuple):
 
 OPTIONS = (PortOptions("torch"), PortOptions("drop-in"), PortOptions("torch", native=True))
 
-with_each_options = pytest.mark.parametrize("options", quick(OPTIONS, *OPTIONS[:2]), ids=[options.name for options in OPTIONS])
+with_each_options = pytest.mark.parametrize(
+    "options", quick(OPTIONS, *OPTIONS[:2]), ids=[options.name for options in OPTIONS]
+)
 with_each_file = pytest.mark.parametrize("name", READ)
 
 

@@ -1,0 +1,191 @@
+"""Files that `unified-clip config check` reads: formats, encodings, sizes, links, and inherited files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
+
+from unified_clip.check import check_files
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("own.yaml", "train:\n  grad_clip: 5.0\n", "no known trainer has such a file"),
+        ("list.yaml", "train:\n  grad_clip: [0, 5.0]\n", "no known trainer has such a file"),
+        ("table.yaml", "train:\n  grad_clip: {by: norm, limit: 5.0}\n", "no known trainer has such a file"),
+        ("args.json", '{"output_dir": "o", "num_train_epochs": 3}', 'Set "**/args.json" in check.formats'),
+        ("ds.json", '{"zero_optimization": {"stage": 2}}', ', set "**/ds.json" to "deepspeed@'),
+        ("broken.yaml", "max_grad_norm: [1.0\n", "this is not YAML"),
+        ("misplaced.yaml", "output_dir: o\neval_strategy: no\ntraining:\n  max_grad_norm: 1.0\n", "does not read this"),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_not_the_same(check: Check, name: str, text: str, why: str) -> None:
+    finding = only_finding(check({name: text}))
+    assert finding.kind == "unknown"
+    assert why in finding.does
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zero.json", '{"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"}'),
+        ("fsdp.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {}\n"),
+        ("debug.yaml", "# @package _global_\ntrainer:\n  max_epochs: 3\n  limit_train_batches: 0.01\n"),
+        ("ddp.yaml", "# @package _global_\ndefaults:\n- override /trainer: ddp\ntrainer: {max_epochs: 3}\n"),
+    ],
+)
+def test_a_file_that_leaves_the_clip_to_others_is_a_note(check: Check, name: str, text: str) -> None:
+    report = check({name: text, "train.py": TORCH % "1.0"})
+    assert report.findings == []
+    assert [note.partition(":")[0] for note in report.notes] == [f"{name} sets no clip"]
+    finding = only_finding(check({name: text}, CLIP_CONFIG, name))
+    assert finding.kind == "missing"
+    assert f" {name} leaves its clip to another file or to the training script" in finding.does
+
+
+def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: Check) -> None:
+    files = {"configs/ds.json": '{"zero_optimization": {"stage": 2}}'}
+    assert only_finding(check(files)).kind == "unknown"
+    formats = '\n[check.formats]\n"configs/*.json" = "deepspeed@0.19.6"\n'
+    assert check(files, CLIP_CONFIG + formats).findings == []
+    assert only_finding(check(files, CLIP_CONFIG + formats.replace("0.19.6", "0.18.0"))).kind == "drift"
+
+
+def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
+    data = '{"clip": "' + "x" * check_files.MAX_BYTES + '"}'
+    report = check({"a.py": TORCH % "1.0", "data.json": data})
+    assert (report.counts.unread, report.findings) == (1, [])
+    assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]
+    finding = only_finding(check({"a.py": TORCH % "1.0", "run.json": data.replace("clip", "grad_clip")}))
+    assert (finding.kind, finding.path) == ("unknown", "run.json")
+    assert finding.does.startswith("The file is not read. It is larger than 1 MiB. Split the file, or compare")
+
+
+@pytest.mark.parametrize("name", ["gradient_clip_val", "CLIP_GRADIENTS", "clipnorm", "max_grad_norm", "ClipGradByNorm"])
+def test_names_of_clips_are_found_in_files_that_are_not_read(check: Check, name: str) -> None:
+    finding = only_finding(check({"notes.txt": f"{name} 1.0"}, CLIP_CONFIG, "notes.txt"))
+    assert (finding.kind, finding.path) == ("unknown", "notes.txt")
+    assert only_finding(check({"empty.txt": ""}, CLIP_CONFIG, "empty.txt")).kind == "missing"
+    assert only_finding(check({"notes.txt": "a video clip"}, CLIP_CONFIG, "notes.txt")).kind == "missing"
+
+
+@pytest.mark.parametrize(
+    ("name", "clip"),
+    [
+        ("DS.JSON", "DeepSpeed: gradient_clipping"),
+        ("Train.PY", "torch.nn.utils.clip_grad_norm_"),
+        ("hf.YAML", "max_grad_norm = 2.0"),
+        ("Run.SH", "max_grad_norm = 2.0"),
+    ],
+)
+def test_suffixes_in_upper_case_are_read(check: Check, name: str, clip: str) -> None:
+    texts = {"DS.JSON": DEEPSPEED % "2.0", "Train.PY": TORCH % "2.0", "hf.YAML": "do_train: true\nmax_grad_norm: 2.0\n"}
+    assert only_finding(check({name: texts.get(name, "python train.py --max_grad_norm 2.0\n")})).clip == clip
+
+
+def test_a_clip_in_a_list_has_the_place_of_its_entry(check: Check) -> None:
+    finding = only_finding(check({"sweep.json": '[{"lr": 1},\n {"grad_clip": 2.0}]'}))
+    assert (finding.line, finding.clip) == (2, "entry 2, grad_clip = 2.0")
+
+
+BOTH = '{"zero_optimization": {"stage": 2}, %s"output_dir": "o", "eval_strategy": "no", "max_grad_norm": 1.0}'
+
+
+def test_a_file_of_two_formats_is_unknown_unless_both_mean_the_same(check: Check) -> None:
+    assert check({"both.json": BOTH % '"gradient_clipping": 1.0, '}).findings == []
+    for clip in ('"gradient_clipping": 2.0, ', ""):  # they differ, or DeepSpeed's depends on the version
+        finding = only_finding(check({"both.json": BOTH % clip}))
+        assert (finding.kind, finding.line) == ("unknown", 1)
+        assert finding.does.startswith("The file may be of the formats deepspeed or hf. ")
+
+
+def test_arguments_of_hugging_face_are_recognised_by_their_common_keys(check: Check) -> None:
+    common = "output_dir: o\nlearning_rate: 1.0e-5\nnum_train_epochs: 1\nper_device_train_batch_size: 2\n"
+    finding = only_finding(check({"sft.yaml": f"{common}max_grad_norm: 2.0\n"}))
+    assert (finding.kind, finding.clip) == ("drift", "Hugging Face's TrainingArguments: max_grad_norm")
+    assert check({"sft.yaml": common}).findings == [], "its default is 1"
+    both = only_finding(check({"sft.yaml": f"{common}finetuning_type: lora\nmax_grad_norm: 2.0\n"}))
+    assert both.clip == "LLaMA-Factory: max_grad_norm"
+    paddle = check(
+        {"sft.yaml": f"{common}tensor_parallel_degree: 2\nmax_grad_norm: 1.0\n"},
+        CLIP_CONFIG.replace("pytorch", "paddle"),
+    )
+    assert paddle.findings == [], "PaddleNLP's own key decides"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (TORCH % "1.0" + "def (\n", 4, "Line 4 is not valid Python"),
+        (TORCH % "1.0" + "print 'done'\n", 4, "Line 4 is not valid in Python 3, and the file seems to be Python 2."),
+    ],
+)
+def test_source_that_is_not_valid_and_names_a_clip_is_unknown(check: Check, text: str, line: int, why: str) -> None:
+    finding = only_finding(check({"a.py": TORCH % "1.0", "bad.py": text, "other.py": "def (\n"}))
+    assert (finding.kind, finding.path, finding.line) == ("unknown", "bad.py", line)
+    assert finding.does.startswith(why)
+
+
+def test_calls_in_a_trainers_python_file_are_compared_too(check: Check) -> None:
+    trainer = "optim_wrapper = dict(type='OptimWrapper', clip_grad=dict(max_norm=1.0))\n"
+    assert check({"a.py": trainer}).findings == []
+    assert check({"a.py": trainer.replace("dict(max_norm=1.0)", "{'max_norm': 1.0}")}).findings == []
+    finding = only_finding(check({"a.py": trainer + TORCH % "5.0"}))
+    assert (finding.line, finding.clip) == (4, "torch.nn.utils.clip_grad_norm_")
+
+
+@pytest.mark.parametrize("target", ["self.json", "gone.json"])
+def test_a_link_that_cannot_be_read_is_unknown(check: Check, tmp_path: Path, target: str) -> None:
+    (tmp_path / "self.json").symlink_to(target)
+    report = check({"a.py": TORCH % "1.0"})
+    assert (only_finding(report).kind, only_finding(report).path, report.counts.unread) == ("unknown", "self.json", 1)
+    assert only_finding(report).does.startswith("The file is not read. The reason: ")
+
+
+def test_options_with_hyphens_are_read(check: Check) -> None:
+    assert only_finding(check({"run.sh": "python train.py --max-grad-norm 0.5\n"})).kind == "unknown"
+
+
+def test_a_file_in_utf_16_is_unknown(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(DEEPSPEED % 2.0, encoding="utf-16")
+    finding = only_finding(check({"a.py": TORCH % "1.0"}))
+    assert (finding.kind, finding.path) == ("unknown", "ds.json")
+    assert finding.does.endswith("Save the file as UTF-8.")
+
+
+def test_options_in_shell_scripts_are_read(check: Check) -> None:
+    megatron = "torchrun pretrain_gpt.py --micro-batch-size 2 --train-iters 100 --clip-grad {}\n"
+    assert check({"pretrain.sh": megatron.format(1.0)}).findings == []
+    finding = only_finding(check({"pretrain.sh": "#!/bin/sh\n" + megatron.format(0.5)}))
+    assert (finding.kind, finding.line) == ("drift", 2)
+    finding = only_finding(check({"pretrain.sh": "echo\npython train.py --lr 0.1 \\\n  --max_grad_norm=0.5\n"}))
+    assert (finding.kind, finding.line, finding.clip) == ("unknown", 3, "max_grad_norm = 0.5")
+    assert "A command line or a script sets this key" in finding.does
+
+
+DETECTRON2 = "SOLVER:\n  IMS_PER_BATCH: 16\n"
+
+CLIP = "  CLIP_GRADIENTS: {ENABLED: true, CLIP_TYPE: full_model, CLIP_VALUE: 1.0}\n"
+
+
+def test_an_inherited_clip_is_reported_once_where_it_stands(check: Check) -> None:
+    files = {
+        "base.yaml": DETECTRON2 + CLIP.replace("1.0", "5.0"),
+        "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2,
+        "b.yaml": "_BASE_: base.yaml\n" + DETECTRON2,
+        "c.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP,
+    }
+    report = check(files)
+    assert [(each.path, each.line) for each in report.findings] == [("base.yaml", 3)]
+    assert (report.counts.trainers, report.counts.bases, report.counts.clips) == (4, 1, 2)
+
+
+def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(check: Check) -> None:
+    files = {"base.yaml": DETECTRON2, "a.yaml": "_BASE_: base.yaml\n" + DETECTRON2 + CLIP}
+    assert check(files).findings == []
+    finding = only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
+    assert (finding.path, finding.kind) == ("b.yaml", "drift")
+    assert only_finding(check({"base.yaml": DETECTRON2}, CLIP_CONFIG, "base.yaml")).path == "base.yaml"
