@@ -1,4 +1,4 @@
-"""Work that ends its process: in a module that a new process can import."""
+"""Work that ends its process, in a module that a new process can import."""
 
 from __future__ import annotations
 

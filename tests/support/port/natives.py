@@ -1,4 +1,4 @@
-"""The frameworks' own functions of unified_clip/port/catalog.toml, beside what is installed."""
+"""Compare the functions of unified_clip/port/catalog.toml with the installed frameworks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PACKAGES = {"tf": "tensorflow"}
 
 
 def functions_of(framework: str) -> list[tuple[str, ClipFunction]]:
-    """All of a framework, by every name."""
+    """Return the functions of a framework, by each of their names."""
     return [(name, native) for name, native in clip_functions().items() if native.framework == framework]
 
 
 def find_installed(name: str) -> Any:
-    """What a full name stands for; None where there is no such thing in this release."""
+    """Return the object with a full name, or None if this release does not have it."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         return _find(*(f"torch.{name}" if name.startswith("Tensor.") else name).split("."))
 
@@ -43,7 +43,7 @@ def _find(first: str, *attributes: str) -> Any:
 
 
 def parameter_names(function: Any) -> list[str]:
-    """The names of a function's or class's parameters; PyTorch's compiled functions have theirs in the docstring."""
+    """Return the names of the parameters. PyTorch's compiled functions have them in the docstring."""
     try:
         signature_parameters = inspect.signature(function).parameters.values()
     except ValueError:
@@ -64,7 +64,7 @@ OLDER = {"need_clip"}
 
 
 def changed_parameters(framework: str) -> Iterator[str]:
-    """The names whose parameters stand in other places than in the table, or are no more."""
+    """Yield the names whose parameters were moved or removed, compared with the catalog."""
     for name, native in functions_of(framework):
         function = find_installed(name)
         if function is not None and native.parameters and not native.needs:
@@ -75,12 +75,12 @@ def changed_parameters(framework: str) -> Iterator[str]:
 
 
 def missing_functions(framework: str) -> set[str]:
-    """The names that this release has not."""
+    """Return the names that this release does not have."""
     return {name for name, _ in functions_of(framework) if find_installed(name) is None}
 
 
 def without_replacement(framework: str) -> Iterator[str]:
-    """The names that our namespace lacks, or whose arguments it does not take."""
+    """Yield the names whose replacement in unified_clip lacks one of their parameters."""
     namespace = importlib.import_module(f"unified_clip.{framework}")
     for name, native in functions_of(framework):
         if native.replacement:

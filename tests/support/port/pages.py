@@ -24,14 +24,14 @@ SILENT = "Programs with `set_gradient_clip`"
 """On the page about static programs only."""
 
 PARTS = ("The runs first differ", "They differ", "The clipped gradients differ", "The updates differ")
-"""How a sentence begins that says where two runs part; the next may say why."""
+"""How sentences about a difference begin. The next sentence may name its cause."""
 
 NOT_WHY = (*PARTS, "Unexplained", "Weights", "Gradients' norms", "Norms", "Coefficients")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Code on a page: under which heading, in which language, and where in the text."""
+    """Code on a page, with its section, its language and its place in the text."""
 
     section: str
     language: str
@@ -59,7 +59,7 @@ def blocks_of(guide: str, section: str, language: str) -> list[str]:
 
 
 def run_command(command: str, *options: str) -> tuple[int, str]:
-    """The exit status of a command of a page, and what it prints, run where the pages are."""
+    """Run a command of a page in the folder of the pages. Return its exit status and its output."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)), "PYTHONSAFEPATH": "1"}
     environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONDONTWRITEBYTECODE": "1", "KERAS_BACKEND": "tensorflow"}
     name, *arguments = shlex.split(command.replace("\\\n", " "))
@@ -72,12 +72,12 @@ def run_command(command: str, *options: str) -> tuple[int, str]:
 
 
 def file_part(report: str) -> str:
-    """The part of a report that is about the file, without the known differences of functions."""
+    """Return the section of a report about the file, without known differences of functions."""
     return report.partition("\n\n")[0] + "\n"
 
 
 def first_difference(output: str) -> str:
-    """Where runs part and why, of what the proof prints: the first two sentences that say so."""
+    """Return the first two sentences of the proof about a difference and its cause."""
     lines = output.splitlines()
     for where, why in itertools.pairwise(lines):
         if where.startswith(PARTS) and not why.startswith(NOT_WHY):
@@ -86,17 +86,17 @@ def first_difference(output: str) -> str:
 
 
 def gradient_difference(output: str) -> str:
-    """Where the clipped gradients part, if they do."""
+    """Return the line about different clipped gradients, or ''."""
     return "".join(line for line in output.splitlines(True) if line.startswith("The clipped gradients differ"))
 
 
 def without_max_ulp(command: str) -> str:
-    """A command of the proof that allows no difference."""
+    """Return the command of the proof without --max-ulp."""
     return re.sub(r" --max-ulp \d+", "", command)
 
 
 def apply_difference(code: str, difference: str) -> str:
-    """The code with the lines of a difference in the place of those that it takes away."""
+    """Apply a diff to code."""
     lines = difference.splitlines(True)
     old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
     assert code.count(old) == 1, old
@@ -108,7 +108,7 @@ def source(guide: str, name: str) -> str:
 
 
 def write_wrong_port(guide: str, directory: Path) -> str:
-    """The command that runs the port that is changed as the page says, which is written into a directory."""
+    """Write the wrong port of the page into a directory. Return the command that compares it."""
     (difference,) = blocks_of(guide, WRONG, "diff")
     path = directory / "after.py"
     path.write_text(apply_difference(source(guide, "after.py"), difference), encoding="utf-8")
@@ -116,7 +116,7 @@ def write_wrong_port(guide: str, directory: Path) -> str:
 
 
 def write_silent_program(directory: Path) -> Path:
-    """The static program whose clip is set as Paddle 1 has it, written into a directory."""
+    """Write the static program with the clip of Paddle 1 into a directory."""
     path = directory / "before.py"
     path.write_text(
         apply_difference(source(GUIDES[0], "before.py"), blocks_of(GUIDES[0], SILENT, "diff")[0]), encoding="utf-8"
@@ -128,7 +128,7 @@ def write_silent_program(directory: Path) -> Path:
 
 
 def expected_blocks(guide: str, directory: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Section, language, and the blocks of the section in that language, as they should be."""
+    """Yield each section, a language, and the expected blocks in this language."""
     yield BEFORE, "python", [source(guide, "before.py")]
     yield AFTER, "python", [source(guide, "after.py")]
     for language in ("diff", "text"):

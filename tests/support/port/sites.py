@@ -1,4 +1,4 @@
-"""Clips as they are found in source, made by hand, for the tests of the report."""
+"""Clips in source, for the tests of the report of `port`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def report_of(
 
 
 def report_with_everything(evil: str = "") -> Report:
-    """A report in which there is something of each kind. `evil`: to be in every text that comes from source."""
+    """Return a report with a clip of each kind. `evil`: a text to be in every text from source."""
     rate = "the learning rate, since this step is made once for all gradients, and the old one once for each" + evil
     train = [
         site(TORCH, CLIP, becomes=MINE, after=CLIP, text=f"{TORCH}(model.parameters(), 1.0){evil}", checks=[rate]),

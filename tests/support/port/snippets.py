@@ -1,4 +1,4 @@
-"""A few lines of source to port, and how the tests of the rules do it."""
+"""Short sources to port, and functions that port them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training steps for `unified-clip verify`: what its tests have in common."""
+"""Training steps for the tests of `unified-clip verify`, and functions that run the command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _source = np.random.default_rng(6)
 
 
 def _numbers(*shape: int) -> np.ndarray:
-    """Multiples of 1/8 from -1 to 1."""
+    """Return random multiples of 1/8 from -1 to 1."""
     return (_source.integers(-8, 9, shape) / 8).astype(np.float32)
 
 
@@ -46,7 +46,7 @@ def step(weights, batches):
             weights[name] -= np.float32(0.25) * grad
         yield weights, grads
 """
-"""A linear model; CLIP is to be replaced."""
+"""A linear model. Replace CLIP."""
 
 TORCH = """
 import torch
@@ -73,7 +73,7 @@ PER_TENSOR_IN_ONE_CALL = NUMPY.replace(
 
 
 def write_data(directory: Path) -> list[str]:
-    """The files of weights and batches, and the options that name them."""
+    """Write the files of weights and batches. Return the options that name them."""
     np.savez(directory / "init.npz", **WEIGHTS)
     np.savez(directory / "batches.npz", **BATCHES)
     return ["--weights", str(directory / "init.npz"), "--batches", str(directory / "batches.npz")]
@@ -90,7 +90,7 @@ def run_verify(directory: Path, old: str, new: str, *options: str, scripts: Sequ
 def verify_as_json(
     directory: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, *options: str
 ) -> dict[str, Any]:
-    """What the command says as JSON; that the exit status goes with it is checked here."""
+    """Return the JSON of the command. Check that the exit status agrees with it."""
     status = run_verify(directory, old, new, "--json", *options)
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -100,7 +100,7 @@ def verify_as_json(
 
 
 def cause_kinds(data: Mapping[str, Any]) -> list[str]:
-    """What explains how the two part, in the order in which it was found."""
+    """Return the kinds of the causes, in their order."""
     kinds = [each["mistake"] for parting in data["clips"]["partings"] for each in parting["findings"]]
     return kinds + ([data["finding"]["mistake"]] if data["finding"] else [])
 
@@ -110,7 +110,7 @@ def called_names(data: Mapping[str, Any], side: str) -> set[str]:
 
 
 def largest_ulps(data: Mapping[str, Any], stage: str) -> float:
-    """In ULP; every step has to tell it."""
+    """Return the largest distance of a stage over all steps, in ULP."""
     return max(step[stage]["ulps"] for step in data["steps"])
 
 

@@ -242,7 +242,7 @@ def test_a_clip_that_full_model_changes_is_not_advised_to_be_written_by_hand(set
 def test_a_file_without_keys_of_the_passed_format_is_rejected_with_the_format_that_it_resembles(
     tmp_path: Path,
 ) -> None:
-    """Or it would be found to say nothing, and defaults would be taken for what it means."""
+    """Otherwise, the defaults of the passed format would count as its settings."""
     (tmp_path / "clip.yaml").write_text("rule: global_norm\nthreshold: 0.3\n", encoding="utf-8")
     (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "gradient_clipping": 0.5}', encoding="utf-8")
     (tmp_path / "ds.yaml").write_text("SOLVER:\n  CLIP_GRADIENTS: {ENABLED: true}\n", encoding="utf-8")

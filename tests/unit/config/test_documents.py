@@ -1,4 +1,4 @@
-"""Documents that are merged from several files: which file sets a key, and limits of what files may grow to."""
+"""Documents that are merged from several files: the file that sets a key, and limits of size."""
 
 from __future__ import annotations
 

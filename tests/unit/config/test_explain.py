@@ -280,7 +280,7 @@ LABELS = {
 
 @pytest.mark.parametrize("label", LABELS)
 def test_labels_are_true(label: str) -> None:
-    """What is counted has the size that the label says: all of it, or each tensor."""
+    """The clipped gradients have the norm of the label, in total or per tensor."""
     settings, order, each_tensor = LABELS[label]
     cases = examples.examples([ClipConfig(**settings)], 0)
     assert len(cases) == 3

@@ -129,7 +129,7 @@ def test_a_narrow_table_keeps_the_exponents_of_numbers(
 def test_the_command_reads_no_header_beyond_the_limit(
     files: Path, capsys: pytest.CaptureFixture[str], version: int
 ) -> None:
-    """NumPy reads a header whole, 4 GiB or more of a file of a few MiB, and then rejects it."""
+    """NumPy reads a complete header, up to 4 GiB or more of a compressed file of a few MiB, before it rejects it."""
     size = 50_000_000
     with zipfile.ZipFile("long.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("w.npy", b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<I", size) + bytes(size))

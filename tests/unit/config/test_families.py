@@ -1,4 +1,4 @@
-"""How much configurations of two families differ: the stated bounds, against exact arithmetic and against clips."""
+"""The bounds that are stated for configurations of two families, compared with exact arithmetic and with clips."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def exact_distance(a: ClipConfig, b: ClipConfig, n: Fraction) -> Fraction:
 
 
 def bounds_in_sentence(text: str) -> list[Fraction]:
-    """The numbers in a sentence: the numerator of the bound for a norm n, and the bound for all norms."""
+    """Return the numbers in a sentence: the numerator of the bound for a norm n, and the bound for all norms."""
     match = re.fullmatch(r".*at most (\S+) / n .* is at most (\S+)\.( If the norm is infinite.*)?", text)
     assert match is not None
     return [Fraction(number) for number in match.groups()[:2]]
@@ -62,7 +62,7 @@ def bounds_in_sentence(text: str) -> list[Fraction]:
 
 @st.composite
 def norms_near_threshold(draw: st.DrawFn, threshold: float) -> Fraction:
-    """Norms of any size, and some that are near the threshold, where a coefficient is 1 in one family only."""
+    """Draw norms of any size, and norms near the threshold, at which the coefficient is 1 in one family only."""
     far = draw(st.one_of(st.floats(0, 1e30, exclude_min=True), POSITIVE))
     near = Fraction(threshold) + draw(st.sampled_from([-2, -1, 0, 1, 2])) * Fraction(1, 10**6)
     return draw(st.sampled_from([Fraction(far), near]).filter(lambda n: n > 0))
@@ -91,7 +91,7 @@ def test_exact_coefficients_differ_by_at_most_the_stated_bound(
 @example(1e-9, 1e-6, 0.0)
 @example(1e30, 1e-309, 0.0)
 def test_the_stated_bound_is_reached(threshold: float, eps: float, other_eps: float) -> None:
-    """And it is rounded up to two digits, so it is at most 11 times what was found, divided by 10."""
+    """The bound is rounded up to two digits, so it is at most 1.12 times the largest difference."""
     assume(eps != other_eps)
     a, b = config(threshold=threshold, eps=eps), config(threshold=threshold, eps=other_eps)
     worst = max(Fraction(threshold) - min(eps_of(a), eps_of(b)), Fraction(1, 10**400))

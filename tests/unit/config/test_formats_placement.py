@@ -1,4 +1,4 @@
-"""A clip key that stands where its trainer does not read it is an error, never a default."""
+"""A clip key at a place that its trainer does not read is an error, never a default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For all settings: what a format writes, it reads with the same meaning; what it cannot say, it refuses to write."""
+"""Random settings are imported with the meaning with which they were exported. Unsupported settings are rejected."""
 
 from __future__ import annotations
 

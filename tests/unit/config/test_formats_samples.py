@@ -1,4 +1,4 @@
-"""Every key of every trainer's format, in real files: what is read, noted and rejected."""
+"""Every key of every trainer's format in real files, with the expected settings, notes and errors."""
 
 from __future__ import annotations
 

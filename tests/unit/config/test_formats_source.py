@@ -1,4 +1,4 @@
-"""Clipping in Python source: what is read of it without running it, what is refused, and what is written."""
+"""Clips in Python source: they are read without running the source, rejected with a reason, and written."""
 
 from __future__ import annotations
 

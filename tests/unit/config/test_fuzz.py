@@ -1,4 +1,4 @@
-"""Whatever a configuration file holds, it is read or rejected with a ConfigError that names the place."""
+"""Random configuration files are read, or rejected with a ConfigError that names the place."""
 
 from __future__ import annotations
 

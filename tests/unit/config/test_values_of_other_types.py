@@ -1,4 +1,4 @@
-"""A list or a table where a trainer's file has a value about clipping is read, or an error of unified_clip."""
+"""A list or a table instead of a clip setting in a trainer's file is read, or rejected with unified_clip's error."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ versions = "torch>=2"
 
 
 def renew_entries(directory: Path, sizes: dict[str, float], *listed: str) -> list[entries.KnownDifference]:
-    """What such entries become where differences are of these sizes; then they are true."""
+    """Return the entries after `--accept` of differences of these sizes, which they then cover."""
     path = write_suite_file(directory, "".join(listed), "known.toml")
     update.write(path, run_with_differences(sizes, entries.read(path)))
     listed_entries = entries.read(path)

@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 
 def junit_marks(report: Path) -> dict[str, str]:
-    """What JUnit says of the one case."""
+    """Return the message of each mark in JUnit's report."""
     suites = ElementTree.parse(report / "parity.xml").getroot()
     return {mark.tag: mark.attrib["message"] for case in suites.iter("testcase") for mark in case}
 

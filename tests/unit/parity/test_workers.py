@@ -370,7 +370,7 @@ Scaled.results = lambda self, path: [{} for v in path._tensors]"""
     ids=["written", "shared", "a view", "a copy"],
 )
 def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, detail: str) -> None:
-    """And share no memory with it; classes return the given object, or a new one."""
+    """They share no memory with it. Classes return the same object or a new one."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.changes import Scaled\n"
     outcome = pool.run(worker_command(lines + code), [pool.WorkItem(HOST, clip_case)], 60.0).results[
@@ -465,7 +465,7 @@ def test_progress_is_reported_for_every_result() -> None:
 
 
 def test_one_worker_runs_every_mode() -> None:
-    """NumPy's refuses the device path, which ends that mode and not the one before it."""
+    """NumPy's worker rejects the device path. This ends that mode, but not the one before it."""
     results = pool.run(worker_command(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
     assert isinstance(results[HOST, SECOND.name], CallOutcome)
     assert isinstance(results[DEVICE, SECOND.name], Failure)

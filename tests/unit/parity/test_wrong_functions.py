@@ -1,4 +1,4 @@
-"""The suite of `unified-clip parity init` finds wrong clip functions, names their causes, and passes right ones."""
+"""The suite of `unified-clip parity init` names the causes of wrong clip functions, and passes correct ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unified-clip port` as it is called: what it prints, writes and refuses, and its exit status."""
+"""`unified-clip port`, the command: what it prints, writes and rejects, and its exit status."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The corpus of tests/data/port: what is found in each file, what becomes of it, and what is left as it was.
+"""The corpus of tests/data/port: the clips of each file, their verdicts, and the expected patches.
 
-After an intended change, `python tests/unit/port/test_corpus.py` writes the expected patches anew. Read their diff.
+After an intended change, `python tests/unit/port/test_corpus.py` writes the expected patches. Read their diff.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def test_every_rule_decides_about_a_clip_of_the_corpus() -> None:
 
 
 def undefined_names(folder: Path) -> dict[str, Counter[str]]:
-    """What ruff says of names that are not defined, by file."""
+    """Return the undefined names that ruff finds, by file."""
     command = [
         sys.executable,
         "-m",

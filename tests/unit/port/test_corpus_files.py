@@ -1,4 +1,4 @@
-"""tests/data/port: the record of what is right is itself right about the files it speaks of."""
+"""tests/data/port: the list of expected clips agrees with the files that it names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ each_read = pytest.mark.parametrize("file", READ, ids=[file["path"] for file in 
 
 
 def words_of(name: str) -> set[str]:
-    """The words of a name's last part: {'Adam', 'clipnorm'} of 'keras.optimizers.Adam(clipnorm=)'."""
+    """Return the words of the last segment of a name: {'Adam', 'clipnorm'} of 'keras.optimizers.Adam(clipnorm=)'."""
     return set(re.findall(r"\w+", name.rpartition(".")[2] if "..." not in name else name))
 
 

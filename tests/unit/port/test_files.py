@@ -1,4 +1,4 @@
-"""Many files at once: which are looked at, that one bad one hurts no other, and that all are written or none."""
+"""Several files: which ones are read, unreadable files beside others, and writing all files or none."""
 
 from __future__ import annotations
 

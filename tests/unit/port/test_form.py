@@ -1,4 +1,4 @@
-"""The form of what is ported: where imports come to stand, what stays of the layout, and that no comment is lost."""
+"""The form of ported code: the places of imports, the layout that is kept, and comments, none of which is lost."""
 
 from __future__ import annotations
 

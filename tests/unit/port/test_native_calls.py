@@ -1,4 +1,4 @@
-"""`unified-clip port --native` writes calls of PyTorch's functions, or leaves clips that these do not support."""
+"""`unified-clip port --native` writes calls of PyTorch's functions, if these support the clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unified-clip port` finds clips behind dynamic names, trainers' settings and clamps, or flags where one may be."""
+"""`unified-clip port` finds clips behind dynamic names, trainers' settings and clamps, and flags code that may clip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ported code: what it says of each clip, once, in text and JSON; where it can be written and read."""
+"""The report of ported code: the lines of each clip in text and JSON, and the files of the report."""
 
 from __future__ import annotations
 

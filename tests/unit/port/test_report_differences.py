@@ -1,4 +1,4 @@
-"""What is known of the frameworks' own functions, in the package: found by any spelling, and as the suite lists it."""
+"""Known differences of the frameworks' functions in the package: by any spelling, and as the suite lists them."""
 
 from __future__ import annotations
 

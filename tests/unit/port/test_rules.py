@@ -1,4 +1,4 @@
-"""The rules of docs/port.md about names, meanings, gradients and form: a few lines, and what becomes of them."""
+"""The rules of docs/port.md about names, meanings, gradients and form, each with a few lines of source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flagged clip whose steps are elsewhere gets the lines of a clip configuration, where one has its meaning."""
+"""A flagged clip whose steps are in another file gets the lines of a clip configuration with the same meaning."""
 
 from __future__ import annotations
 

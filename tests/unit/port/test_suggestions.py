@@ -1,4 +1,4 @@
-"""The lines that `unified-clip port` suggests mean what the flagged clip means, and none are wrong."""
+"""The lines that `unified-clip port` suggests have the meaning of the flagged clip."""
 
 from __future__ import annotations
 

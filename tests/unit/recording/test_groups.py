@@ -103,7 +103,7 @@ def test_clipping_is_not_called_the_same_if_calls_or_eps_differ(compare_runs: An
 
 
 def test_steps_that_the_script_sets_are_kept(compare_runs: Any) -> None:
-    """The optimizer's line follows only the first clip of the step, but the script says that both are of step 1."""
+    """The optimizer's line follows only the first clip of the step, but the script sets step 1 for both."""
     lines = [
         clip_line(1),
         {"step": 1, **STEP},

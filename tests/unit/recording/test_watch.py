@@ -240,7 +240,7 @@ def run_in_terminal(arguments: list[str], interrupt_at: bytes | None) -> str:
 
 
 class Screen:
-    """A terminal that knows the control sequences which the view uses."""
+    """A terminal with the control sequences that the view uses."""
 
     def __init__(self, text: str) -> None:
         self.rows = [""] * ROWS

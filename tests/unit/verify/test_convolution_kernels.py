@@ -1,4 +1,4 @@
-"""`unified-clip verify` and `compare` name kernels of convolutions whose axes a port has put into a wrong order."""
+"""`unified-clip verify` and `compare` name kernels of convolutions whose axes have another order in a port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of `unified-clip verify`: rounding that grows, calls that belong together, and distances."""
+"""Functions of `unified-clip verify`: growing rounding, merged calls, pairs of calls, and distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded of a function that is watched, and how it comes to be watched."""
+"""Functions that `record` and `verify` watch: how they are hooked, and the coefficients of their results."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def test_a_gradient_that_is_not_yielded_is_matched_by_its_weight(tmp_path: Path)
 
 
 def test_rows_of_a_parameter_are_matched_by_its_columns(tmp_path: Path) -> None:
-    """As the values of a sparse gradient that repeat a row: no norm of the whole gradient is equal."""
+    """The values of a sparse gradient with repeated rows have another norm than the gradient."""
     weights = {"w": np.ones((2, 2)), "e": np.ones((5, 3)), "f": np.ones((7, 4)), "g": np.ones((8, 4))}
     shapes = ([2, 2], [3, 3], [9, 4])
     parameters = {str(n): {"shape": shape, "norm": 9.0} for n, shape in enumerate(shapes)}
