@@ -177,3 +177,18 @@ def test_an_inherited_clip_is_one_clip_of_the_trainer_that_inherits_it(check: Ch
     assert [(each.path, each.clip) for each in check(files).findings] == [
         ("base.yaml", "NeMo: trainer.gradient_clip_val")
     ]
+
+
+def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
+    source = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\n"
+    status, out, _ = run("clip.toml", ".", a_py=source)
+    assert status == 1
+    assert "eps: 0; wanted: 1e-06" in out
+    assert "edit:\n    To accept differences of this size, pass --nearest, or add the file to check.nearest.\n" in out
+    assert "\n    Or to clip by clip.toml: " in out
+    status, out, _ = run("clip.toml", ".", "--nearest", a_py=source)
+    assert status == 0
+    assert out.startswith(
+        "a.py:3 near paddle.nn.ClipGradByGlobalNorm (paddle)\nnote: a.py:3 paddle.nn.ClipGradByGlobal"
+    )
+    assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.config.check_files import CLIP_CONFIG, TORCH, Check, only_finding
@@ -256,21 +255,6 @@ def test_a_path_known_at_run_time_only_gets_advice_about_paths(check: Check, pat
     finding = only_finding(check({"a.py": PATHS.format(path)}, CLIP_CONFIG, "a.py"))
     assert finding.kind == "unknown"
     assert "Write a path relative to the source, such as ClipConfig.load(Path(__file__).parent" in finding.does
-
-
-def test_another_family_differs_unless_nearest_is_enough(run: Any) -> None:
-    source = "import paddle\n\nclip = paddle.nn.ClipGradByGlobalNorm(1.0)\n"
-    status, out, _ = run("clip.toml", ".", a_py=source)
-    assert status == 1
-    assert "eps: 0; wanted: 1e-06" in out
-    assert "edit:\n    To accept differences of this size, pass --nearest, or add the file to check.nearest.\n" in out
-    assert "\n    Or to clip by clip.toml: " in out
-    status, out, _ = run("clip.toml", ".", "--nearest", a_py=source)
-    assert status == 0
-    assert out.startswith(
-        "a.py:3 near paddle.nn.ClipGradByGlobalNorm (paddle)\nnote: a.py:3 paddle.nn.ClipGradByGlobal"
-    )
-    assert run("clip.toml", ".", "--nearest", a_py=source.replace("1.0", "1.1"))[0] == 1
 
 
 def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
