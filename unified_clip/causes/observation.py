@@ -56,8 +56,12 @@ class Cause(NamedTuple):
         """Return {"mistake": kind, "text": sentence}, for the JSON report of a comparison."""
         return {"mistake": self.kind, "text": self.sentence}
 
+    @property
+    def title(self) -> str:
+        return f"{self.kind[:1].upper()}{self.kind[1:]}"
+
     def __str__(self) -> str:
-        return f"{self.kind[:1].upper()}{self.kind[1:]}: {self.sentence}."
+        return f"{self.title}: {self.sentence}."
 
 
 def instead(what: str, actual: float | Sequence[float], expected: float | Sequence[float], form: str = ".6g") -> str:

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import NamedTuple
 
 from .pairing import Names, sorted_shape
@@ -50,12 +49,12 @@ def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedR
 
     names: The name of a parameter in `b`, by its name in `a`.
     """
-    by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
+    by_step = [run.calls_by_step() for run in (a, b)]
     missing: MissingCalls | None = None
     for step in sorted(by_step[0].keys() & by_step[1].keys()):
         lines = by_step[0][step], by_step[1][step]
-        if max(map(len, lines)) > 1 and (found := _align_step(*lines, names)) is not None:
-            by_step[0][step], by_step[1][step], step_missing = found
+        if max(map(len, lines)) > 1 and (aligned := _align_step(*lines, names)) is not None:
+            by_step[0][step], by_step[1][step], step_missing = aligned
             missing = missing or step_missing
     lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)
     return a.model_copy(update={"lines": lines_a}), b.model_copy(update={"lines": lines_b}), missing
@@ -196,13 +195,13 @@ def _partners_in_order(likeness: Likeness) -> list[int] | None:
     """
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
-        found: dict[int, tuple[float, list[int]]] = {}
+        longer: dict[int, tuple[float, list[int]]] = {}
         for index, value in enumerate(values):
             earlier = [each for last, each in best.items() if last < index]
             if value is not None and earlier:
                 total, partners = max(earlier, key=lambda each: each[0])
-                found[index] = (total + value, [*partners, index])
-        best = found
+                longer[index] = (total + value, [*partners, index])
+        best = longer
     return max(best.values(), key=lambda each: each[0])[1] if best else None
 
 

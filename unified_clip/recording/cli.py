@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._command import UsageError, add_format, unwritable
-from .._display import safe
+from .._display import cell, safe
 from .._progress import progress
 
 PAGE = "another file to --html"
@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from . import compare, pairing, runs
-    from .report import model, page, terminal
+    from .report import model, page
 
     if not options.max_ulp >= 0:
         raise UsageError(f"--max-ulp is {options.max_ulp}. Pass 0 or more.", "UC203")
@@ -57,7 +57,11 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(json.dumps(report.as_json(), indent=1, allow_nan=False))
     else:
-        terminal.show(report)
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        for line in report.sentences:
+            console.print(cell(line), soft_wrap=True)
     if options.html:
         try:
             options.html.write_text(page.render(report), encoding="utf-8")

@@ -15,7 +15,7 @@ from .causes.eps_causes import first_other_eps
 from .causes.join_causes import Effect, effective, join
 from .causes.run_causes import find_causes
 from .causes.sequence import as_rule
-from .divergence import NUMBERS, Divergence, DivergencePoint, StageAgreement, divergences, stage_agreement
+from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.iterations import align_optimizers
 from .optimizers.skipped import align_skipped
@@ -47,7 +47,7 @@ class RecordingComparison:
     optimizers' steps. Empty if the runs are the same.
     """
 
-    agreements: Sequence[StageAgreement]
+    agreements: Sequence[Agreement]
     """How closely the runs agree in each number, such as the norm."""
 
     other_eps: tuple[Divergence, Cause] | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .._report_model import Real, ReportModel
 from ..causes.observation import Cause, CauseKind
 from .call_order import MissingCalls
 from .pairing import CallPair
@@ -51,24 +52,21 @@ class Divergence:
     """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `NoiseTracker`."""
 
 
-@dataclass(frozen=True)
-class StageAgreement:
-    """The agreement of two runs at one stage, over all steps."""
+class Agreement(ReportModel):
+    """The agreement of both runs at one stage, over all steps: their first and their greatest difference."""
 
-    stage: Stage
+    stage: str
     compared: int
     differs_at_step: int | None
-    """The first step at which the runs differ. None if they agree at all steps."""
+    greatest_ulps: Real
+    greatest_relative: Real
+    greatest_at_step: int | None
+    """The step of the largest difference in ULP. null if all numbers are equal."""
 
-    greatest_ulps: float
-    greatest_relative: float
-    greatest_at_step: int | None = None
-    """The step of the largest difference in ULP. None if all numbers are equal."""
+    beyond_rounding_at_step: int | None
+    """The first step at which numbers differ by more than 64 ULP. null if there is none."""
 
-    beyond_rounding_at_step: int | None = None
-    """The first step at which numbers differ by more than `ROUNDING` ULP. None if there is none."""
-
-    noise: Sequence[str] = ()
+    noise: list[str]
     """The parameters whose numbers differ by rounding noise. These differences are left out."""
 
 
@@ -130,8 +128,8 @@ def divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Dive
 
 def noise(pairs: Iterable[CallPair], max_ulp: float) -> list[str]:
     """Return the parameters that differ by more than `max_ulp`, and whose gradients are rounding noise."""
-    found = (each for differences in _all_divergences(pairs, max_ulp) for each in differences if each.is_noise)
-    return list(dict.fromkeys(str(each.parameter) for each in found))
+    every = (each for differences in _all_divergences(pairs, max_ulp) for each in differences)
+    return list(dict.fromkeys(str(each.parameter) for each in every if each.is_noise))
 
 
 def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list[Divergence]]:
@@ -154,7 +152,7 @@ def _all_divergences(pairs: Iterable[CallPair], max_ulp: float) -> Iterator[list
         yield differences
 
 
-def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> StageAgreement:
+def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> Agreement:
     """Return the agreement of all pairs of calls at a stage, such as "norm". Leave out rounding noise.
 
     max_ulp: Numbers that differ by up to this many ULP agree.
@@ -171,7 +169,16 @@ def stage_agreement(stage: Stage, pairs: Iterable[CallPair], max_ulp: float) -> 
     beyond = next((step for each, step in distances if each.ulps > ROUNDING), None)
     most = greatest([each for each, _ in distances])
     at = next((step for each, step in distances if most.ulps and each.ulps == most.ulps), None)
-    return StageAgreement(stage, len(distances), first, *most, at, beyond, tuple(noise))
+    return Agreement(
+        stage=stage,
+        compared=len(distances),
+        differs_at_step=first,
+        greatest_ulps=most.ulps,
+        greatest_relative=most.relative,
+        greatest_at_step=at,
+        beyond_rounding_at_step=beyond,
+        noise=list(noise),
+    )
 
 
 def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, float]]:

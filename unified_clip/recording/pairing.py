@@ -8,7 +8,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import add, attrgetter
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -85,26 +85,20 @@ def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
     """Return {step: greatest learning rate of both runs}. An optimizer that is not in ADAPTIVE counts as 0."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
-        rates[step.step] = max(rates.get(step.step, 0.0), _greatest(step, "lr") if _is_of(step, ADAPTIVE) else 0.0)
+        rates[step.step] = max(rates.get(step.step, 0.0), step.greatest("lr") if _is_of(step, ADAPTIVE) else 0.0)
     return rates
 
 
 def _gain(a: RecordedRun, b: RecordedRun) -> float:
     """Return `CallPair.gain`: the greatest of all steps, because momentum also moves a weight at later steps."""
     steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
-    gains = (_greatest(step, "lr") / max(1 - _greatest(step, "momentum"), 1e-9) for step in steps
+    gains = (step.greatest("lr") / max(1 - step.greatest("momentum"), 1e-9) for step in steps
              if _is_of(step, PROPORTIONAL))  # fmt: skip
     return max(gains, default=0.0)
 
 
 def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
     return any(kind in step.optimizer.lower() for kind in kinds)
-
-
-def _greatest(step: OptimizerStep, name: str) -> float:
-    """Return a setting of a step, the greatest one of several parameter groups, or 0 if it is not recorded."""
-    value = step.settings.get(name, 0.0)
-    return max(value) if isinstance(value, tuple) else value
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
@@ -229,7 +223,7 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
     gradients, its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
-    by_step = [{n: list(lines) for n, lines in itertools.groupby(run.lines, key=attrgetter("step"))} for run in (a, b)]
+    by_step = [run.calls_by_step() for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
         by_step[0][step], by_step[1][step] = _merge_step(by_step[0][step], by_step[1][step])
     lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)

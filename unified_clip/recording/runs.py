@@ -222,6 +222,11 @@ class OptimizerStep(Table):
     calls: int = 0
     """The number of clip calls before this step. `read` counts them."""
 
+    def greatest(self, setting: str) -> float:
+        """Return a setting, the greatest value of several parameter groups, or 0 if it is not recorded."""
+        value = self.settings.get(setting, 0.0)
+        return float(max(value, default=0.0) if isinstance(value, tuple) else value)
+
 
 class LoggedNumbers(Table):
     """A line of a recording: the numbers of a call of `Recording.log`."""
@@ -280,6 +285,16 @@ class RecordedRun(Table):
 
     warnings: tuple[str, ...] = ()
     """The texts of the ClipWarnings of all processes, each once."""
+
+    def calls_by_step(self) -> dict[int, list[RecordedCall]]:
+        """Return {step: its calls, in order}."""
+        calls: dict[int, list[RecordedCall]] = {}
+        for line in self.lines:
+            calls.setdefault(line.step, []).append(line)
+        return calls
+
+    def calls_at(self, step: int) -> list[RecordedCall]:
+        return self.calls_by_step().get(step, [])
 
 
 CHUNK = 1 << 20

@@ -61,6 +61,9 @@ class NormalizedRecording:
     common_names: Mapping[str, str] = field(default_factory=dict)
     """The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name."""
 
+    def optimizer_steps_at(self, step: int) -> list[OptimizerStep]:
+        return [each for each in self.optimizer_steps if each.step == step]
+
     def sets(self, step: int) -> list[frozenset[str]]:
         """Return the shared names of the gradients of each call of a step, before any are merged."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]

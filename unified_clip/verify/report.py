@@ -56,12 +56,13 @@ def show(result: Verification) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    columns = ["loss old", "loss new"] if _has_losses(result) else []
+    has_losses = any(loss is not None for row in result.rows for loss in row.losses)
+    columns = ["loss old", "loss new"] if has_losses else []
     table = Table(
         "step", *columns, "norm old", "norm new", "coefficient old", "coefficient new", "tensors", "update", "verdict"
     )
     for row in _rows_to_print(result):
-        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp, bool(columns))))
+        table.add_row(*(["..."] * len(table.columns) if row is None else _cells(row, result.max_ulp, has_losses)))
     if not console.is_terminal:
         console.width = WIDTH
     console.print(table)
@@ -99,11 +100,14 @@ def _without_clip(result: Verification) -> list[str]:
     steps = result.without_clip
     if not steps:
         return []
-    listed = ", ".join(map(str, steps[:FIRST_ROWS])) + (", ..." if len(steps) > FIRST_ROWS else "")
     return [
-        f"Neither training step made a recorded clip call at {len(steps)} of {len(result.rows)} steps ({listed}): only "
-        "gradients and updates were compared at these steps."
+        f"Neither training step made a recorded clip call at {len(steps)} of {len(result.rows)} steps "
+        f"({_first_of(steps)}): only gradients and updates were compared at these steps."
     ]
+
+
+def _first_of(items: Sequence[object]) -> str:
+    return ", ".join(map(repr, items[:FIRST_ROWS])) + (", ..." if len(items) > FIRST_ROWS else "")
 
 
 def _units(result: Verification) -> list[str]:
@@ -122,11 +126,10 @@ def _noise(result: Verification) -> list[str]:
     names = list(dict.fromkeys(name for row in result.rows for name in sorted(row.parameters.noise)))
     if not names:
         return []
-    listed = ", ".join(map(repr, names[:FIRST_ROWS])) + (", ..." if len(names) > FIRST_ROWS else "")
     return [
-        f"Not compared: the gradients and updates of {listed}, at steps at which these gradients are only rounding "
-        f"noise, at most {ROUNDING} ULP of the total norm. Their true value may be 0, as for the bias of attention "
-        "keys."
+        f"Not compared: the gradients and updates of {_first_of(names)}, at steps at which these gradients are only "
+        f"rounding noise, at most {ROUNDING} ULP of the total norm. Their true value may be 0, as for the bias of "
+        "attention keys."
     ]
 
 
@@ -201,10 +204,6 @@ def _rows_to_print(result: Verification) -> Iterator[StepComparison | None]:
     printed = set(range(len(rows))) if len(rows) <= MAX_ROWS else printed
     for is_printed, group in itertools.groupby(enumerate(rows), key=lambda item: item[0] in printed):
         yield from (row for _, row in group) if is_printed else [None]
-
-
-def _has_losses(result: Verification) -> bool:
-    return any(loss is not None for row in result.rows for loss in row.losses)
 
 
 def _cells(row: StepComparison, max_ulp: float, with_losses: bool) -> list[str]:

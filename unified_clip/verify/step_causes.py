@@ -15,7 +15,7 @@ from ..tensors.arithmetic import FORMATS
 from .causes.initial_weights import InitialWeights
 from .causes.regularizer import decay_before_clip
 from .causes.square_weights import Rerun, untransposed_square
-from .causes.updates import advice_on_settings, cause_of_update, optimizer_steps_at, without_gradient
+from .causes.updates import advice_on_settings, cause_of_update, without_gradient
 from .normalize import NormalizedRecording
 from .step_comparison import StepComparison
 from .step_pairing import StepPairing, coarsest_ulp, tensor_distance
@@ -124,7 +124,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
     sides = []
     for recording in recordings:
         start = sum(step < row.step for step in recording.recorded_steps)
-        steps = optimizer_steps_at(recording, row.step)
+        steps = recording.optimizer_steps_at(row.step)
         late = [place for place, each in enumerate(steps, start=1) if each.calls - start < place]
         sides.append((recording, recording.recorded_steps.count(row.step), late, len(steps)))
     (old, old_calls, old_late, old_steps), (new, new_calls, new_late, new_steps) = sides

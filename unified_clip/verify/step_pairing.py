@@ -102,20 +102,21 @@ class StepPairing:
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
         totals = [math.hypot(*side) for side in zip(*norms, strict=True)] if norms else []
-        found = set()
+        names = set()
         for pair, own in zip(pairs, norms, strict=True):
             ulps = [2.0 ** -FORMATS[dtype].precision if dtype in FORMATS else 0.0 for dtype in self.dtypes[pair.name]]
             is_small = all(norm <= ROUNDING * ulp * total for norm, ulp, total in zip(own, ulps, totals, strict=True))
             if is_small and any(own) and (pair.name in known or _distance(pair).ulps > ROUNDING):
-                found.add(pair.name)
-        return found
+                names.add(pair.name)
+        return names
 
     def differ_by_rounding(self, gradients: Sequence[TensorPair]) -> bool:
         """Return whether all these gradients differ by at most ROUNDING ULP of their total norm.
 
         Also return False if a gradient differs by more than TOLERANCE times its own largest number.
         """
-        total = max((math.hypot(*map(np.linalg.norm, side)) for side in _sides(gradients)), default=0.0)
+        norms = [(np.linalg.norm(pair.old), np.linalg.norm(pair.new)) for pair in gradients]
+        total = max((math.hypot(*side) for side in zip(*norms, strict=True)), default=0.0)
         for pair in gradients:
             dtypes = [FORMATS[dtype].precision for dtype in self.dtypes[pair.name] if dtype in FORMATS]
             difference = float(np.abs(pair.old - pair.new).max(initial=0.0))
@@ -129,14 +130,15 @@ class StepPairing:
 
         Return an empty set if one side has no gradients, or gradients whose parameter is unknown.
         """
-        found = []
+        with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):
             tables = [output.gradients or {} for output in recording.run.outputs]
             names = set().union(*tables, *recording.before.values(), *recording.clipped.values())
             if not names or not names <= shapes.keys():
                 return set()
-            found.append(names)
-        return {name for name, other in self.names.items() if name not in found[0] and other not in found[1]}
+            with_gradient.append(names)
+        old, new = with_gradient
+        return {name for name, other in self.names.items() if name not in old and other not in new}
 
     def _add_zeros(self, sides: Sequence[dict[str, Float64s]]) -> None:
         """Add a gradient of zeros to `sides` wherever only one training step yields a gradient.
@@ -239,10 +241,6 @@ class StepPairing:
                 new = sides[1][other].transpose(axes)
                 if new.shape == sides[0][name].shape:  # a clip call may get only the stored rows of a sparse gradient
                     yield TensorPair(name, sides[0][name], new, scale, coarsest_ulp(self.dtypes[name]))
-
-
-def _sides(pairs: Sequence[TensorPair]) -> list[list[Float64s]]:
-    return [[pair.old for pair in pairs], [pair.new for pair in pairs]]
 
 
 def _values(tensors: Parameters) -> dict[str, Float64s]:

@@ -90,9 +90,9 @@ def other_norm(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if not reasons:
         return None
     exact, (kind, _) = reasons[0]
-    what = " and ".join(dict.fromkeys(cause.sentence for _, cause in reasons if cause.kind == kind))
+    sentences = " and ".join(dict.fromkeys(cause.sentence for _, cause in reasons if cause.kind == kind))
     advice = ". Compare how the training code computes the norm that it passes" if kind == "given norm" else ""
-    return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {what}{advice}")
+    return Cause(kind, f"the exact norms are equal ({exact:.9g}), but {sentences}{advice}")
 
 
 def _other_norms(run: RecordedRun, line: RecordedCall) -> Iterator[tuple[float, Cause]]:
@@ -274,8 +274,8 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     different = [name for name, a, b in numbers(later, "weight") if name in names and not _agree(a, b)]
     place += ", but those of "
     if not different:
-        found = _orders(later) if not before else {}
-        others = [name for name in names if found.get(name) == "other"]
+        orders = _orders(later) if not before else {}
+        others = [name for name in names if orders.get(name) == "other"]
         sentence = f"{place}{names_text(others)} have other elements" if others else ""
         return Cause("other initial weights", sentence) if sentence else None
     if later.a.step == pair.a.step:
@@ -302,30 +302,22 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
     recorded = {name for line in point.a.lines for name in line.parameters}
     if any(map(str.isdecimal, recorded)):
         return {}, "the other clip calls"
-    found: dict[int, list[str]] = {}
+    known: dict[int, list[str]] = {}
     rest = recorded - {*pair.a.parameters}
     for index in range(point.index + 1, len(point.pairs)):
         both = point.pairs[index]
-        known = [name for name, *_ in numbers(both, "weight") if name in rest]
-        is_first = not any({*each.names} & {*known} for each in point.pairs[: point.index])
-        if is_first:  # equal norms do not show whether the elements have the same order
-            known = [name for name in known if name in _orders(both) or _shows_itself(*_weights(both, name))]
-        if known:
-            found[index] = known
-            rest -= {*known}
-        rest_here = rest & {*both.a.parameters}
-        if rest_here:
-            return found, names_text(sorted(rest_here))
-    return found, names_text(sorted(rest)) if rest else ""
-
-
-def _shows_itself(a: float, b: float) -> bool:
-    """Return whether the norms of a weight show that it differs, or that all its elements are 0."""
-    return not _agree(a, b) or a == b == 0
-
-
-def _weights(pair: CallPair, name: str) -> tuple[float, float]:
-    return next((a, b) for each, a, b in numbers(pair, "weight") if each == name)
+        weights = [(name, a, b) for name, a, b in numbers(both, "weight") if name in rest]
+        names = {name for name, *_ in weights}
+        if not any({*each.names} & names for each in point.pairs[: point.index]):
+            # at the first call, equal norms above 0 do not show whether the elements have the same order
+            orders = _orders(both)
+            weights = [(name, a, b) for name, a, b in weights if name in orders or not _agree(a, b) or a == b == 0]
+        if weights:
+            known[index] = [name for name, *_ in weights]
+            rest -= {*known[index]}
+        if rest_here := rest & {*both.a.parameters}:
+            return known, names_text(sorted(rest_here))
+    return known, names_text(sorted(rest)) if rest else ""
 
 
 def has_other_calls(run: RecordedRun, line: RecordedCall) -> bool:

@@ -86,15 +86,19 @@ def effective(
     has_effect: A function that returns whether updates differ at a step or later. If given, it decides on differences
         that act after the clip.
     """
-    measured = {pair.a.step for pair in pairs if any(True for stage in CHANGED for _ in numbers(pair, stage))}
-    differing = {
-        each.step
+    measured, with_weights = (
+        {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
+        for stages in (CHANGED, ("weight",))
+    )
+    beyond_rounding = [
+        each
         for differences in divergences(pairs, ROUNDING)
         for each in differences
         if each.stage in CHANGED and (each.ulps_at_its_size or 0.0) > ROUNDING
-    }
+    ]
+    differing = {each.step for each in beyond_rounding}
+    other_weights = {each.step for each in beyond_rounding if each.stage == "weight"}
     last_measured, last_differing = max(measured, default=0), max(differing, default=0)
-    weights = _weights_agree(pairs)
     for each in steps:
         step = each.divergence.step
         if each.divergence.stage == "clips":
@@ -103,25 +107,13 @@ def effective(
             if step in differing or step not in measured:
                 yield each
         elif each.divergence.parameter == MOMENTUM and (
-            not has_effect(step, at_once=True) if has_effect else weights.get(_next(step, weights), False)
+            not has_effect(step, at_once=True)
+            if has_effect
+            else min((later for later in with_weights if later > step), default=None) in with_weights - other_weights
         ):
             continue
         elif has_effect(step) if has_effect else last_differing > step or last_measured <= step:
             yield each
-
-
-def _weights_agree(pairs: Sequence[CallPair]) -> dict[int, bool]:
-    """Return {step: whether all weights differ by at most ROUNDING ULP} for the steps whose weights were compared."""
-    agree = {pair.a.step: True for pair in pairs if any(True for _ in numbers(pair, "weight"))}
-    for differences in divergences(pairs, ROUNDING):
-        for each in differences:
-            if each.stage == "weight" and (each.ulps_at_its_size or 0.0) > ROUNDING:
-                agree[each.step] = False
-    return agree
-
-
-def _next(step: int, steps: Iterable[int]) -> int:
-    return min((each for each in steps if each > step), default=0)
 
 
 def _accumulated(
@@ -138,15 +130,15 @@ def _accumulated(
     """
     passes = next((each for each in steps if each.cause.kind == ACCUMULATION), None)
     at_step = [each for each in points if passes and each.first.step == passes.divergence.step]
-    causes = [(point.first, cause) for point in at_step for cause in explained[point.first]]
-    if passes is None or not causes:
+    explanations = [(point.first, cause) for point in at_step for cause in explained[point.first]]
+    if passes is None or not explanations:
         return explained, list(steps)
-    scaled = [first for first, cause in causes if cause.kind == SCALED]
+    scaled = [first for first, cause in explanations if cause.kind == SCALED]
     if scaled and _is_factor_of_passes(passes.divergence, scaled[0]):
-        rest = {first: [each for each in found if each.kind != SCALED] for first, found in explained.items()}
+        rest = {first: [each for each in causes if each.kind != SCALED] for first, causes in explained.items()}
         summed = passes._replace(cause=_with_advice(passes, scaled[0], points[0]))
         steps = [summed if each is passes else each for each in steps]
-        return {first: found for first, found in rest.items() if found or first not in scaled}, steps
+        return {first: causes for first, causes in rest.items() if causes or first not in scaled}, steps
     return explained, [each for each in steps if each is not passes]
 
 

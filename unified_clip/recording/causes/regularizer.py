@@ -9,7 +9,6 @@ from ...causes.observation import Cause
 from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair
 from ..rounding import is_near
-from ..runs import OptimizerStep, RecordedRun
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
@@ -29,9 +28,13 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return None
     kernels = [name for name in weights if len(pair.a.parameters[name].shape) > 1]
     for run, other in point.both_ways():
-        own, step = (_step(each, pair.a.step) for each in (run, other))
-        decay = _decay(step)
-        if own is None or step is None or not decay or _decay(own) or not len(own.losses) == len(step.losses) == 1:
+        own, step = (
+            next((step for step in each.optimizer_steps if step.step == pair.a.step), None) for each in (run, other)
+        )
+        if own is None or step is None or not len(own.losses) == len(step.losses) == 1:
+            continue
+        decay = step.greatest("weight_decay")
+        if not decay or own.greatest("weight_decay"):
             continue
         loss, least = own.losses[0], step.losses[0]
         for names in (list(weights), kernels):
@@ -60,19 +63,9 @@ def regularizer_cause(run: str, other: str, decay: float, names: Sequence[str], 
 
 def _weights(pair: CallPair) -> dict[str, float]:
     """Return the norm of each weight by name, from the run that recorded it. Return {} if one is unknown."""
-    found = {}
+    weights = {}
     for name, other in pair.names.items():
         norms = (pair.a.parameters[name].weight, pair.b.parameters[other].weight)
-        found[name] = next((norm for norm in norms if norm is not None), math.nan)
-    is_known = len(found) == len(pair.a.parameters) and not any(map(math.isnan, found.values()))
-    return found if is_known else {}
-
-
-def _step(run: RecordedRun, number: int) -> OptimizerStep | None:
-    return next((step for step in run.optimizer_steps if step.step == number), None)
-
-
-def _decay(step: OptimizerStep | None) -> float:
-    """Return the weight decay of a step, the greatest one of several parameter groups, or 0 if none is recorded."""
-    value = step.settings.get("weight_decay", 0.0) if step else 0.0
-    return float(max(value, default=0.0) if isinstance(value, tuple) else value)
+        weights[name] = next((norm for norm in norms if norm is not None), math.nan)
+    is_known = len(weights) == len(pair.a.parameters) and not any(map(math.isnan, weights.values()))
+    return weights if is_known else {}

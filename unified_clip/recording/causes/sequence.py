@@ -114,8 +114,8 @@ def _possibly_again(point: DivergencePoint) -> Iterator[tuple[RecordedRun, Again
             yield run, _clips_again(call_at(run, point.index - 1), call_at(run, point.index))
         return
     run = point.b if missing.is_first else point.a
-    found = (_clips_again(call, other) for call in missing.partners for other in missing.calls)
-    yield run, next((again for again in found if again is not None), None)
+    pairs = itertools.product(missing.partners, missing.calls)
+    yield run, next(filter(None, itertools.starmap(_clips_again, pairs)), None)
 
 
 def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Again | None:
@@ -167,8 +167,7 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
         return None
     run, other = (point.a, point.b) if missing.is_first else (point.b, point.a)
     clips = " and ".join(dict.fromkeys(map(clip_text, missing.calls)))
-    pairs = itertools.product(missing.calls, missing.partners)
-    if any(itertools.starmap(_have_one_gradient, pairs)):
+    if any(itertools.starmap(_have_one_gradient, itertools.product(missing.calls, missing.partners))):
         sentence = (
             f"{run.name} lacks a clip call that {other.name} makes at step {missing.step}: {clips}. Another call of "
             f"{other.name} clips the same gradients, too. Make both calls, in the order of {other.name}"
@@ -199,7 +198,7 @@ def never_clips(point: DivergencePoint) -> Cause | None:
         if run.lines:
             continue
         count = len(run.optimizer_steps)
-        clips = " and ".join(dict.fromkeys(map(clip_text, calls_of_number(other, point.first.step))))
+        clips = " and ".join(dict.fromkeys(map(clip_text, other.calls_at(point.first.step))))
         sentence = (
             f"{run.name} never clips: its {count} step{'s' * (count != 1)} of optimizers have no clip call. "
             f"{other.name} clips by {clips}"
@@ -263,7 +262,7 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
     This compares numbers of gradients and of elements only, so the gradients of the runs may differ.
     """
     for run, other in point.both_ways():
-        whole, parts = (calls_of_number(each, point.first.step) for each in (run, other))
+        whole, parts = (each.calls_at(point.first.step) for each in (run, other))
         if len(whole) != 1 or len(parts) < 2 or any(each.rule != "global" for each in (*whole, *parts)):
             continue
         line = whole[0]
@@ -282,10 +281,6 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
     return None
 
 
-def calls_of_number(run: RecordedRun, step: int) -> list[RecordedCall]:
-    return [line for line in run.lines if line.step == step]
-
-
 def _counts(counts: Sequence[int]) -> str:
     if {*counts} == {1}:
         return "single"
@@ -299,15 +294,15 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     first recorded divergence is then a consequence: other parameters, another norm, or another number of calls. The run
     with more norms in the step, or the smaller norm in its call, clips per tensor or per group.
     """
-    found = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
-    if found is None or point.first.stage == "rule":
+    rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)
+    if rule is None or point.first.stage == "rule":
         return point
     totals = [
         max(line.norms(), default=0.0) if (line := call_at(run, point.index)) else 0.0 for run in (point.a, point.b)
     ]
-    counts = [sum(len(line.norms()) for line in calls_of_number(run, point.first.step)) for run in (point.a, point.b)]
+    counts = [sum(len(line.norms()) for line in run.calls_at(point.first.step)) for run in (point.a, point.b)]
     is_global = counts[0] < counts[1] if counts[0] != counts[1] else totals[0] >= totals[1]
-    rules = ("global", found) if is_global else (found, "global")
+    rules = ("global", rule) if is_global else (rule, "global")
     return dataclasses.replace(point, first=Divergence(point.first.step, "rule", *rules))
 
 

@@ -136,7 +136,8 @@ class RunningCall:
                     event.fields["is_gradient"] = observed is None or observed.is_gradient
                     if observed and observed.sparse:
                         event.fields["sparse"] = observed.sparse
-                        event.set_stored(norm_of_rows(call, observed))
+                        if (stored_norm := norm_of_rows(call, observed)) is not None:
+                            event.fields["stored_norm"] = stored_norm
                     self._events.append((recorder, event))
 
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:

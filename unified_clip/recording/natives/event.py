@@ -49,24 +49,7 @@ class NativeEvent:
         self._later: list[tuple[Deferred, Callable[[list[Any]], None]]] = []
         self._clip: ClipEvent | None = None
         self._norms: list[float] | None = None
-        wide = any(tensors.backend.dtype(each) in ("float64", "complex128") for each in tensors.gradients)
-        self.fields: dict[str, Any] = {
-            "framework": call.framework,
-            "rule": call.rule,
-            "threshold": list(call.threshold) if isinstance(call.threshold, tuple) else call.threshold,
-            "norm_type": call.norm_type,
-            "eps": call.eps,
-            "dtype": "float64" if wide else "float32",
-            "count": len(tensors.gradients),
-            "norm": None,
-            "coef": None,
-            "clipped": None,
-            "nan": None,
-            "inf": None,
-            "watched": True,
-        }
-        if call.passed_norm is not None:
-            self.fields["passed_norm"] = call.passed_norm
+        self.fields = call.fields([tensors.backend.dtype(each) for each in tensors.gradients])
         weights = [id(weight) for weight in tensors.weights if weight is not None]
         if len(weights) > len(set(weights)):
             self.fields["repeated"] = len(weights) - len(set(weights))
@@ -86,14 +69,6 @@ class NativeEvent:
         if not later:
             return None
         return Deferred(lambda: [each.values() for each in later], lambda: all(each.ready() for each in later))
-
-    def set_stored(self, norms: float | list[float] | None) -> None:
-        """Add the norm over the stored rows of sparse gradients. For None, do nothing.
-
-        norms: The result of `norm_of_rows`.
-        """
-        if norms is not None:
-            self.fields["stored_norm"] = norms
 
     def end(self, returned_norm: Any) -> None:
         """Add the norm that the function returned. For None, do nothing."""

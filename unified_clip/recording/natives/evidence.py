@@ -7,7 +7,7 @@ from the function's formula.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,25 @@ class NativeCall:
 
     passed_norm: float | None = None
     """The norm that the caller passed, as by `use_norm=`. None if the function measures it."""
+
+    def fields(self, dtypes: Collection[str]) -> dict[str, Any]:
+        """Return the fields of a recorded line: the settings of the call, and None for each result.
+
+        dtypes: The dtypes of the gradients.
+        """
+        passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
+        return {
+            "framework": self.framework,
+            "watched": True,
+            "rule": self.rule,
+            "threshold": list(self.threshold) if isinstance(self.threshold, tuple) else self.threshold,
+            "norm_type": self.norm_type,
+            "eps": self.eps,
+            "dtype": "float64" if {"float64", "complex128"}.intersection(dtypes) else "float32",
+            "count": len(dtypes),
+            **dict.fromkeys(("norm", "coef", "clipped", "nan", "inf")),
+            **passed_norm,
+        }
 
 
 @dataclass(frozen=True)
@@ -105,26 +124,17 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
     norms = [exact_norm([each], p) for each in observed.before]
     line: dict[str, Any] = {
         "call": call.name,
-        "framework": call.framework,
-        "watched": True,
+        **call.fields([each.dtype for each in observed.before]),
         "is_gradient": observed.is_gradient,
-        "rule": call.rule,
-        "threshold": list(call.threshold) if isinstance(call.threshold, tuple) else call.threshold,
-        "norm_type": call.norm_type,
-        "eps": call.eps,
-        "dtype": "float64" if any(each.dtype in ("float64", "complex128") for each in observed.before) else "float32",
-        "count": len(observed.before),
-        "norm": None,
-        "coef": None,
         "clipped": any((a.bits() != b.bits()).any() for a, b in zip(observed.before, observed.after, strict=True)),
         "nan": sum(int(np.isnan(each.values()).sum()) for each in observed.before),
         "inf": sum(int(np.isinf(each.values()).sum()) for each in observed.before),
         "seconds": None,
         "parameters": {},
     }
-    more = {"sparse": observed.sparse or None, "passed_norm": call.passed_norm, "returned_norm": observed.returned_norm}
-    stored_norms = norm_of_rows(call, observed)
-    line |= {key: value for key, value in {**more, "stored_norm": stored_norms}.items() if value is not None}
+    more = {"sparse": observed.sparse or None, "returned_norm": observed.returned_norm}
+    more["stored_norm"] = norm_of_rows(call, observed)
+    line |= {key: value for key, value in more.items() if value is not None}
     before, after = _multiplied(observed)
     if call.rule == "global":
         line["norm"] = exact_norm(observed.before, p)

@@ -105,7 +105,8 @@ class Hooks:
             spec = getattr(sys.modules.get(name), "__spec__", None)
             if spec is not None and (name in ended or not getattr(spec, "_initializing", False)):
                 try:
-                    _install(*self._missing.pop(name))
+                    module, function = self._missing.pop(name)
+                    getattr(import_module(f"unified_clip.recording.natives.{module}"), function)()
                 except Exception as error:  # an unknown version of the framework must not end the script
                     self.on_failure(f"{name} {getattr(sys.modules[name], '__version__', '')}".rstrip(), error)
 
@@ -127,10 +128,6 @@ class Hooks:
             if getattr(*home, None) is hook.function:
                 self._replaced.append((home, hook.function))
                 setattr(*home, hook.replacement)
-
-
-def _install(which: str, function: str) -> None:
-    getattr(import_module(f"unified_clip.recording.natives.{which}"), function)()
 
 
 def _imported(hooks: Sequence[Hook]) -> dict[int, list[Home]]:

@@ -104,12 +104,9 @@ def _class_name(optimizer: Any) -> str:
 
     This is Keras' class, unless a class of the user has its own `update_step`.
     """
-    kinds = [kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("keras.") or _has_update(kind)]
-    return f"keras.optimizers.{kinds[0].__name__}"
-
-
-def _has_update(kind: type) -> bool:
-    return "update_step" in vars(kind)
+    kinds = type(optimizer).__mro__
+    kind = next(kind for kind in kinds if kind.__module__.startswith("keras.") or "update_step" in vars(kind))
+    return f"keras.optimizers.{kind.__name__}"
 
 
 def _updates_weights(optimizer: Any) -> Any:

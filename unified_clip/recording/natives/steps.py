@@ -46,7 +46,12 @@ class Losses:
         """
         scales = [recording.loss_scale for recording in DISPATCHER.natives]
         scale = scales[0] if scales else None
-        self._waiting.append(lambda: _unscaled(plain(read()), scale() if scale else None))
+
+        def loss() -> float | None:
+            number, factor = plain(read()), scale() if scale else None
+            return None if number is None else float(number) / (factor or 1.0)
+
+        self._waiting.append(loss)
 
     def take(self) -> list[float]:
         """Read the losses, remove them from the list, and return them without loss scale.
@@ -58,10 +63,6 @@ class Losses:
             with reported("a loss"):
                 losses.append(self._waiting.popleft()())
         return [loss for loss in losses if loss is not None]
-
-
-def _unscaled(loss: Any, scale: float | None) -> float | None:
-    return None if loss is None else float(loss) / (scale or 1.0)
 
 
 LOSSES = Losses()

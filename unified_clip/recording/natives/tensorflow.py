@@ -127,7 +127,7 @@ def _mark_computed(
 
 
 def _values(tensor: Any) -> Any:
-    return tensor.values if isinstance(tensor, tf.IndexedSlices) else tensor
+    return tensor.values if _is_sparse(tensor) else tensor
 
 
 def _is_marked(tensor: Any) -> bool:
@@ -211,7 +211,7 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:
     """Return how many gradients are IndexedSlices that have a row more than once. In a graph for XLA, return 0."""
-    indices = [each.indices for each in gradients if isinstance(each, tf.IndexedSlices)]
+    indices = [each.indices for each in gradients if _is_sparse(each)]
     if not indices or (not tf.executing_eagerly() and is_for_xla()):
         return 0
     return sum(tf.cast(tf.size(tf.unique(each).y) < tf.size(each), tf.int32) for each in indices)
@@ -248,7 +248,11 @@ def report_call(
     present = without_none(before, after if needs.results else (), weights if needs.leaves else (), names)
     variables = without_none(before, weights)[1]
     is_measured = norm is None or needs.results or needs.leaves
-    rows = [(index, *_rows(present, index)) for index in range(len(present[0])) if _is_sparse(present[0][index])]
+    rows = [
+        (index, each.values, present[1][index].values if present[1] and _is_sparse(present[1][index]) else None)
+        for index, each in enumerate(present[0])
+        if _is_sparse(each)
+    ]  # the stored rows before and after the clip
 
     def receive(*values: Any) -> None:
         numbers, arrays = values[: len(thresholds)], list(values[len(thresholds) :])
@@ -282,17 +286,6 @@ def report_call(
 
 def _is_sparse(tensor: Any) -> bool:
     return isinstance(tensor, tf.IndexedSlices)
-
-
-def _rows(present: Sequence[Sequence[Any]], index: int) -> tuple[Any, Any]:
-    """Return (stored rows of a sparse gradient before a clip, stored rows of its result).
-
-    The second is None if the result is not sparse, or not needed.
-
-    present: The gradients before the clip, and those after it, if a recording needs them.
-    """
-    before, after = present[0][index], present[1][index] if present[1] else None
-    return before.values, after.values if isinstance(after, tf.IndexedSlices) else None
 
 
 # -- steps of TensorFlow 1's optimizers

@@ -6,7 +6,6 @@ have no common parameters.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..call_order import have_near_norms, partners_of
@@ -66,7 +65,7 @@ def _iterations(run: RecordedRun) -> Iterator[Iteration]:
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or not (numbers and run.optimizer_steps[0].backward_calls):
         return
-    by_step = {number: list(lines) for number, lines in itertools.groupby(run.lines, key=lambda line: line.step)}
+    by_step = run.calls_by_step()
     steps: list[OptimizerStep] = []
     for step in (*run.optimizer_steps, None):
         if steps and (step is None or step.backward_calls != 0):
@@ -102,7 +101,7 @@ def _order_of_calls(
     if not is_ordered or partners is None:
         return partners
     near = [[index for index, other in enumerate(right) if have_near_norms(call, other)] for call in left]
-    by_norm = [found[0] for found in near if len(found) == 1]
+    by_norm = [indices[0] for indices in near if len(indices) == 1]
     if sorted(by_norm) == list(range(len(left))):
         return by_norm
     return known if len(known) == len(left) else partners

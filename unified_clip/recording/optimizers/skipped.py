@@ -96,8 +96,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
     These come first, and clip the same gradients as the others.
     """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
-    for step, group in itertools.groupby(run.lines, key=lambda line: line.step):
-        lines = list(group)
+    for step, lines in run.calls_by_step().items():
         bad = list(itertools.takewhile(_is_bad, lines))
         good = lines[len(bad) :]
         count = len(bad) // max(1, len(good))
@@ -127,7 +126,7 @@ def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 def _numbered(run: RecordedRun, skips: Skips) -> RecordedRun:
     done, steps, lines = 0, [], []
-    by_step = {step: list(group) for step, group in itertools.groupby(run.lines, key=lambda line: line.step)}
+    by_step = run.calls_by_step()
     for step in run.optimizer_steps:
         count = skips.get(step.step, 0)
         done += count

@@ -109,14 +109,16 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     If only one run clips after its optimizer steps, the first entry is this difference. If the learning rates of one
     run are those of the other run one step later, one entry has this difference, and none is about single rates.
     """
-    found: dict[tuple[str, str], StepDifference] = {}
+    first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
         late, early = (a, b) if is_late(a) else (b, a)
         sentence = f"{late.name} clips after its optimizer has stepped, and {early.name} clips before the step"
         counts = (a.optimizer_steps[0].calls, b.optimizer_steps[0].calls)
-        found["", ""] = StepDifference(Divergence(1, "clips", *counts), Cause("clipping after the step", sentence))
+        first_of_kind["", ""] = StepDifference(
+            Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
+        )
     shift = _rate_shift(a, b)
-    clips = [_lines_by_step(run) for run in (a, b)]
+    clips = [run.calls_by_step() for run in (a, b)]
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
     passes = [(left.backward_calls, right.backward_calls) for left, right in pairs]
@@ -127,10 +129,13 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         if all(both == (0, 0) or 0 not in both for both in passes):
             differences += _accumulation(a, b, left, right)
         differences += _clips(a, b, (left, right), clips)
-        differences += [_shifted(each, shift) for each in _differing_settings(a, b, left, right)]
+        differences += [
+            shift if shift and each.divergence.stage == "learning rate" else each
+            for each in _differing_settings(a, b, left, right)
+        ]
     for each in (*differences, *_momentum(a, b)):
-        found.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
-    return list(found.values())
+        first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
+    return list(first_of_kind.values())
 
 
 def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
@@ -143,13 +148,9 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
         rates = before.settings.get("lr"), left.settings.get("lr")
         if None in rates or rates[0] == rates[1]:
             continue
-        if found := compare_momentum(a, b, left, right):
-            yield _difference(left, "optimizer", *found, MOMENTUM)
+        if rules := compare_momentum(a, b, left, right):
+            yield _difference(left, "optimizer", *rules, MOMENTUM)
             return
-
-
-def _shifted(difference: StepDifference, shift: StepDifference | None) -> StepDifference:
-    return shift if shift and difference.divergence.stage == "learning rate" else difference
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
@@ -221,7 +222,7 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
     """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
-    lines, steps = _lines_by_step(run), [step.step for step in run.optimizer_steps]
+    lines, steps = run.calls_by_step(), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
         for step in steps
@@ -231,13 +232,6 @@ def _has_one_optimizer(run: RecordedRun) -> bool:
 
 def _passes(count: int | None) -> str:
     return f"{count} backward pass{'es' * (count != 1)}"
-
-
-def _lines_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
-    lines: dict[int, list[RecordedCall]] = {}
-    for line in run.lines:
-        lines.setdefault(line.step, []).append(line)
-    return lines
 
 
 def _clips(
@@ -282,13 +276,11 @@ def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], s
     """
     count = len(other)
     pairs = [*zip(lines, itertools.cycle(lines[:count]), strict=False)]
-    is_same = all(itertools.starmap(have_equal_shapes, pairs)) and all(itertools.starmap(_have_equal_settings, pairs))
+    is_same = all(itertools.starmap(have_equal_shapes, pairs)) and all(
+        x.rule == y.rule and same((x.threshold, x.norm_type), (y.threshold, y.norm_type)) for x, y in pairs
+    )
     is_named = bool(lines[0].parameters) and not _has_positions(lines[0])
     return is_same and ((is_named and count == 1) or len(lines) == count * (step.backward_calls or 0))
-
-
-def _have_equal_settings(a: RecordedCall, b: RecordedCall) -> bool:
-    return a.rule == b.rule and same(a.threshold, b.threshold) and same(a.norm_type, b.norm_type)
 
 
 def have_equal_shapes(a: RecordedCall, b: RecordedCall) -> bool:
@@ -337,9 +329,8 @@ def _differing_settings(
     """
     differs = f"{b.name} differs from {a.name} as with"
     is_moved = are_one_kind(left, right) and places_differ(left, right)
-    if is_moved and (found := compare_places(a, b, left, right)):
-        old_effect, new_effect, cause = found
-        yield _difference(left, "optimizer", old_effect, new_effect, cause, "effective eps")
+    if is_moved and (effects := compare_places(a, b, left, right)):
+        yield _difference(left, "optimizer", *effects, "effective eps")
     for name in {**left.settings, **right.settings}:
         old, new = (_setting(step, name) for step in (left, right))
         tolerance = tolerance_of(left, right) if name == "lr" else EQUAL

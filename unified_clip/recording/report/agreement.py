@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..compare import RecordingComparison
-from ..divergence import StageAgreement
+from ..divergence import Agreement
 from ..rounding import ROUNDING, Distance, distance, greatest
 from ..runs import RecordedRun
 
@@ -137,7 +137,7 @@ def paired(a: list[Numbered], b: list[Numbered]) -> Iterator[tuple[Numbered, Num
     yield from ((each, by_step[each[0]].pop(0)) for each in a if by_step.get(each[0]))
 
 
-def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison) -> str:
+def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> str:
     name = STAGE_NAMES[agreement.stage]
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
@@ -152,13 +152,9 @@ def _format_agreement(agreement: StageAgreement, comparison: RecordingComparison
     return f"{name} differ from {since} on, {later}by at most {format_distance(*most)}{_apart_from_noise(agreement)}."
 
 
-def _apart_from_noise(agreement: StageAgreement) -> str:
+def _apart_from_noise(agreement: Agreement) -> str:
     """Return the end of a sentence about a stage, with the parameters that differ by rounding noise, or ""."""
-    names = agreement.noise
-    if not names:
-        return ""
-    listed = ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
-    return f", apart from rounding noise of {listed}"
+    return f", apart from rounding noise of {listed(agreement.noise)}" if agreement.noise else ""
 
 
 def _format_same(verb: str, where: str, most: Distance, step: int | None, comparison: RecordingComparison) -> str:
@@ -202,6 +198,11 @@ def _compared(comparison: RecordingComparison) -> str:
 
 def count_calls(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names in quotes, at most 3, and the number of the others."""
+    return ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def allowed(comparison: RecordingComparison) -> str:

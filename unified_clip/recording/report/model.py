@@ -17,7 +17,7 @@ from ... import _json
 from ..._display import safe
 from ..._report_model import Real, ReportModel, json_schema
 from ..compare import RecordingComparison
-from ..divergence import StageAgreement, numbers
+from ..divergence import Agreement, numbers
 from ..rounding import distance
 from ..runs import RecordedRun
 from . import agreement, sentences, unexplained
@@ -64,24 +64,6 @@ class Parting(ReportModel):
 
     why: list[str]
     """Sentences about the causes of the divergence. Without a cause, a sentence that explains this."""
-
-
-class Agreement(ReportModel):
-    """The agreement of both runs at one stage, over all steps: their first and their greatest difference."""
-
-    stage: str
-    compared: int
-    differs_at_step: int | None
-    greatest_ulps: Real
-    greatest_relative: Real
-    greatest_at_step: int | None
-    """The step of the largest difference in ULP. null if all numbers are equal."""
-
-    beyond_rounding_at_step: int | None
-    """The first step at which numbers differ by more than 64 ULP. null if there is none."""
-
-    noise: list[str]
-    """The parameters whose numbers differ by rounding noise. These differences are left out."""
 
 
 class Run(ReportModel):
@@ -173,7 +155,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         torn=[run.torn for run in runs],
         max_ulp=float(comparison.max_ulp),
         partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
-        agreements=list(map(_agreement, comparison.agreements)),
+        agreements=list(comparison.agreements),
         unreported=[Finding(**comparison.unreported_eps[1].as_data())] if comparison.unreported_eps else [],
         notes=[*sentences.notes(comparison), *agreement.largest_differences(comparison)],
         losses=agreement.losses(comparison),
@@ -194,10 +176,6 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
         what=explanation.what,
         why=explanation.why,
     )
-
-
-def _agreement(stage: StageAgreement) -> Agreement:
-    return Agreement(**{**asdict(stage), "noise": list(stage.noise)})
 
 
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:

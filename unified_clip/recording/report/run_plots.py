@@ -63,7 +63,8 @@ class Frame:
         """Yield (y coordinate, label) of each tick of the y axis."""
         if self.logarithmic:
             low, high = round(self.low), round(self.high)
-            yield from ((self.at(power), power_of_ten(power)) for power in range(low, high + 1, _stride(high - low)))
+            powers = range(low, high + 1, max(1, (high - low) // 6))
+            yield from ((self.at(power), power_of_ten(power)) for power in powers)
             return
         for part in range(5):
             number = self.low + (self.high - self.low) * part / 4
@@ -151,10 +152,6 @@ def _frame(runs: Sequence[Curve], finite: Sequence[float], *, logarithmic: bool)
     elif high == low:
         low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
     return Frame(min(steps), max(steps), low, high, logarithmic)
-
-
-def _stride(powers: int) -> int:
-    return max(1, powers // 6)
 
 
 def _axes(frame: Frame, foot: float) -> Iterator[Markup]:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ...causes.observation import Cause, CauseKind
 from ..causes.sequence import count_of
 from ..compare import RecordingComparison
-from ..divergence import Divergence
+from ..divergence import Divergence, noise
+from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
-from .agreement import agreements, allowed, count_calls, format_distance, largest_differences, losses
-from .noise import uncompared_noise
+from .agreement import agreements, allowed, count_calls, format_distance, largest_differences, listed, losses
 from .remedies import remedies
 from .unexplained import ruled_out, where_to_look, without_cause
 
@@ -119,15 +119,11 @@ def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
         what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}."
-        why = [_as_before(each, steps[each]) if each in steps else str(each) for each in findings]
+        why = [f"{each.title}, as at step {steps[each]}." if each in steps else str(each) for each in findings]
         why = why or [without_cause(comparison, divergence)]
         yield Explanation(divergence, what, [sentence for sentence in why if sentence not in earlier])
         steps |= {each: divergence.step for each in findings if each not in steps}
         earlier += why
-
-
-def _as_before(cause: Cause, step: int) -> str:
-    return f"{cause.kind[:1].upper()}{cause.kind[1:]}, as at step {step}."
 
 
 def notes(comparison: RecordingComparison) -> list[str]:
@@ -139,14 +135,32 @@ def notes(comparison: RecordingComparison) -> list[str]:
     """
     if comparison.first is None:
         same = f"{SAME}: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
-        unknown = [*uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
+        unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
-    notes = [*uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
+    notes = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
     sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
     return sentences
+
+
+def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] about the parameters whose gradients are rounding noise if `max_ulp` hides them, else [].
+
+    It mentions the effect with Adam, unless both runs recorded the steps of their optimizers, and none is like Adam.
+    """
+    names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
+    if not names:
+        return []
+    runs = (comparison.a, comparison.b)
+    has_adam = any("adam" in step.optimizer.lower() for run in runs for step in run.optimizer_steps)
+    is_possible = has_adam or not all(run.optimizer_steps for run in runs)
+    effect = ", and move their weights: with Adam, by the learning rate" if is_possible else ""
+    return [
+        f"Not compared: differences of {listed(names)}. These gradients, or parts of them, are rounding noise of at "
+        f"most {ROUNDING} ULP of the total norm{effect}."
+    ]
 
 
 def _warnings(comparison: RecordingComparison) -> list[str]:

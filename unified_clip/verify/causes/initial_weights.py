@@ -161,7 +161,7 @@ class InitialWeights:
 
         frameworks: The frameworks of the old and the new run, if they are known.
         """
-        found = {}
+        orders = {}
         for name, other in self._pairing.names.items():
             old, new = (
                 run.outputs[0].parameters[own].values()
@@ -173,8 +173,8 @@ class InitialWeights:
             nearest = new.transpose(axes)
             is_reshaped = old.shape != new.shape and 2 * _apart(old, new.reshape(old.shape)) < _apart(old, nearest)
             order = _order_of_axes(axes, old.shape, new.shape, convertible(frameworks))
-            found[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
-        return found
+            orders[name] = "reshaped" if is_reshaped or (order == "same" and old.shape != new.shape) else order
+        return orders
 
 
 def _order_of_axes(axes: Sequence[int], old: Sequence[int], new: Sequence[int], can: tuple[bool, bool]) -> str:

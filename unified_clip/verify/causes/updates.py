@@ -9,7 +9,7 @@ from ...causes.observation import Cause
 from ...recording.causes.before_clips import names_text
 from ...recording.compare import RecordingComparison
 from ...recording.optimizers.steps import STAGES
-from ...recording.runs import OptimizerStep, RecordedCall
+from ...recording.runs import RecordedCall
 from ..normalize import NormalizedRecording
 from ..step_comparison import StepComparison
 from ..step_pairing import TOLERANCE, StepPairing, TensorPair
@@ -71,7 +71,7 @@ def cause_of_update(
     sentence = (
         f"the clipped gradients are the same, and every update of the new step is {ratio:.6g} times that of the old one"
     )
-    if all(any("lr" in each.settings for each in optimizer_steps_at(side, row.step)) for side in recordings):
+    if all(any("lr" in each.settings for each in side.optimizer_steps_at(row.step)) for side in recordings):
         return Cause("another optimizer", f"{sentence}. {advice_on_settings(recordings, row.step)}")
     reasons = "the learning rates differ, or one step does not divide by its loss scale"
     return Cause("another learning rate", f"{sentence}: {reasons}")
@@ -96,7 +96,7 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
 
     Return None, too, if no step of an optimizer was recorded on one side: it may make steps that are not recorded.
     """
-    old, new = (len(optimizer_steps_at(each, step)) for each in recordings)
+    old, new = (len(each.optimizer_steps_at(step)) for each in recordings)
     if not old or not new or old == new:
         return None
     scripts = [str(each.run.script) for each in recordings]
@@ -107,13 +107,9 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
     )
 
 
-def optimizer_steps_at(recording: NormalizedRecording, step: int) -> list[OptimizerStep]:
-    return [each for each in recording.optimizer_steps if each.step == step]
-
-
 def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
     """Return advice: the settings to compare at a step, if the recorded settings do not differ up to this step."""
-    sides = [optimizer_steps_at(each, step) for each in recordings]
+    sides = [each.optimizer_steps_at(step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
         same = f"The recorded settings are equal: {', '.join(sorted(names[0] & names[1]))}"
