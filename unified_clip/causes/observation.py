@@ -319,11 +319,11 @@ class Observation:
         possible: The hypotheses to test.
         slack: The relative error up to which numbers count as equal.
         """
-        found = [each for each in possible if self.fits(each, slack)]
-        if found and all(each.kind == "another eps" and each.norms for each in found):
+        fitting = [each for each in possible if self.fits(each, slack)]
+        if fitting and all(each.kind == "another eps" and each.norms for each in fitting):
             outside = [each for each in possible if each.kind == "another eps" and not each.norms]
-            found = [each for each in outside if self.fits(each, max(slack, CLOSE))] + found
-        return found
+            fitting = [each for each in outside if self.fits(each, max(slack, CLOSE))] + fitting
+        return fitting
 
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the norm that the call returned, and the coefficient of each gradient.

@@ -142,11 +142,10 @@ def compare(
         for first, index in _to_report(left, right, pairs, max_ulp, missing)
     ]
     advance("compare", 1)
-    found = [find_causes(point) for point in points]
-    points = [as_rule(point, causes) for point, causes in zip(points, found, strict=True)]
-    causes = dict(zip((point.first for point in points), found, strict=True))
+    causes = [find_causes(point) for point in points]
+    points = list(map(as_rule, points, causes))
     differences = [*skipped, *effective(step_differences(left, right), pairs, has_effect)]
-    explained = join(points, causes, differences)
+    explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
     if not (explained or agreements):
         raise RunError(
@@ -215,8 +214,9 @@ def _to_report(
     settings: dict[str, tuple[Divergence, int]] = {}
     allowed, earlier, noise = max(max_ulp, ROUNDING), 0.0, []
     later = _pairs_after(pairs, missing)
-    for index, found in enumerate(divergences(pairs, max_ulp)):
-        differences = [each for each in found if each.ulps_at_its_size is None] if index in later else found
+    for index, differences in enumerate(divergences(pairs, max_ulp)):
+        if index in later:
+            differences = [each for each in differences if each.ulps_at_its_size is None]
         noise += [(each, index) for each in differences if each.is_noise]
         for each in differences:
             if each.is_noise:

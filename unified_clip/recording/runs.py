@@ -222,6 +222,9 @@ class OptimizerStep(Table):
     calls: int = 0
     """The number of clip calls before this step. `read` counts them."""
 
+    run: str = ""
+    """The name of the run in printed sentences. `read` sets it."""
+
     def greatest(self, setting: str) -> float:
         """Return a setting, the greatest value of several parameter groups, or 0 if it is not recorded."""
         value = self.settings.get(setting, 0.0)
@@ -374,7 +377,7 @@ def read(
             calls = len(by_process.setdefault(step.process, []))
             if step.clips is not None:
                 calls = (steps[-1].calls if steps else 0) + step.clips
-            steps += [step.model_copy(update={"calls": calls})] * (step.process == 0)
+            steps += [step.model_copy(update={"calls": calls, "run": name or path.name})] * (step.process == 0)
         else:
             call = _validated(path, number, data, RecordedCall)
             by_process.setdefault(call.process, []).append(call)

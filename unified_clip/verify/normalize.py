@@ -136,7 +136,8 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
     clips = _with_optimizers(result.lines, result.optimizer_steps if has_steps else (), recorded)
     items = [*clips, *logged]
     written = [
-        encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses"})) for each in items
+        encode(each.model_dump(mode="json", exclude_unset=True, exclude={"calls", "clips", "losses", "run"}))
+        for each in items
     ]
     written += [encode({"step": 1, "warning": each}) for each in recording.warnings]
     path.write_text("".join(f"{line}\n" for line in [header, *written]), encoding="utf-8")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
+from ..._core.observer import Rule
 from .base import OBSERVER, Observer, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
 from .steps import decayed_elements, of_groups, record_step, reported
+
+CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
+"""The rule of each argument that makes an optimizer of Keras clip. The first that is set is used."""
 
 
 def install() -> None:
@@ -59,15 +63,13 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
 
 def _describe_call(optimizer: Any) -> NativeCall | None:
     """Return the settings of an optimizer's own clipping, or None if the optimizer does not clip."""
-    kind = f"keras.optimizers.{type(optimizer).__name__}"
-    backend = keras.backend.backend()
-    if optimizer.clipnorm and optimizer.clipnorm > 0:
-        return NativeCall(f"{kind}(clipnorm=)", backend, "each", float(optimizer.clipnorm))
-    if optimizer.global_clipnorm and optimizer.global_clipnorm > 0:
-        return NativeCall(f"{kind}(global_clipnorm=)", backend, "global", float(optimizer.global_clipnorm))
-    if optimizer.clipvalue and optimizer.clipvalue > 0:
-        threshold = float(optimizer.clipvalue)
-        return NativeCall(f"{kind}(clipvalue=)", backend, "value", (-threshold, threshold), None, None)
+    for argument, rule in CLIPS.items():
+        if (limit := getattr(optimizer, argument)) and limit > 0:
+            name = f"keras.optimizers.{type(optimizer).__name__}({argument}=)"
+            if rule == "value":
+                bounds = (-float(limit), float(limit))
+                return NativeCall(name, keras.backend.backend(), rule, bounds, None, None)
+            return NativeCall(name, keras.backend.backend(), rule, float(limit))
     return None
 
 

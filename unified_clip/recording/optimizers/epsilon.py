@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from ...causes.observation import Cause
-from ..runs import OptimizerStep, RecordedRun, Setting
+from ..runs import OptimizerStep, Setting
 from .names import LIBRARIES
 
 EQUAL = 1e-6
@@ -85,9 +85,7 @@ def places_differ(left: OptimizerStep, right: OptimizerStep) -> bool:
     return None not in places and places[0] != places[1]
 
 
-def compare_places(
-    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
-) -> tuple[object, object, Cause] | None:
+def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, object, Cause] | None:
     """Compare the epsilons of two optimizers that add them at different places.
 
     Return (left value, right value, cause). A value is the eps which, added after the bias correction, acts like the
@@ -96,26 +94,25 @@ def compare_places(
 
     Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
     """
-    sides = [(run, step, eps) for run, step in ((a, left), (b, right)) if (eps := step.settings.get("eps")) is not None]
-    if len(sides) < 2 or not any(eps for *_, eps in sides):
+    epsilons = [(step, eps) for step in (left, right) if (eps := step.settings.get("eps")) is not None]
+    if len(epsilons) < 2 or not any(eps for _, eps in epsilons):
         return None
-    adds = [f"{run.name} ({step.optimizer}) adds eps {setting_text(eps)} {place_of(step)}" for run, step, eps in sides]
+    adds = [f"{step.run} ({step.optimizer}) adds eps {setting_text(eps)} {place_of(step)}" for step, eps in epsilons]
     sentence = f"{', and '.join(adds)}. "
     old, new = after_correction(left), after_correction(right)
     if old is None or new is None:
-        unknown = [run.name for run, step, _ in sides if place_of(step) == BEFORE and math.isnan(_beta2(step))]
+        unknown = [step.run for step in (left, right) if place_of(step) == BEFORE and math.isnan(_beta2(step))]
         sentence += (
             f"{' and '.join(unknown)} has no single recorded beta2, so the effects of both eps were not compared"
             if unknown
             else "No constant eps has the same effect at both places"
         )
         return place_of(left), place_of(right), Cause("another place of epsilon", sentence)
-    early, late = sides if place_of(left) == BEFORE else reversed(sides)
     if _are_close(old, new, tolerance_of(left, right)):
         return None
-    effect = old if early[1] is left else new
-    sentence += f"At step {left.step}, the eps of {early[0].name} has the effect of {setting_text(effect)} in "
-    sentence += f"{late[0].name}{_advice(early[1], late[0], late[1])}. {CONDITION}"
+    early, late, effect = (left, right, old) if place_of(left) == BEFORE else (right, left, new)
+    sentence += f"At step {left.step}, the eps of {early.run} has the effect of {setting_text(effect)} in "
+    sentence += f"{late.run}{_advice(early, late)}. {CONDITION}"
     return old, new, Cause("another place of epsilon", sentence)
 
 
@@ -149,11 +146,10 @@ def tolerance_of(left: OptimizerStep, right: OptimizerStep) -> float:
     return EQUAL if math.isnan(beta2) or beta2 >= 1 else EQUAL + 2.0**-25 / (1 - beta2)  # float32 is off by 2**-25
 
 
-def _advice(early: OptimizerStep, run: RecordedRun, late: OptimizerStep) -> str:
+def _advice(early: OptimizerStep, late: OptimizerStep) -> str:
     """Return advice: the eps to set at each step in the run of `late`, for the same effect as the eps of `early`.
 
     early: A step whose optimizer adds epsilon before the bias correction.
-    run: The run of `late`.
     late: A step whose optimizer adds epsilon after the bias correction.
     """
     eps = early.settings["eps"]
@@ -161,10 +157,10 @@ def _advice(early: OptimizerStep, run: RecordedRun, late: OptimizerStep) -> str:
     formula = f"{own} / (1 - {_beta2(early):.6g}**t) ** 0.5"
     if late.optimizer.startswith("torch."):
         return (
-            f". Before each optimizer.step() of {run.name}, with t = 1, 2, 3 and so on, type "
+            f". Before each optimizer.step() of {late.run}, with t = 1, 2, 3 and so on, type "
             f'`for group in optimizer.param_groups: group["eps"] = {formula}`'
         )
-    return f". For the same effect, set the eps of {run.name} at step t = 1, 2, 3 and so on to {formula}"
+    return f". For the same effect, set the eps of {late.run} at step t = 1, 2, 3 and so on to {formula}"
 
 
 def _beta2(step: OptimizerStep) -> float:

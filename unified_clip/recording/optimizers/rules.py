@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ...causes.observation import Cause
-from ..runs import OptimizerStep, RecordedRun
+from ..runs import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
 VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
@@ -67,31 +67,27 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
     return (CLAUSES[ways[0]], CLAUSES[ways[1]]) if is_shown or is_named else None
 
 
-def compare_rows(
-    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
-) -> tuple[str, str, Cause] | None:
-    """Return (rule of `a`, rule of `b`, cause) if only one optimizer squares repeated rows of a gradient one by one.
+def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
+    """Return (left rule, right rule, cause) if only one optimizer squares repeated rows of a gradient one by one.
 
     Return None otherwise, or if an optimizer is a class of the user: it may square the rows one by one, too.
     """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):
         return None
-    run, step, other = (a, left, b) if squares[0] else (b, right, a)
+    step, other = (left, right) if squares[0] else (right, left)
     count = step.repeated_rows or 0
     sentence = (
-        f"{step.optimizer} of {run.name} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
-        f"rows, and computes with each row alone, such as with its square. {other.name} computes with the sum of equal "
+        f"{step.optimizer} of {step.run} gets {count} gradient{'s' * (count != 1)} as IndexedSlices with repeated "
+        f"rows, and computes with each row alone, such as with its square. {other.run} computes with the sum of equal "
         "rows. For the same updates, sum the rows in Keras, by tf.convert_to_tensor(gradient) before apply_gradients"
     )
     old, new = ("the square of each row" if each else "the square of their sum" for each in squares)
     return old, new, Cause("squared rows", sentence)
 
 
-def compare_momentum(
-    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
-) -> tuple[str, str, Cause] | None:
-    """Return (rule of `a`, rule of `b`, cause) if the momentum of only one optimizer contains the learning rates.
+def compare_momentum(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
+    """Return (left rule, right rule, cause) if the momentum of only one optimizer contains the learning rates.
 
     SGD of Keras multiplies each gradient by the learning rate of its step, and then adds it to the momentum. The other
     frameworks multiply the momentum by the learning rate, so the updates differ once this rate has changed. Return None
@@ -101,10 +97,10 @@ def compare_momentum(
     is_known = all(step.optimizer.startswith(LIBRARIES) and _kind(step) == "sgd" for step in (left, right))
     if contain[0] == contain[1] or not is_known or not all(step.settings.get("momentum") for step in (left, right)):
         return None
-    run, step, other = (a, left, b) if contain[0] else (b, right, a)
+    step, other = (left, right) if contain[0] else (right, left)
     sentence = (
-        f"the learning rate changes at step {step.step}. {step.optimizer} of {run.name} multiplies each gradient by "
-        f"the learning rate of its step, and adds it to the momentum. {other.name} multiplies the momentum by the "
+        f"the learning rate changes at step {step.step}. {step.optimizer} of {step.run} multiplies each gradient by "
+        f"the learning rate of its step, and adds it to the momentum. {other.run} multiplies the momentum by the "
         "current learning rate. For the same updates, before each step at which the learning rate changes, multiply "
         "the momentum by the last learning rate, and divide it by the new one. In PyTorch, type `for state in "
         'optimizer.state.values(): state["momentum_buffer"] *= last_lr / new_lr`, with 1e-20 for a rate of 0'

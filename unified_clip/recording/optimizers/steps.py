@@ -127,11 +127,11 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         if not has_several:
             differences += _clearing(a, b, left, right)
         if all(both == (0, 0) or 0 not in both for both in passes):
-            differences += _accumulation(a, b, left, right)
+            differences += _accumulation(left, right)
         differences += _clips(a, b, (left, right), clips)
         differences += [
             shift if shift and each.divergence.stage == "learning rate" else each
-            for each in _differing_settings(a, b, left, right)
+            for each in _differing_settings(left, right)
         ]
     for each in (*differences, *_momentum(a, b)):
         first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
@@ -148,7 +148,7 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
         rates = before.settings.get("lr"), left.settings.get("lr")
         if None in rates or rates[0] == rates[1]:
             continue
-        if rules := compare_momentum(a, b, left, right):
+        if rules := compare_momentum(left, right):
             yield _difference(left, "optimizer", *rules, MOMENTUM)
             return
 
@@ -200,13 +200,12 @@ def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: Optimi
         yield _difference(left, "gradients cleared", *cleared, cause)
 
 
-def _accumulation(
-    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
-) -> Iterator[StepDifference]:
+def _accumulation(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield a difference if the runs make different numbers of backward passes before a step, and both are known."""
     passes = (left.backward_calls, right.backward_calls)
     if None not in passes and passes[0] != passes[1]:
-        sentence = f"{a.name} runs {_passes(passes[0])} before the step, {b.name} {_passes(passes[1])}"
+        texts = [f"{count} backward pass{'es' * (count != 1)}" for count in passes]
+        sentence = f"{left.run} runs {texts[0]} before the step, {right.run} {texts[1]}"
         yield _difference(left, "backward passes", *passes, Cause("gradient accumulation", sentence))
 
 
@@ -228,10 +227,6 @@ def _has_one_optimizer(run: RecordedRun) -> bool:
         for step in steps
     }
     return len({*steps}) == len(steps) and len(lists) == 1 and frozenset() not in lists
-
-
-def _passes(count: int | None) -> str:
-    return f"{count} backward pass{'es' * (count != 1)}"
 
 
 def _clips(
@@ -318,18 +313,16 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
     return Cause("several clips before a step", f"{sentence}{advice}")
 
 
-def _differing_settings(
-    a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep
-) -> Iterator[StepDifference]:
+def _differing_settings(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of
     the runs recorded is not compared, except dampening. If the optimizers add eps at different places, its effect is
     compared instead.
     """
-    differs = f"{b.name} differs from {a.name} as with"
-    is_moved = are_one_kind(left, right) and places_differ(left, right)
-    if is_moved and (effects := compare_places(a, b, left, right)):
+    differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
+    is_moved = is_one_kind and places_differ(left, right)
+    if is_moved and (effects := compare_places(left, right)):
         yield _difference(left, "optimizer", *effects, "effective eps")
     for name in {**left.settings, **right.settings}:
         old, new = (_setting(step, name) for step in (left, right))
@@ -347,22 +340,20 @@ def _differing_settings(
         if name == "lr":
             sentence = f"{differs} a learning rate of {values}"
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
-        elif are_one_kind(left, right):
+        elif is_one_kind:
             sentence = f"{differs} {name} {values}"
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]
-    if are_one_kind(left, right) and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
+    if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
         values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
         sentence = f"{differs} weight decay of {values}. Compare which parameters have weight decay"
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
-    if rows := compare_rows(a, b, left, right):
+    if rows := compare_rows(left, right):
         yield _difference(left, "optimizer", *rows, "rule for repeated rows")
-    clauses = decay_clauses(left, right) if are_one_kind(left, right) else ("", "")
-    if clauses:
-        sentence = (
-            f"{a.name} uses the optimizer {left.optimizer}{clauses[0]}, and {b.name} uses {right.optimizer}{clauses[1]}"
-        )
+    if clauses := decay_clauses(left, right) if is_one_kind else ("", ""):
+        sentence = f"{left.run} uses the optimizer {left.optimizer}{clauses[0]}, and "
+        sentence += f"{right.run} uses {right.optimizer}{clauses[1]}"
         yield _difference(left, "optimizer", left.optimizer, right.optimizer, Cause("another optimizer", sentence))
 
 

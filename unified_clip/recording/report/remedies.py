@@ -40,7 +40,7 @@ def remedies(comparison: RecordingComparison) -> dict[CauseKind, list[str]]:
 def step_of_other_eps(comparison: RecordingComparison) -> int | None:
     """Return the first step at which another eps shows, or None if the eps is the same or unknown."""
     causes = comparison.divergences.items()
-    steps = [divergence.step for divergence, found in causes if any(each.kind == "another eps" for each in found)]
+    steps = [divergence.step for divergence, each in causes if any(cause.kind == "another eps" for cause in each)]
     if comparison.other_eps:
         steps.append(comparison.other_eps[0].step)
     return min(steps, default=None)

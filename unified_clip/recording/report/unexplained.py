@@ -90,12 +90,9 @@ def _first(comparison: RecordingComparison) -> Divergence | None:
 
     Return None if there is none, or if an earlier difference between optimizers' steps may have caused it.
     """
-    found = [
-        each for each, causes in comparison.divergences.items() if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP
-    ]
-    if not found or without_cause(comparison, found[0]) != UNEXPLAINED:
-        return None
-    return found[0]
+    causes_of = comparison.divergences.items()
+    first = next((each for each, causes in causes_of if {cause.kind for cause in causes} <= OUTSIDE_THE_CLIP), None)
+    return first if first and without_cause(comparison, first) == UNEXPLAINED else None
 
 
 def _without_effect(comparison: RecordingComparison) -> list[str]:
@@ -149,25 +146,25 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     """
     runs = (comparison.a, comparison.b)
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
-    found = {}
+    phrases = {}
     if clips[0] != clips[1]:
         numbers = (n for n in sorted({*clips[0], *clips[1]}) if clips[0].count(n) != clips[1].count(n))
         number = next(numbers)
         counts = " and ".join(count_calls(each.count(number)) for each in clips)
-        found["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
+        phrases["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
         counts = " and ".join(f"{run.name} has {count_calls(len(run.lines))}" for run in runs)
-        found["calls"] = (
+        phrases["calls"] = (
             f"{counts}. If both ran the same number of steps, they make different numbers of calls per step"
         )
     for pair in comparison.pairs:
         if pair.a.step > step:
             break
         if (pair.a.eps or 0.0) != (pair.b.eps or 0.0):
-            found.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
+            phrases.setdefault("eps", f"the eps of the clips is {pair.a.eps or 0.0:g} and {pair.b.eps or 0.0:g}")
         if None not in (pair.a.count, pair.b.count) and pair.a.count != pair.b.count and not pair.names:
-            found.setdefault("count", f"the calls clip {pair.a.count} and {pair.b.count} gradients")
-    return found
+            phrases.setdefault("count", f"the calls clip {pair.a.count} and {pair.b.count} gradients")
+    return phrases
 
 
 def ruled_out(comparison: RecordingComparison) -> list[str]:
@@ -197,20 +194,20 @@ def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
     has_steps = all(run.optimizer_steps for run in runs)
     by_total_norm = all(line.rule == "global" for run in runs for line in run.lines if line.step <= step)
-    found: set[CauseKind] = set()
+    undecided: set[CauseKind] = set()
     if not is_clearing_known(*runs, step):
-        found.add("gradients are not cleared")
+        undecided.add("gradients are not cleared")
     if any(not each.backward_calls for each in steps):
-        found.add("gradient accumulation")
+        undecided.add("gradient accumulation")
     if any("lr" not in each.settings for each in steps):
-        found.add("another learning rate")
+        undecided.add("another learning rate")
     different = _other_clips(comparison, step)
     if "eps" in different:
-        found.add("another eps")
+        undecided.add("another eps")
     if "calls" in different:
-        found |= {"another rule", "per tensor for global", "shifted step"}
+        undecided |= {"another rule", "per tensor for global", "shifted step"}
     if clips[0] != clips[1] or "calls" in different:
-        found |= {"clipped twice", "several clips before a step"}
+        undecided |= {"clipped twice", "several clips before a step"}
     elif not has_steps and not by_total_norm:
-        found.add("clipped twice")
-    return found
+        undecided.add("clipped twice")
+    return undecided
