@@ -55,6 +55,10 @@ class RecordingComparison:
     the recorded eps is the same, or changes no coefficient."""
 
     @property
+    def runs(self) -> tuple[RecordedRun, RecordedRun]:
+        return self.a, self.b
+
+    @property
     def first(self) -> Divergence | None:
         """The first divergence, or None if the runs are the same."""
         return next(iter(self.divergences), None)

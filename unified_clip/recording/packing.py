@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..causes.scaling import combined_norm
@@ -118,8 +119,13 @@ def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Ma
     rest = [name for name in a.parameters if name not in names]
     others = [name for name in b.parameters if name not in {*names.values()}]
     pairs = [(name, other) for name in rest for other in others if _have_same_columns(a, name, b, other)]
-    counts = [[pair[side] for pair in pairs] for side in (0, 1)]
-    return {**names, **{n: o for n, o in pairs if counts[0].count(n) == counts[1].count(o) == 1}}
+    return {**names, **unambiguous(pairs)}
+
+
+def unambiguous(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return pairs of names as a dict. Leave out a pair if one of its names is in another pair, too."""
+    left, right = (Counter(pair[side] for pair in pairs) for side in (0, 1))
+    return {name: other for name, other in pairs if left[name] == right[other] == 1}
 
 
 def _have_same_columns(a: RecordedCall, name: str, b: RecordedCall, other: str) -> bool:

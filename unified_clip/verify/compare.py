@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..causes.observation import Cause
 from ..recording import divergence
+from ..recording.causes.before_clips import listed
 from ..recording.compare import RecordingComparison, compare
 from ..recording.pairing import CallPair, Names, orient_names
 from ..recording.rounding import ROUNDING, Distance, distance, ulps_at
@@ -236,10 +238,7 @@ def reject_unpaired(
         )
 
 
-def _listing(names: Collection[str]) -> str:
-    listed = [repr(name) for name in names]
-    more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
-    return ", ".join(listed[:MOST_LISTED]) + more
+_listing = partial(listed, most=MOST_LISTED)
 
 
 # -- comparing steps

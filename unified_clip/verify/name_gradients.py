@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..recording.packing import unambiguous
 from ..recording.pairing import sorted_shape
 from ..recording.runs import RecordedCall
 from ..tensors.arithmetic import nearest_float
@@ -108,16 +109,9 @@ class NameMatcher:
         A gradient gets the name of the only parameter with its shape. No other such gradient may have this shape, and
         the parameter must not have a match in `names`.
         """
-        candidates = list(self._shapes.values())
-        parameter_of = {shape: name for name, shape in self._shapes.items() if candidates.count(shape) == 1}
-        shapes = {own: sorted_shape(entry.shape) for own, entry in line.parameters.items() if own not in names}
-        return {
-            own: parameter_of[shape]
-            for own, shape in shapes.items()
-            if list(shapes.values()).count(shape) == 1
-            and shape in parameter_of
-            and parameter_of[shape] not in names.values()
-        }
+        rest = [(own, sorted_shape(entry.shape)) for own, entry in line.parameters.items() if own not in names]
+        pairs = [(own, name) for own, shape in rest for name, each in self._shapes.items() if shape == each]
+        return {own: name for own, name in unambiguous(pairs).items() if name not in names.values()}
 
     def _of_some_rows(self, line: RecordedCall, names: Mapping[str, str]) -> dict[str, str]:
         """Return {name in the recording: name of the parameter} for sparse gradients without a name in `names`.
@@ -127,9 +121,7 @@ class NameMatcher:
         """
         free = [(name, columns) for name, columns in self._columns.items() if name not in names.values()]
         rest = [(own, _columns(entry.shape)) for own, entry in line.parameters.items() if own not in names]
-        pairs = [(own, name) for own, columns in rest for name, each in free if columns and columns == each]
-        counts = [Counter(side) for side in zip(*pairs, strict=True)]
-        return {own: name for own, name in pairs if counts[0][own] == counts[1][name] == 1}
+        return unambiguous([(own, name) for own, columns in rest for name, each in free if columns and columns == each])
 
 
 def _columns(shape: Sequence[int | None]) -> tuple[int | None, ...]:

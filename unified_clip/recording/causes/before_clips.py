@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
@@ -374,6 +374,11 @@ def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, Re
 def _agree(a: float, b: float) -> bool:
     """Return whether two numbers differ by rounding only."""
     return is_near(a, b) or abs(a - b) <= ROUNDING * 2.0**-24 * max(abs(a), abs(b))
+
+
+def listed(names: Collection[str], most: int = 3) -> str:
+    """Return names in quotes, at most `most`, and the number of the others, such as "'a', 'b', 'c' and 2 more"."""
+    return ", ".join([repr(name) for name in names][:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def names_text(names: Sequence[str]) -> str:

@@ -88,7 +88,7 @@ def effective(
     """
     measured, with_weights = (
         {pair.a.step for pair in pairs if any(True for stage in stages for _ in numbers(pair, stage))}
-        for stages in (CHANGED, ("weight",))
+        for stages in (CHANGED, CHANGED[:1])  # the first stage is the weights
     )
     beyond_rounding = [
         each

@@ -90,9 +90,9 @@ def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
         if all(map(math.isfinite, line.known_norms())) or not all(map(math.isfinite, other.known_norms())):
             continue
-        names = [repr(name) for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        names = [name for name, each in line.parameters.items() if not math.isfinite(each.norm)]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
-        where = f", in {', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)}" if names else ""
+        where = f", in {before_clips.listed(names)}" if names else ""
         sentence = f"the gradients of {run.name} are not finite{counts}{where}. The other run's gradients are finite"
         return Cause("not finite in one run", sentence)
     return None

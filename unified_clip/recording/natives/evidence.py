@@ -132,8 +132,11 @@ def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
         "seconds": None,
         "parameters": {},
     }
-    more = {"sparse": observed.sparse or None, "returned_norm": observed.returned_norm}
-    more["stored_norm"] = norm_of_rows(call, observed)
+    more = {
+        "sparse": observed.sparse or None,
+        "returned_norm": observed.returned_norm,
+        "stored_norm": norm_of_rows(call, observed),
+    }
     line |= {key: value for key, value in more.items() if value is not None}
     before, after = _multiplied(observed)
     if call.rule == "global":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from ..causes.before_clips import listed
 from ..compare import RecordingComparison
 from ..divergence import Agreement
 from ..rounding import ROUNDING, Distance, distance, greatest
@@ -35,7 +36,7 @@ def losses(comparison: RecordingComparison) -> list[str]:
 
     If only one run has the number, or the runs have no common step, the sentence explains this.
     """
-    sides = [logged(run) for run in (comparison.a, comparison.b)]
+    sides = [logged(run) for run in comparison.runs]
     sentences = []
     only = ((comparison.a, sides[0].keys() - sides[1]), (comparison.b, sides[1].keys() - sides[0]))
     sentences += [f"{name} was not compared: only {run.name} has it." for run, names in only for name in names]
@@ -60,12 +61,11 @@ def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs]
     In the returned pairs, these losses are multiplied by that number. The losses of the first step have to show the
     division, since no update has changed them. Return None, too, if steps have different numbers of losses.
     """
-    runs = (comparison.a, comparison.b)
-    counts = {len(step.losses) for run in runs for step in run.optimizer_steps}
+    counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1
     if count < 2:
         return None
-    for run, factors in zip(runs, ((count, 1), (1, count)), strict=True):
+    for run, factors in zip(comparison.runs, ((count, 1), (1, count)), strict=True):
         scaled = [((step, factors[0] * a), (later, factors[1] * b)) for (step, a), (later, b) in pairs]
         if any(a for (_, a), _ in pairs[:count]) and all(
             distance(a, b).ulps <= ROUNDING for (_, a), (_, b) in scaled[:count]
@@ -184,7 +184,7 @@ def _compared(comparison: RecordingComparison) -> str:
 
     If only some tensors were compared, add their number. If a run has more calls, add the numbers of all calls.
     """
-    count, totals = len(comparison.pairs), [len(run.lines) for run in (comparison.a, comparison.b)]
+    count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
     text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
     tensors = sum(len(pair.names) for pair in comparison.pairs)
     most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
@@ -198,11 +198,6 @@ def _compared(comparison: RecordingComparison) -> str:
 
 def count_calls(number: int) -> str:
     return f"{number} call{'s' * (number != 1)}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names in quotes, at most 3, and the number of the others."""
-    return ", ".join(map(repr, names[:3])) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
 def allowed(comparison: RecordingComparison) -> str:

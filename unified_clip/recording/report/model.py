@@ -145,14 +145,13 @@ class ComparisonReport(ReportModel):
 
 def build(comparison: RecordingComparison) -> ComparisonReport:
     """Return the report of a comparison."""
-    runs = (comparison.a, comparison.b)
     return ComparisonReport(
         a=str(comparison.a.path),
         b=str(comparison.b.path),
         same=comparison.first is None,
-        calls=[run.recorded for run in runs],
+        calls=[run.recorded for run in comparison.runs],
         compared=len(comparison.pairs),
-        torn=[run.torn for run in runs],
+        torn=[run.torn for run in comparison.runs],
         max_ulp=float(comparison.max_ulp),
         partings=[_parting(each, comparison) for each in sentences.explanations(comparison)],
         agreements=list(comparison.agreements),
@@ -162,7 +161,7 @@ def build(comparison: RecordingComparison) -> ComparisonReport:
         remedies=[advice for each in remedies(comparison).values() for advice in each],
         where_to_look=unexplained.where_to_look(comparison),
         ruled_out=unexplained.ruled_out(comparison),
-        runs=list(map(_run, runs)),
+        runs=list(map(_run, comparison.runs)),
         distances=_distances(comparison),
         sentences=sentences.lines(comparison),
     )
@@ -181,7 +180,7 @@ def _parting(explanation: sentences.Explanation, comparison: RecordingComparison
 def _distances(comparison: RecordingComparison) -> dict[str, list[Point]]:
     norms = ((pair.a.step, a, b) for pair in comparison.pairs for _, a, b in numbers(pair, "norm"))
     curves = {"norm": number_points((step, distance(a, b).relative) for step, a, b in norms)}
-    left, right = map(agreement.logged, (comparison.a, comparison.b))
+    left, right = map(agreement.logged, comparison.runs)
     for name in sorted(left.keys() & right.keys()):
         pairs = agreement.paired(left[name], right[name])
         curves[name] = number_points((step, distance(a, b).relative) for (step, a), (_, b) in pairs)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...causes.observation import Cause, CauseKind
+from ..causes.before_clips import listed
 from ..causes.sequence import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
-from .agreement import agreements, allowed, count_calls, format_distance, largest_differences, listed, losses
+from .agreement import agreements, allowed, count_calls, format_distance, largest_differences, losses
 from .remedies import remedies
 from .unexplained import ruled_out, where_to_look, without_cause
 
@@ -45,7 +46,7 @@ def lines(comparison: RecordingComparison) -> list[str]:
     """
     causes = ruled_out(comparison)
     return [
-        *map(about, (comparison.a, comparison.b)),
+        *map(about, comparison.runs),
         *with_remedies(describe(comparison), remedies(comparison)),
         *largest_differences(comparison),
         *losses(comparison),
@@ -153,9 +154,8 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
     names = noise(comparison.pairs, comparison.max_ulp) if comparison.max_ulp >= ROUNDING else []
     if not names:
         return []
-    runs = (comparison.a, comparison.b)
-    has_adam = any("adam" in step.optimizer.lower() for run in runs for step in run.optimizer_steps)
-    is_possible = has_adam or not all(run.optimizer_steps for run in runs)
+    has_adam = any("adam" in step.optimizer.lower() for run in comparison.runs for step in run.optimizer_steps)
+    is_possible = has_adam or not all(run.optimizer_steps for run in comparison.runs)
     effect = ", and move their weights: with Adam, by the learning rate" if is_possible else ""
     return [
         f"Not compared: differences of {listed(names)}. These gradients, or parts of them, are rounding noise of at "
@@ -165,8 +165,7 @@ def _uncompared_noise(comparison: RecordingComparison) -> list[str]:
 
 def _warnings(comparison: RecordingComparison) -> list[str]:
     """Return a sentence for each ClipWarning of a run."""
-    runs = (comparison.a, comparison.b)
-    return [f"ClipWarning in {run.name}: {text.removesuffix('.')}." for run in runs for text in run.warnings]
+    return [f"ClipWarning in {run.name}: {text.removesuffix('.')}." for run in comparison.runs for text in run.warnings]
 
 
 def _unreported_eps(comparison: RecordingComparison) -> list[str]:

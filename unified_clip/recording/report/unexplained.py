@@ -120,14 +120,14 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
     """
     if without_effect := _without_effect(comparison):
         return without_effect
-    first, runs = _first(comparison), (comparison.a, comparison.b)
+    first = _first(comparison)
     if first is None or any(cause.kind == "other gradients" for cause in comparison.divergences[first]):
         return []  # the cause has its own advice
     if first.stage not in ("weight", "gradient", "norm") or first is not comparison.first:
         return []
     is_first = first.step == comparison.pairs[0].a.step
     place = "the initial weights" if first.stage == "weight" else "the forward pass, the loss and the data"
-    if first.stage != "weight" and not all(run.header.norms for run in runs):
+    if first.stage != "weight" and not all(run.header.norms for run in comparison.runs):
         place += ", and the initial weights"
     if first.stage == "weight" and not is_first:
         place = "the optimizers"
@@ -144,7 +144,7 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
 
     These properties are no divergences of their own: the calls of each step, the gradients of each call, and eps.
     """
-    runs = (comparison.a, comparison.b)
+    runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
     phrases = {}
     if clips[0] != clips[1]:
@@ -176,11 +176,10 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
     first = _first(comparison)
     if first is None:
         return []
-    runs = (comparison.a, comparison.b)
     causes = [*RULED_OUT.items(), WHOLE_FACTOR]
-    if all(run.header.norms for run in runs):
+    if all(run.header.norms for run in comparison.runs):
         causes += RULED_OUT_BY_NORMS.items()
-    if all(run.optimizer_steps for run in runs):
+    if all(run.optimizer_steps for run in comparison.runs):
         causes += RULED_OUT_BY_STEPS.items()
     named = {cause.kind for cause in comparison.findings}
     unknown = named.union(_undecided(comparison, first.step), *(ALIKE.get(kind, ()) for kind in named))
@@ -189,13 +188,12 @@ def ruled_out(comparison: RecordingComparison) -> list[str]:
 
 def _undecided(comparison: RecordingComparison, step: int) -> set[CauseKind]:
     """Return the causes that may apply at a step or before it: the recorded numbers do not rule them out."""
-    runs = (comparison.a, comparison.b)
-    steps = [each for run in runs for each in run.optimizer_steps if each.step <= step]
-    clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
-    has_steps = all(run.optimizer_steps for run in runs)
-    by_total_norm = all(line.rule == "global" for run in runs for line in run.lines if line.step <= step)
+    steps = [each for run in comparison.runs for each in run.optimizer_steps if each.step <= step]
+    clips = [[line.step for line in run.lines if line.step <= step] for run in comparison.runs]
+    has_steps = all(run.optimizer_steps for run in comparison.runs)
+    by_total_norm = all(line.rule == "global" for run in comparison.runs for line in run.lines if line.step <= step)
     undecided: set[CauseKind] = set()
-    if not is_clearing_known(*runs, step):
+    if not is_clearing_known(*comparison.runs, step):
         undecided.add("gradients are not cleared")
     if any(not each.backward_calls for each in steps):
         undecided.add("gradient accumulation")
