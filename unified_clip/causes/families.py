@@ -142,11 +142,7 @@ def _overlap(left: Interval, right: Interval) -> Interval:
 
 
 def _numbers(call: Observation, bounds: Bounds) -> Interval:
-    """Return the numbers that explain every clipped gradient of a call.
-
-    bounds: A function of a call, a norm and an interval of coefficients. It returns the interval of the numbers that
-        give these coefficients.
-    """
+    """Return the numbers that explain every clipped gradient of a call."""
     numbers, tolerance = (-math.inf, math.inf), IN_FLOAT32 + rounding_noise(call.elements)
     for number in call.counted:
         if (scaling := call.scalings.get(number)) and call.norms[number] > 0:

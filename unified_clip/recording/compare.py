@@ -136,7 +136,7 @@ def compare(
     if not has_effect:
         right = align_optimizers(left, right, shared_names)
     left, right, missing = align_calls(left, right, shared_names)
-    pairs = pair_calls(left, right, names or {}, math.inf if has_effect else None)
+    pairs = pair_calls(left, right, shared_names, math.inf if has_effect else None)
     agreements = []
     for stage in NUMBERS:
         agreements += [agreement for agreement in [stage_agreement(stage, pairs, max_ulp)] if agreement.compared]

@@ -123,10 +123,9 @@ def _name(body: Callable[..., Any], args: Sequence[Any]) -> str:
     args: The arguments of the call. If the first one has an attribute `recorded_as`, the name begins with its value.
         For the method `call`, the name is this value.
     """
-    kind = getattr(args[0], "recorded_as", None) if args else None
+    kind, method = getattr(args[0], "recorded_as", None) if args else None, body.__name__.removeprefix("_")
     if kind is None:
-        return body.__name__.removeprefix("_")
-    method = body.__name__.removeprefix("_")
+        return method
     return kind if method == "call" else f"{kind}.{method}"
 
 

@@ -48,13 +48,10 @@ class CallPair:
 def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None = None) -> list[CallPair]:
     """Pair the calls of two runs in order. Stop at the end of a run, or at the first two calls whose steps differ.
 
-    names: The name of a parameter in the other run, by its name in one run. Other parameters are paired by equal names
-        or by shape, as by `match_parameters`, or as the parts of a packed parameter.
+    names: The name of a parameter in `b`, by its name in `a`. Other parameters are paired by equal names or by shape,
+        as by `match_parameters`, or as the parts of a packed parameter.
     rate: The learning rate of all steps. None: the recorded learning rates, or 0.
-
-    RunError: `names` has a name that is in neither run, or mixes both directions.
     """
-    names = names_from_a_to_b(a, b, names)
     lines = zip(a.lines, b.lines, strict=False)
     of_one_step = itertools.takewhile(lambda both: both[0].step == both[1].step, lines)
     rates, gain = (_rates(a, b), _gain(a, b)) if rate is None else ({}, 0.0)

@@ -47,11 +47,6 @@ class NormalizedRecording:
     optimizer_steps: list[OptimizerStep] = field(default_factory=list)
     """The recorded steps of optimizers, with the number of their training step."""
 
-    order: dict[int, list[frozenset[str]]] = field(default_factory=dict)
-    """By step: a list with a set for each call, in order. The set has the names of the call's parameters, as both runs
-    share them.
-    """
-
     recorded_steps: list[int] = field(default_factory=list)
     """The step of each recorded call, in order."""
 
@@ -87,12 +82,12 @@ def normalize(
     """
     common_names = {new_name: name for name, new_name in names.items()}
     recordings = [_read_calls(run, weights, steps, each) for run, each in ((old, {}), (new, common_names))]
+    order_in_old: dict[int, list[frozenset[str]]] = {}  # the shared names of each call, by step
     for recording, other in (recordings, recordings[::-1]):
         for step, calls in recording.calls.items():
             merged = [_sort_by_name(line, recording.common_names) for line in _merge_calls(calls, recording, other)]
-            recording.order[step] = list(map(recording.shared_names, merged))
-            expected = other.order.get(step, []) if recording is recordings[1] else []
-            recording.lines += _in_order_of(merged, recording.order[step], expected)
+            order = list(map(recording.shared_names, merged))
+            recording.lines += _in_order_of(merged, order, order_in_old.setdefault(step, order))
     counts = [Counter(item.step for item in each.optimizer_steps) for each in recordings]
     for recording in recordings:
         _write(recording, out / f"{recording.run.script.side}.jsonl", steps, has_steps=counts[0] == counts[1])

@@ -59,7 +59,7 @@ class StepPairing:
 
         names: The new name of each old parameter whose name differs.
         """
-        self.runs, self._weights, self._steps, self._given = (old, new), weights, steps, names
+        self.runs, self._weights, self._steps, self._mapped = (old, new), weights, steps, names
         self.yields_each_step = all(run.yields for run in self.runs)
         first = 1 if self.yields_each_step else steps
         old_values, new_values = (self._values(side, first) for side in (0, 1))
@@ -71,7 +71,7 @@ class StepPairing:
 
     def with_new(self, new: ScriptRun) -> StepPairing:
         """Return the pairs of parameters of the old training step and of another run of the new one."""
-        return StepPairing(self.runs[0], new, self._weights, self._steps, self._given)
+        return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
         """Return the name in --weights of an old parameter, or None if it has none."""

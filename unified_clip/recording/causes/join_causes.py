@@ -97,7 +97,7 @@ def effective(
         if each.stage in CHANGED and (each.ulps_at_its_size or 0.0) > ROUNDING
     ]
     differing = {each.step for each in beyond_rounding}
-    other_weights = {each.step for each in beyond_rounding if each.stage == "weight"}
+    agreeing = with_weights - {each.step for each in beyond_rounding if each.stage == "weight"}
     last_measured, last_differing = max(measured, default=0), max(differing, default=0)
     for each in steps:
         step = each.divergence.step
@@ -109,7 +109,7 @@ def effective(
         elif each.divergence.parameter == MOMENTUM and (
             not has_effect(step, at_once=True)
             if has_effect
-            else min((later for later in with_weights if later > step), default=None) in with_weights - other_weights
+            else min((later for later in with_weights if later > step), default=None) in agreeing
         ):
             continue
         elif has_effect(step) if has_effect else last_differing > step or last_measured <= step:

@@ -116,13 +116,9 @@ class StepWatcher:
     ) -> None:
         """Record a step of an optimizer with the backward passes before it. Then begin to count them again.
 
-        optimizer: The full name of the class, such as `torch.optim.SGD`.
-        settings: The settings by PyTorch's names, such as `lr`.
+        optimizer, settings, is_users: As for `record_step`, which may raise a ValueError.
         is_cleared: A function that returns whether the gradients of the step have become None or zero.
         decayed: The result of `decayed_elements`.
-        is_users: Whether the class may be the user's own.
-
-        ValueError: the class is in no known module, unless `is_users`, or the name of a setting is unknown.
         """
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
         if self.changed is not None:
