@@ -57,7 +57,7 @@ class Observer:
             self._thread.inside = False
 
     def around(self, watch: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Return a decorator that calls `watch(self, function, *args, **kwargs)` instead of the decorated function.
+        """Return a decorator that calls `watch(function, *args, **kwargs)` instead of the decorated function.
 
         Calls inside another recorded call, or inside a call of unified_clip, run unchanged.
         """
@@ -65,7 +65,7 @@ class Observer:
         def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
                 with self.outermost() as is_outermost:
-                    return watch(self, function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
+                    return watch(function, *args, **kwargs) if is_outermost else function(*args, **kwargs)
 
             return watched
 
@@ -200,7 +200,6 @@ def without_none(before: Sequence[Any], *others: Sequence[Any]) -> list[list[Any
 
 
 def clip_parameters(
-    observer: Observer,
     function: Callable[..., Any],
     *args: Any,
     value_of: Callable[[Any], Any] = lambda norm: norm,

@@ -11,7 +11,7 @@ import keras
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
-from .base import OBSERVER, Observer, RunningCall, without_none
+from .base import OBSERVER, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
 from .steps import decayed_elements, of_groups, record_step, reported
@@ -25,7 +25,7 @@ def install() -> None:
     HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
 
 
-def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any, grads: Any) -> Any:
+def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
     """Run and record an optimizer's own clipping, and return the clipped gradients. Record nothing if it does not clip.
 
     In a graph of TensorFlow, the returned gradients may depend on the recording operation, so that the graph runs it.
@@ -40,7 +40,7 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
         from . import tensorflow
 
         clipped = function(self, grads)
-        return tensorflow.report_call(observer, lambda _: call, [], grads, clipped, weights, names)
+        return tensorflow.report_call(lambda _: call, [], grads, clipped, weights, names)
     before, weights, names = without_none(grads, weights, names)
     if backend == "jax":
         import jax
@@ -49,7 +49,7 @@ def _clip_gradients(observer: Observer, function: Callable[..., Any], self: Any,
 
         clipped = function(self, grads)
         _, after = without_none(grads, clipped)
-        report = partial(traced.report_call, observer, lambda _: call, None, before, after, weights, names)
+        report = partial(traced.report_call, lambda _: call, None, before, after, weights, names)
         if self.gradient_accumulation_steps:  # JAX also clips if it only adds up gradients, but drops the result
             jax.lax.cond(_updates_weights(self), report, lambda: None)
         else:

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from optax._src import alias
 
-from .base import OBSERVER, Observer
+from .base import OBSERVER
 from .evidence import NativeCall
 from .hooks import HOOKS
 from .steps import decayed_elements, of_groups, record_step, reported
@@ -47,14 +47,12 @@ def _watched(make: Callable[..., Any]) -> Callable[..., Any]:
         (threshold,) = inspect.signature(make).bind(*args, **kwargs).arguments.values()
         describe = partial(_describe_call, make.__name__)
 
-        def report(
-            observer: Observer, function: Callable[..., Any], updates: Any, state: Any, params: Any = None
-        ) -> Any:
+        def report(function: Callable[..., Any], updates: Any, state: Any, params: Any = None) -> Any:
             clipped, state = function(updates, state, params)
             leaves, weights = jax.tree.leaves(updates), jax.tree.leaves(params)
             weights = weights if len(weights) == len(leaves) else []
             names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-            report_call(observer, describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
+            report_call(describe, threshold, leaves, jax.tree.leaves(clipped), weights, names)
             return clipped, state
 
         return optax.GradientTransformation(init, OBSERVER.around(report)(update))

@@ -15,7 +15,7 @@ import paddle
 from paddle.amp.grad_scaler import AmpScaler
 
 from ...tensors.types import Dense, from_numpy
-from .base import OBSERVER, Observer, RunningCall, clip_parameters
+from .base import OBSERVER, RunningCall, clip_parameters
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
@@ -63,7 +63,7 @@ def install_unified_clip() -> None:
         HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip_by_unified_clip))
 
 
-def _clip(observer: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+def _clip(function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
     call = _describe_call(self, f"paddle.nn.{type(self).__name__}")
     if not paddle.in_dynamic_mode():
         return _add_to_program(call, self, params_grads, function)
@@ -75,7 +75,7 @@ def _clip(observer: Observer, function: Callable[..., Any], self: Any, params_gr
     return result
 
 
-def _clip_by_unified_clip(_: Observer, function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
+def _clip_by_unified_clip(function: Callable[..., Any], self: Any, params_grads: Any) -> Any:
     if paddle.in_dynamic_mode():
         return function(self, params_grads)
     return _add_to_program(_describe_call(self, type(self).__name__), self, list(params_grads), function)

@@ -16,7 +16,7 @@ from tensorflow.python.ops import clip_ops, gradients_util
 
 from ..._backends.tensorflow.arithmetic import is_for_xla
 from ...tensors.types import from_numpy
-from .base import OBSERVER, Observer, without_none
+from .base import OBSERVER, without_none
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
 from .steps import LOSSES, record_step, reported
@@ -156,31 +156,27 @@ def from_tape(tensor: Any) -> bool | None:
     return None if has_arguments and not any(graph is tensor.graph for graph in graphs) else False
 
 
-def clip_by_global_norm(
-    observer: Observer, function: Any, t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None
-) -> Any:
+def clip_by_global_norm(function: Any, t_list: Any, clip_norm: Any, use_norm: Any = None, name: Any = None) -> Any:
     clipped, norm = function(t_list, clip_norm, use_norm, name)
     thresholds = [clip_norm] if use_norm is None else [clip_norm, use_norm]
     call, returned = _describe("tf.clip_by_global_norm", "global"), norm if use_norm is None else None
-    return report_call(observer, call, thresholds, t_list, clipped, norm=returned), norm
+    return report_call(call, thresholds, t_list, clipped, norm=returned), norm
 
 
-def clip_by_norm(observer: Observer, function: Any, t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
+def clip_by_norm(function: Any, t: Any, clip_norm: Any, axes: Any = None, name: Any = None) -> Any:
     clipped = function(t, clip_norm, axes, name)
     if axes is not None:
         return clipped
     call = _describe("tf.clip_by_norm", "each")
-    return report_call(observer, call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
+    return report_call(call, [clip_norm], [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
 
-def clip_by_value(
-    observer: Observer, function: Any, t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None
-) -> Any:
+def clip_by_value(function: Any, t: Any, clip_value_min: Any, clip_value_max: Any, name: Any = None) -> Any:
     clipped = function(t, clip_value_min, clip_value_max, name)
     if not getattr(clipped, "dtype", tf.int32).is_floating:
         return clipped
     call, thresholds = _describe("tf.clip_by_value", "value"), [clip_value_min, clip_value_max]
-    return report_call(observer, call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
+    return report_call(call, thresholds, [t], [clipped], is_gradient=partial(from_tape, t))[0]
 
 
 def _describe(name: str, rule: Any) -> Describe:
@@ -218,7 +214,6 @@ def repeated_rows(gradients: Sequence[Any]) -> Any:
 
 
 def report_call(
-    observer: Observer,
     describe: Describe,
     thresholds: Sequence[Any],
     before: Sequence[Any],
@@ -265,7 +260,7 @@ def report_call(
         for index, _, clipped in rows if is_measured else ():
             by_position[index] = (next(rest), None if clipped is None else next(rest))
         observed = replace(observed, sources=variables, sparse=len(rows), rows=by_position, returned_norm=returned)
-        observer.record(describe(numbers), observed)
+        OBSERVER.record(describe(numbers), observed)
 
     tensors = [tf.convert_to_tensor(tensor) for part in present[:3] for tensor in part if is_measured]
     tensors += [each for _, *both in rows for each in both if each is not None and is_measured]

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .base import OBSERVER, Observer
+from .base import OBSERVER
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
 
@@ -66,7 +66,6 @@ def report_step(receive: Callable[..., None], numbers: Sequence[Any]) -> None:
 
 
 def report_call(
-    observer: Observer,
     describe: Callable[[Any], NativeCall],
     threshold: Any,
     before: Sequence[Any],
@@ -78,14 +77,14 @@ def report_call(
 
     describe: A function that returns the settings of the call for the value of `threshold`.
     """
-    observer.wait_with(jax.effects_barrier)
+    OBSERVER.wait_with(jax.effects_barrier)
     TRACED.on_clip()
 
     def receive(value: Any, *arrays: Any) -> None:
         observed = ObservedTensors.from_arrays(arrays, [len(part) for part in parts], names)
-        observer.record(describe(value), observed)
+        OBSERVER.record(describe(value), observed)
 
-    needs = observer.needs()
+    needs = OBSERVER.needs()
     parts = (before, after if needs.results else (), weights if needs.leaves else ())
     arrays = [array for part in parts for array in part]
     if isinstance(threshold, jax.Array):
