@@ -58,7 +58,6 @@ class NativeCall:
         passed_norm = {} if self.passed_norm is None else {"passed_norm": self.passed_norm}
         return {
             "framework": self.framework,
-            "watched": True,
             "rule": self.rule,
             "threshold": list(self.threshold) if isinstance(self.threshold, tuple) else self.threshold,
             "norm_type": self.norm_type,
@@ -66,6 +65,7 @@ class NativeCall:
             "dtype": "float64" if {"float64", "complex128"}.intersection(dtypes) else "float32",
             "count": len(dtypes),
             **dict.fromkeys(("norm", "coef", "clipped", "nan", "inf")),
+            "watched": True,
             **passed_norm,
         }
 
