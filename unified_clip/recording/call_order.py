@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from .pairing import Names, sorted_shape
+from .pairing import Names, calls_by_step, sorted_shape
 from .rounding import PRODUCT, same
 from .runs import RecordedCall, RecordedRun
 
@@ -49,7 +49,7 @@ def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedR
 
     names: The name of a parameter in `b`, by its name in `a`.
     """
-    by_step = [run.calls_by_step() for run in (a, b)]
+    by_step = [calls_by_step(run) for run in (a, b)]
     missing: MissingCalls | None = None
     for step in sorted(by_step[0].keys() & by_step[1].keys()):
         lines = by_step[0][step], by_step[1][step]

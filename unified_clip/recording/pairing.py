@@ -25,6 +25,14 @@ Names = Mapping[str, str]
 """The name of a parameter in the other run, by its name in one run."""
 
 
+def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
+    """Return {step: its calls, in order}."""
+    calls: dict[int, list[RecordedCall]] = {}
+    for line in run.lines:
+        calls.setdefault(line.step, []).append(line)
+    return calls
+
+
 @dataclass(frozen=True)
 class CallPair:
     """Two calls, one of each run, at the same step and at the same position in the step."""
@@ -82,16 +90,23 @@ def _rates(a: RecordedRun, b: RecordedRun) -> dict[int, float]:
     """Return {step: greatest learning rate of both runs}. An optimizer that is not in ADAPTIVE counts as 0."""
     rates: dict[int, float] = {}
     for step in (*a.optimizer_steps, *b.optimizer_steps):
-        rates[step.step] = max(rates.get(step.step, 0.0), step.greatest("lr") if _is_of(step, ADAPTIVE) else 0.0)
+        rate = greatest_setting(step, "lr") if _is_of(step, ADAPTIVE) else 0.0
+        rates[step.step] = max(rates.get(step.step, 0.0), rate)
     return rates
 
 
 def _gain(a: RecordedRun, b: RecordedRun) -> float:
     """Return `CallPair.gain`: the greatest of all steps, because momentum also moves a weight at later steps."""
     steps = [step for step in (*a.optimizer_steps, *b.optimizer_steps) if not _is_of(step, ADAPTIVE)]
-    gains = (step.greatest("lr") / max(1 - step.greatest("momentum"), 1e-9) for step in steps
-             if _is_of(step, PROPORTIONAL))  # fmt: skip
+    proportional = [step for step in steps if _is_of(step, PROPORTIONAL)]
+    gains = (greatest_setting(each, "lr") / max(1 - greatest_setting(each, "momentum"), 1e-9) for each in proportional)
     return max(gains, default=0.0)
+
+
+def greatest_setting(step: OptimizerStep, name: str) -> float:
+    """Return a setting of a step, the greatest one of several parameter groups, or 0 if it is not recorded."""
+    value = step.settings.get(name, 0.0)
+    return float(max(value, default=0.0) if isinstance(value, tuple) else value)
 
 
 def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
@@ -220,7 +235,7 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
     gradients, its calls get the steps of the other run.
     """
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
-    by_step = [run.calls_by_step() for run in (a, b)]
+    by_step = [calls_by_step(run) for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
         by_step[0][step], by_step[1][step] = _merge_step(by_step[0][step], by_step[1][step])
     lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)

@@ -67,8 +67,7 @@ class RecordedCall(Table):
     framework: str | None = None
     rule: str | None = None
     """The clip rule. "global" has one norm over all gradients, "each" one per gradient, "slices" one per slice, and
-    "value" none.
-    """
+    "value" none."""
 
     threshold: Real | tuple[Real, Real] | None = None
     """Threshold of the norm, or the two bounds of a clip by value, or None if it is not a single number."""
@@ -220,15 +219,8 @@ class OptimizerStep(Table):
 
     process: Annotated[int, Field(ge=0)] = 0
     calls: int = 0
-    """The number of clip calls before this step. `read` counts them."""
-
     run: str = ""
-    """The name of the run in printed sentences. `read` sets it."""
-
-    def greatest(self, setting: str) -> float:
-        """Return a setting, the greatest value of several parameter groups, or 0 if it is not recorded."""
-        value = self.settings.get(setting, 0.0)
-        return float(max(value, default=0.0) if isinstance(value, tuple) else value)
+    """`calls` is the number of clip calls before this step, and `run` the name of the run. `read` sets both."""
 
 
 class LoggedNumbers(Table):
@@ -289,16 +281,6 @@ class RecordedRun(Table):
     warnings: tuple[str, ...] = ()
     """The texts of the ClipWarnings of all processes, each once."""
 
-    def calls_by_step(self) -> dict[int, list[RecordedCall]]:
-        """Return {step: its calls, in order}."""
-        calls: dict[int, list[RecordedCall]] = {}
-        for line in self.lines:
-            calls.setdefault(line.step, []).append(line)
-        return calls
-
-    def calls_at(self, step: int) -> list[RecordedCall]:
-        return self.calls_by_step().get(step, [])
-
 
 CHUNK = 1 << 20
 """Characters of a recording after which `read` reports its progress."""
@@ -344,10 +326,10 @@ def read(
         raise RunError(f"{path} is not a recording: it is not text. {PASS}") from None
     whole, end, torn = text.rpartition("\n")
     if not end:
-        remedy = (
-            "If a run still writes it, wait until the run has ended. Otherwise, record again, or pass another file."
+        raise RunError(
+            f"{path} has no complete line. If a run still writes it, wait until the run has ended. Otherwise, record "
+            "again, or pass another file."
         )
-        raise RunError(f"{path} has no complete line. {remedy}")
     top, *lines = whole.split("\n")
     header = _validated(path, 1, _json(path, 1, top), Header)
     if header.schema_ not in READABLE:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...causes.observation import Cause
 from ..divergence import DivergencePoint, numbers
-from ..pairing import CallPair
+from ..pairing import CallPair, greatest_setting
 from ..rounding import is_near
 from .before_clips import names_text
 
@@ -33,8 +33,8 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
         )
         if own is None or step is None or not len(own.losses) == len(step.losses) == 1:
             continue
-        decay = step.greatest("weight_decay")
-        if not decay or own.greatest("weight_decay"):
+        decay = greatest_setting(step, "weight_decay")
+        if not decay or greatest_setting(own, "weight_decay"):
             continue
         loss, least = own.losses[0], step.losses[0]
         for names in (list(weights), kernels):

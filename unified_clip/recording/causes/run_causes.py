@@ -197,7 +197,7 @@ def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
     """
     if point.index or any(run.optimizer_steps and run.optimizer_steps[0].calls == 0 for run in (point.a, point.b)):
         return None
-    sides = [run.calls_at(point.first.step) for run in (point.a, point.b)]
+    sides = [sequence.calls_at(run, point.first.step) for run in (point.a, point.b)]
     if sum(map(elements, sides[0])) != sum(map(elements, sides[1])):  # other parameters, or unknown ones
         return None
     totals = []

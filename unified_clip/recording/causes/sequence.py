@@ -15,7 +15,7 @@ from ..call_order import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
 from ..optimizers.names import LIBRARIES
 from ..packing import elements
-from ..pairing import CallPair
+from ..pairing import CallPair, calls_by_step
 from ..rounding import PRODUCT, is_near
 from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
@@ -198,7 +198,7 @@ def never_clips(point: DivergencePoint) -> Cause | None:
         if run.lines:
             continue
         count = len(run.optimizer_steps)
-        clips = " and ".join(dict.fromkeys(map(clip_text, other.calls_at(point.first.step))))
+        clips = " and ".join(dict.fromkeys(map(clip_text, calls_at(other, point.first.step))))
         sentence = (
             f"{run.name} never clips: its {count} step{'s' * (count != 1)} of optimizers have no clip call. "
             f"{other.name} clips by {clips}"
@@ -262,7 +262,7 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
     This compares numbers of gradients and of elements only, so the gradients of the runs may differ.
     """
     for run, other in point.both_ways():
-        whole, parts = (each.calls_at(point.first.step) for each in (run, other))
+        whole, parts = (calls_at(each, point.first.step) for each in (run, other))
         if len(whole) != 1 or len(parts) < 2 or any(each.rule != "global" for each in (*whole, *parts)):
             continue
         line = whole[0]
@@ -279,6 +279,10 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
             f"The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
         )
     return None
+
+
+def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
+    return calls_by_step(run).get(step, [])
 
 
 def _counts(counts: Sequence[int]) -> str:
@@ -300,7 +304,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     totals = [
         max(line.norms(), default=0.0) if (line := call_at(run, point.index)) else 0.0 for run in (point.a, point.b)
     ]
-    counts = [sum(len(line.norms()) for line in run.calls_at(point.first.step)) for run in (point.a, point.b)]
+    counts = [sum(len(line.norms()) for line in calls_at(run, point.first.step)) for run in (point.a, point.b)]
     is_global = counts[0] < counts[1] if counts[0] != counts[1] else totals[0] >= totals[1]
     rules = ("global", rule) if is_global else (rule, "global")
     return dataclasses.replace(point, first=Divergence(point.first.step, "rule", *rules))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..call_order import have_near_norms, partners_of
-from ..pairing import Names
+from ..pairing import Names, calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .steps import is_late
@@ -65,7 +65,7 @@ def _iterations(run: RecordedRun) -> Iterator[Iteration]:
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or not (numbers and run.optimizer_steps[0].backward_calls):
         return
-    by_step = run.calls_by_step()
+    by_step = calls_by_step(run)
     steps: list[OptimizerStep] = []
     for step in (*run.optimizer_steps, None):
         if steps and (step is None or step.backward_calls != 0):

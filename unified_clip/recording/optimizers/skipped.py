@@ -9,6 +9,7 @@ from statistics import mode
 
 from ...causes.observation import Cause
 from ..divergence import Divergence
+from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .steps import StepDifference, have_equal_shapes, is_late, same_setting
 
@@ -96,7 +97,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
     These come first, and clip the same gradients as the others.
     """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
-    for step, lines in run.calls_by_step().items():
+    for step, lines in calls_by_step(run).items():
         bad = list(itertools.takewhile(_is_bad, lines))
         good = lines[len(bad) :]
         count = len(bad) // max(1, len(good))
@@ -126,7 +127,7 @@ def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 def _numbered(run: RecordedRun, skips: Skips) -> RecordedRun:
     done, steps, lines = 0, [], []
-    by_step = run.calls_by_step()
+    by_step = calls_by_step(run)
     for step in run.optimizer_steps:
         count = skips.get(step.step, 0)
         done += count

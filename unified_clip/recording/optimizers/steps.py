@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...causes.observation import Cause
 from ..call_order import clip_text
 from ..divergence import Divergence, Stage
+from ..pairing import calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
@@ -118,7 +119,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
             Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
         )
     shift = _rate_shift(a, b)
-    clips = [run.calls_by_step() for run in (a, b)]
+    clips = [calls_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
     passes = [(left.backward_calls, right.backward_calls) for left, right in pairs]
@@ -221,7 +222,7 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
     """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
-    lines, steps = run.calls_by_step(), [step.step for step in run.optimizer_steps]
+    lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
         for step in steps
