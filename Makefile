@@ -115,7 +115,7 @@ interpreted-torch: export TRITON_INTERPRET = 1
 interpreted-torch: $(VENV)/package
 	@echo "== the contract: $@"
 	$(PYTEST) -W ignore::RuntimeWarning:triton.runtime.interpreter \
-		--deselect tests/contract/test_config.py::test_calls_of_several_threads_are_all_counted \
+		--deselect tests/contract/test_config.py::test_calls_from_several_threads_are_all_counted \
 		tests/contract --framework torch
 
 # Checked for memory errors, which takes long: a clip of all dtypes, and of gradients that are unaligned or channels last.

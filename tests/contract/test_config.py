@@ -1,4 +1,4 @@
-"""A clip configuration does the same on every framework: what the functions do, chosen by names, step by step."""
+"""A clip configuration does the same on every framework."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def arrays(dtype: str = "float32") -> dict[str, np.ndarray | None]:
 
 
 def tensors(kit: Kit, **changed: Any) -> dict[str, Any]:
-    found = {name: None if values is None else kit.tensor(values) for name, values in NUMBERS.items()}
-    return found | {name.replace("__", "."): kit.tensor(values) for name, values in changed.items()}
+    grads = {name: None if values is None else kit.tensor(values) for name, values in NUMBERS.items()}
+    return grads | {name.replace("__", "."): kit.tensor(values) for name, values in changed.items()}
 
 
 def scaled(array: np.ndarray | None, norm: float, limit: float, eps: float) -> np.ndarray | None:
     return None if array is None else reference.scaled(array, reference.coefficient(norm, limit, eps))
 
 
-def check(kit: Kit, got: dict[str, Any], wanted: dict[str, np.ndarray | None]) -> None:
-    assert list(got) == list(wanted)
-    for name, array in wanted.items():
+def assert_gradients(kit: Kit, grads: dict[str, Any], expected: dict[str, np.ndarray | None]) -> None:
+    assert list(grads) == list(expected)
+    for name, array in expected.items():
         if array is None:
-            assert got[name] is None
+            assert grads[name] is None
             continue
-        result = kit.array(got[name])
+        result = kit.array(grads[name])
         assert result.shape == array.shape
         if kit.exact:
             assert result.tobytes() == array.tobytes(), name
@@ -59,11 +59,11 @@ def check(kit: Kit, got: dict[str, Any], wanted: dict[str, np.ndarray | None]) -
             np.testing.assert_allclose(result, array, rtol=2.0**-22)
 
 
-def clipped(kit: Kit, clip: Any, given: dict[str, Any], in_place: bool) -> dict[str, Any]:
+def clipped_gradients(kit: Kit, clip: Any, grads: dict[str, Any], in_place: bool) -> dict[str, Any]:
     """The gradients after clipping, by the function or in place."""
     if not in_place:
-        return dict(clip(given))
-    holders = dict(zip(given, kit.in_place(list(given.values())), strict=True))
+        return dict(clip(grads))
+    holders = dict(zip(grads, kit.in_place(list(grads.values())), strict=True))
     clip.clip_(holders)
     return {name: None if holder is None else kit.gradient(holder) for name, holder in holders.items()}
 
@@ -78,109 +78,111 @@ def in_place(request: pytest.FixtureRequest) -> bool:
 
 @pytest.mark.parametrize("family", EPS)
 @pytest.mark.parametrize("norm_type", [None, 1, "inf"])
-def test_one_norm_over_all(kit: Kit, family: str, norm_type: Any, in_place: bool) -> None:
+def test_the_global_norm_rule_scales_by_the_total_norm(kit: Kit, family: str, norm_type: Any, in_place: bool) -> None:
     order = {} if norm_type is None else {"norm_type": norm_type}
     clip = ClipConfig(rule="global_norm", threshold=2.0, family=family, **order)
     norm = reference.norm([a for a in arrays().values() if a is not None], float(norm_type or 2))
-    wanted = {name: scaled(a, norm, 2.0, EPS[family]) for name, a in arrays().items()}
-    check(kit, clipped(kit, clip, tensors(kit), in_place), wanted)
+    expected = {name: scaled(a, norm, 2.0, EPS[family]) for name, a in arrays().items()}
+    assert_gradients(kit, clipped_gradients(kit, clip, tensors(kit), in_place), expected)
     assert math.isclose(clip.last.norm, norm, rel_tol=0 if kit.exact else 2.0**-22)
 
 
 @pytest.mark.parametrize("family", EPS)
 @pytest.mark.parametrize("norm_type", [None, "inf"])
-def test_a_norm_for_each_tensor(kit: Kit, family: str, norm_type: Any, in_place: bool) -> None:
+def test_the_norm_rule_clips_per_tensor(kit: Kit, family: str, norm_type: Any, in_place: bool) -> None:
     order = {} if norm_type is None else {"norm_type": norm_type}
     clip = ClipConfig(rule="norm", threshold=6.0, family=family, **order)
-    wanted = {
+    expected = {
         name: None if a is None else scaled(a, reference.norm([a], float(norm_type or 2)), 6.0, EPS[family])
         for name, a in arrays().items()
     }
-    check(kit, clipped(kit, clip, tensors(kit), in_place), wanted)
+    assert_gradients(kit, clipped_gradients(kit, clip, tensors(kit), in_place), expected)
 
 
 @pytest.mark.parametrize("rule", ["global_norm", "norm"])
 @pytest.mark.parametrize("threshold", [2.0, "inf", {"schedule": "linear", "start": 1.0, "end": 3.0, "steps": 10}])
 def test_traced_returns_the_norm_and_the_smallest_coefficient(kit: Kit, rule: str, threshold: Any) -> None:
-    given = [kit.tensor([3.0, 4.0]), kit.tensor([0.0, 12.0])]
-    found = ClipConfig(rule=rule, threshold=threshold).clipper().traced(given, step=5)
+    grads = [kit.tensor([3.0, 4.0]), kit.tensor([0.0, 12.0])]
+    result = ClipConfig(rule=rule, threshold=threshold).clipper().traced(grads, step=5)
     smallest = 1.0 if threshold == "inf" else 2.0 / (13 if rule == "global_norm" else 12)
-    assert float(kit.array(found.norm)) == 13.0
-    assert float(kit.array(found.finite)) == 1.0
-    np.testing.assert_allclose(kit.array(found.coef), smallest, rtol=1e-6)
-    np.testing.assert_allclose(kit.array(found.gradients[1]), [0.0, 12.0 * smallest], rtol=1e-6)
+    assert float(kit.array(result.norm)) == 13.0
+    assert float(kit.array(result.finite)) == 1.0
+    np.testing.assert_allclose(kit.array(result.coef), smallest, rtol=1e-6)
+    np.testing.assert_allclose(kit.array(result.gradients[1]), [0.0, 12.0 * smallest], rtol=1e-6)
 
 
 @pytest.mark.parametrize("bounds", [{"threshold": 5.0}, {"min": -1.0, "max": 20.0}, {"min": 2.0, "max": 2.0}])
-def test_values(kit: Kit, bounds: dict[str, float], in_place: bool) -> None:
+def test_the_value_rule_clips_elements(kit: Kit, bounds: dict[str, float], in_place: bool) -> None:
     low, high = bounds.get("min", -5.0), bounds.get("max", 5.0)
     clip = ClipConfig(rule="value", **bounds)
-    wanted = {
+    expected = {
         name: None if a is None else np.clip(a, np.float32(low), np.float32(high)) for name, a in arrays().items()
     }
-    check(kit, clipped(kit, clip, tensors(kit), in_place), wanted)
+    assert_gradients(kit, clipped_gradients(kit, clip, tensors(kit), in_place), expected)
 
 
 @pytest.mark.parametrize("settings", [{"rule": "none"}, {"rule": "global_norm", "threshold": "inf"}])
 def test_measuring_only_writes_nothing(kit: Kit, settings: dict[str, Any], in_place: bool) -> None:
     clip = ClipConfig(**settings)
-    check(kit, clipped(kit, clip, tensors(kit, encoder__bias=[math.nan]), in_place), arrays() | {
+    assert_gradients(kit, clipped_gradients(kit, clip, tensors(kit, encoder__bias=[math.nan]), in_place), arrays() | {
         "encoder.bias": reference.array([math.nan], "float32")
     })  # fmt: skip
     assert math.isnan(clip.last.norm)
     assert clip.last.clipped is False
 
 
-def test_families_differ_in_what_an_infinite_norm_makes(kit: Kit) -> None:
-    for family, others in (("pytorch", 0.0), ("paddle", 0.0), ("tensorflow", math.nan)):
-        found = ClipConfig(rule="global_norm", threshold=1.0, family=family)(tensors(kit, encoder__bias=[math.inf]))
-        assert np.isnan(kit.array(found["encoder.bias"])).all()
-        np.testing.assert_array_equal(kit.array(found["encoder.weight"]), np.full(2, others) * [1, -1])
+def test_an_infinite_norm_gives_zeros_or_nan_depending_on_the_family(kit: Kit) -> None:
+    for family, factor in (("pytorch", 0.0), ("paddle", 0.0), ("tensorflow", math.nan)):
+        result = ClipConfig(rule="global_norm", threshold=1.0, family=family)(tensors(kit, encoder__bias=[math.inf]))
+        assert np.isnan(kit.array(result["encoder.bias"])).all()
+        np.testing.assert_array_equal(kit.array(result["encoder.weight"]), np.full(2, factor) * [1, -1])
 
 
-def test_a_bare_rule_is_the_function_of_that_name(kit: Kit) -> None:
-    """Lists as they come: the fast way, and its errors."""
-    given = [kit.tensor(NUMBERS["encoder.weight"]), None, kit.tensor(NUMBERS["decoder.weight"])]
-    ours = ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow")
-    named, norm = kit.namespace.clip_by_global_norm(given, 1.0)
-    found = ours(given)
-    assert [None if g is None else kit.bits(g) for g in found] == [None if g is None else kit.bits(g) for g in named]
-    assert ours.last.norm == float(kit.array(norm))
-    each = kit.in_place([kit.tensor([3.0, 4.0])])
-    assert float(kit.array(ClipConfig(rule="global_norm", threshold=1.0).clip_(each))) == 5.0
+def test_a_rule_without_options_matches_its_function(kit: Kit) -> None:
+    """Lists take the fast path of the functions, which has its own errors."""
+    grads = [kit.tensor(NUMBERS["encoder.weight"]), None, kit.tensor(NUMBERS["decoder.weight"])]
+    clip = ClipConfig(rule="global_norm", threshold=1.0, family="tensorflow")
+    expected, norm = kit.namespace.clip_by_global_norm(grads, 1.0)
+    clipped_grads = clip(grads)
+    assert [None if g is None else kit.bits(g) for g in clipped_grads] == [
+        None if g is None else kit.bits(g) for g in expected
+    ]
+    assert clip.last.norm == float(kit.array(norm))
+    holders = kit.in_place([kit.tensor([3.0, 4.0])])
+    assert float(kit.array(ClipConfig(rule="global_norm", threshold=1.0).clip_(holders))) == 5.0
     with pytest.raises(TypeError, match=r"int32"):
-        ours([kit.tensor([1, 2], "int32")])
+        clip([kit.tensor([1, 2], "int32")])
 
 
 def test_sparse_gradients_stay_sparse(kit: Kit) -> None:
     if not kit.has_sparse:
         pytest.skip("it has none")
     clip = ClipConfig(rule="norm", threshold=1.0, family="paddle", exclude=["other"])
-    given = {"rows": kit.sparse([2, 0, 2], [[1.5], [0.0], [1.5]], 3), "other": kit.tensor([9.0])}
-    found = clip(given)
-    np.testing.assert_allclose(kit.dense(found["rows"]), [[0.0], [0.0], [1.0]])
+    grads = {"rows": kit.sparse([2, 0, 2], [[1.5], [0.0], [1.5]], 3), "other": kit.tensor([9.0])}
+    result = clip(grads)
+    np.testing.assert_allclose(kit.dense(result["rows"]), [[0.0], [0.0], [1.0]])
     assert clip.last.norm == 3.0
 
 
 # -- names
 
 
-def test_groups_have_rules_of_their_own_and_the_excluded_none(kit: Kit, in_place: bool) -> None:
+def test_groups_have_their_own_rules_and_excluded_parameters_are_unchanged(kit: Kit, in_place: bool) -> None:
     clip = ClipConfig(
         rule="global_norm",
         threshold=2.0,
         exclude=["*.bias"],
         groups=[{"name": "decoder", "include": ["decoder.*"], "rule": "norm", "threshold": 10.0}],
     )
-    found = arrays()
-    weight, other = found["encoder.weight"], found["decoder.weight"]
-    wanted = found | {
+    grads = arrays()
+    weight, decoder = grads["encoder.weight"], grads["decoder.weight"]
+    expected = grads | {
         "encoder.weight": scaled(weight, reference.norm([weight]), 2.0, 1e-6),
-        "decoder.weight": scaled(other, reference.norm([other]), 10.0, 1e-6),
+        "decoder.weight": scaled(decoder, reference.norm([decoder]), 10.0, 1e-6),
     }
-    check(kit, clipped(kit, clip, tensors(kit), in_place), wanted)
+    assert_gradients(kit, clipped_gradients(kit, clip, tensors(kit), in_place), expected)
     last = clip.last
-    assert math.isclose(last.norm, reference.norm([weight, other]), rel_tol=0 if kit.exact else 2.0**-22)
+    assert math.isclose(last.norm, reference.norm([weight, decoder]), rel_tol=0 if kit.exact else 2.0**-22)
     assert last.parts[""].norm == 5.0
     assert [part.threshold for part in last.parts.values()] == [10.0, 2.0]
 
@@ -191,8 +193,8 @@ def test_a_parameter_belongs_to_the_first_group_that_includes_it(kit: Kit) -> No
         {"name": "b", "include": ["*coder.*"], "threshold": 2.0},
     ]
     clip = ClipConfig(rule="value", threshold=5.0, groups=groups)
-    found = clip(tensors(kit) | {"head": kit.tensor([9.0])})
-    assert {name: None if g is None else kit.array(g).max() for name, g in found.items()} == {
+    result = clip(tensors(kit) | {"head": kit.tensor([9.0])})
+    assert {name: None if g is None else kit.array(g).max() for name, g in result.items()} == {
         "encoder.weight": 1.0, "encoder.bias": 2.0, "decoder.weight": 2.0, "decoder.bias": None, "head": 5.0,
     }  # fmt: skip
 
@@ -207,12 +209,14 @@ def test_include_and_exclude_of_the_file_apply_to_groups(
         groups=[{"name": "head", "include": ["head.*"], "threshold": 1.0}],
         **patterns,
     )
-    given = {"head.weight": [3.0, 4.0], "head.bias": [12.0], "body.weight": [6.0, 8.0], "body.scale": [0.0]}
-    given |= {"norm.bias": [24.0]}
-    found = clipped(kit, clip, {name: kit.tensor(values) for name, values in given.items()}, in_place)
-    assert [kit.array(found[name])[0] for name in ("head.bias", "norm.bias")] == [12.0, 24.0]
+    values_by_name = {"head.weight": [3.0, 4.0], "head.bias": [12.0], "body.weight": [6.0, 8.0], "body.scale": [0.0]}
+    values_by_name |= {"norm.bias": [24.0]}
+    result = clipped_gradients(
+        kit, clip, {name: kit.tensor(values) for name, values in values_by_name.items()}, in_place
+    )
+    assert [kit.array(result[name])[0] for name in ("head.bias", "norm.bias")] == [12.0, 24.0]
     assert [part.norm for part in clip.last.parts.values()] == [5.0, 10.0]
-    np.testing.assert_allclose(kit.array(found["head.weight"]), [0.6, 0.8], rtol=1e-6)
+    np.testing.assert_allclose(kit.array(result["head.weight"]), [0.6, 0.8], rtol=1e-6)
     np.testing.assert_allclose(clip.last.norm, 125**0.5, rtol=1e-6)
 
 
@@ -223,7 +227,7 @@ def test_include_and_exclude_of_the_file_apply_to_groups(
         ({"groups": [{"name": "b", "include": ["encoder.weight"]}, {"name": "a", "include": ["*.weight"]}]}, False),
         ({"groups": [{"name": "b", "include": ["*.bias"]}], "exclude": ["*.bias"]}, True),
         ({"groups": [{"name": "b", "include": ["*.bias"], "exclude": ["*"]}]}, True),
-        ({"groups": [{"name": "b", "include": ["*"]}]}, False),  # and nothing is left for the rest
+        ({"groups": [{"name": "b", "include": ["*"]}]}, False),  # the other parameters are empty
     ],
 )
 def test_a_group_without_parameters_is_a_warning(kit: Kit, settings: dict[str, Any], is_empty: bool) -> None:
@@ -233,7 +237,7 @@ def test_a_group_without_parameters_is_a_warning(kit: Kit, settings: dict[str, A
         for _ in range(2):
             clip(tensors(kit))
     message = "The group 'b' of the configuration has no parameters: its patterns match only names that are excluded"
-    assert [str(each.message).startswith(message) for each in caught] == [True] * is_empty
+    assert [str(warning.message).startswith(message) for warning in caught] == [True] * is_empty
 
 
 def test_patterns_may_match_any_name_of_the_clipper(kit: Kit) -> None:
@@ -242,21 +246,21 @@ def test_patterns_may_match_any_name_of_the_clipper(kit: Kit) -> None:
     for names in (parameters, list(NUMBERS)):
         clip = config.clipper(names)
         with warnings.catch_warnings(action="error"):
-            found = clip.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
-        assert kit.array(found[0][1])[0] == 1.0
+            param_grads = clip.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
+        assert kit.array(param_grads[0][1])[0] == 1.0
     wrong = config.model_copy(update={"exclude": ["decoder.bia"]}).clipper(parameters)
     with pytest.warns(ClipWarning, match=r"'decoder\.bia' of the configuration matches none of the names 'encoder\.w"):
         wrong.pairs([(parameters["encoder.weight"], kit.tensor([3.0]))])
 
 
-def test_what_is_left_alone_is_the_object_that_was_given(kit: Kit) -> None:
-    given = tensors(kit)
-    found = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])(given)
-    assert found["encoder.bias"] is given["encoder.bias"]
-    assert found["encoder.weight"] is not given["encoder.weight"]
+def test_an_unchanged_gradient_is_the_same_object(kit: Kit) -> None:
+    grads = tensors(kit)
+    result = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])(grads)
+    assert result["encoder.bias"] is grads["encoder.bias"]
+    assert result["encoder.weight"] is not grads["encoder.weight"]
 
 
-def test_names_come_from_pairs_and_dicts_or_are_given(kit: Kit) -> None:
+def test_names_come_from_pairs_dicts_or_the_clipper(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, include=["encoder.*"])
     of_pairs = list(tensors(kit).items())
     assert kit.array(clip(of_pairs)[0][1] if isinstance(clip(of_pairs)[0], tuple) else clip(of_pairs)[0]).max() == 1.0
@@ -272,11 +276,11 @@ def test_names_come_from_pairs_and_dicts_or_are_given(kit: Kit) -> None:
 def test_a_leading_star_and_dot_stand_for_any_module_or_none(kit: Kit, in_place: bool) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).clipper()
     names = ["bias", "head.bias", "encoder.0.bias", "weight", "my_bias", "bias.scale", "head.Bias"]
-    found = clipped(kit, clip, {name: kit.tensor([3.0]) for name in names}, in_place)
-    assert [name for name, g in found.items() if kit.array(g)[0] == 3.0] == ["bias", "head.bias", "encoder.0.bias"]
+    result = clipped_gradients(kit, clip, {name: kit.tensor([3.0]) for name in names}, in_place)
+    assert [name for name, g in result.items() if kit.array(g)[0] == 3.0] == ["bias", "head.bias", "encoder.0.bias"]
 
 
-def test_what_happened_is_printed_with_its_numbers(kit: Kit) -> None:
+def test_the_repr_of_an_outcome_has_its_numbers(kit: Kit) -> None:
     clip = ClipConfig(rule="global_norm", threshold=2.5, family="paddle")
     clip([kit.tensor([3.0, 4.0])])
     assert repr(clip.last) == "ClipOutcome(step=0, norm=5.0, norm_clipped=2.5, coef=0.5, clipped=True, skipped=False)"
@@ -289,7 +293,7 @@ def test_what_happened_is_printed_with_its_numbers(kit: Kit) -> None:
     assert "parts={'head': GroupOutcome(rule='global_norm', threshold=1.0, norm=3.0" in repr(clip.last)
 
 
-def test_the_last_clip_is_printed_in_one_line(kit: Kit) -> None:
+def test_an_outcome_prints_as_one_line(kit: Kit) -> None:
     def line(settings: dict[str, Any], *numbers: float, **options: Any) -> str:
         clip = ClipConfig(**{"rule": "global_norm", "threshold": 2.5, "family": "paddle"} | settings).clipper(**options)
         clip({"head": kit.tensor(list(numbers)), "body": kit.tensor([4.0])})
@@ -317,19 +321,19 @@ def test_the_last_clip_is_printed_in_one_line(kit: Kit) -> None:
     )
 
 
-def test_a_configuration_is_printed_with_the_keys_that_are_set() -> None:
+def test_a_configuration_prints_the_keys_that_are_set() -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"])
     assert str(clip) == repr(clip) == "ClipConfig(rule='global_norm', threshold=1.0, exclude=['*.bias'])"
     assert eval(repr(clip)) == clip
 
 
-@pytest.mark.parametrize("kind", [dict, list, iter])
-def test_a_clipper_takes_named_parameters(kit: Kit, kind: Any) -> None:
+@pytest.mark.parametrize("container", [dict, list, iter])
+def test_a_clipper_takes_named_parameters(kit: Kit, container: Any) -> None:
     parameters = {"encoder.weight": kit.parameter("a"), "encoder.bias": kit.parameter("b")}
-    names = parameters if kind is dict else kind(list(parameters.items()))
+    names = parameters if container is dict else container(list(parameters.items()))
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).clipper(names)
-    found = clip.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
-    assert [kit.array(gradient).max() for _, gradient in found] == [1.0, 3.0]
+    param_grads = clip.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
+    assert [kit.array(gradient).max() for _, gradient in param_grads] == [1.0, 3.0]
 
 
 def test_patterns_need_names(kit: Kit) -> None:
@@ -338,7 +342,7 @@ def test_patterns_need_names(kit: Kit) -> None:
         clip([kit.tensor([3.0])])
 
 
-def test_a_pattern_that_matches_nothing_is_told_once(kit: Kit) -> None:
+def test_a_pattern_that_matches_nothing_warns_once(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.biass"])
     with pytest.warns(ClipWarning, match=r"'\*\.biass' .*matches none of the names 'encoder\.weight', .*, \.\.\."):
         clip(tensors(kit))
@@ -356,13 +360,15 @@ def test_a_pattern_that_matches_nothing_is_told_once(kit: Kit) -> None:
         ),  # without it, all parameters are clipped
     ],
 )
-def test_the_only_pattern_of_include_stays(kit: Kit, patterns: dict[str, list[str]], advice: str) -> None:
+def test_the_warning_does_not_advise_to_remove_the_only_pattern_of_include(
+    kit: Kit, patterns: dict[str, list[str]], advice: str
+) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, **patterns)
     with pytest.warns(ClipWarning, match=advice):
         clip(tensors(kit))
 
 
-def test_parameters_are_not_clipped_as_if_they_were_gradients(kit: Kit) -> None:
+def test_parameters_in_place_of_gradients_are_rejected(kit: Kit) -> None:
     if kit.name not in ("torch", "paddle"):
         pytest.skip("its parameters are no type of their own")
     with pytest.raises(TypeError, match=r"position 0 .*is a parameter.*clip_"):
@@ -377,7 +383,7 @@ def test_pairs_keep_their_parameters(kit: Kit) -> None:
     assert [None if g is None else round(float(kit.array(g)[0]), 6) for _, g in pairs] == [0.6, None, 0.8]
 
 
-# -- not finite
+# -- nonfinite norms
 
 
 @pytest.mark.parametrize("settings", [
@@ -385,40 +391,42 @@ def test_pairs_keep_their_parameters(kit: Kit) -> None:
     {"rule": "none"}, {"rule": "global_norm", "threshold": 1.0, "exclude": ["*.bias"]},
 ])  # fmt: skip
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_when_the_norm_is_not_finite(kit: Kit, settings: dict[str, Any], bad: float, in_place: bool) -> None:
-    given = {"encoder__weight": [bad, 1.0]}
+def test_a_nonfinite_norm_raises_zeroes_or_skips(
+    kit: Kit, settings: dict[str, Any], bad: float, in_place: bool
+) -> None:
+    changed = {"encoder__weight": [bad, 1.0]}
     raising = ClipConfig(nonfinite="raise", **settings)
     with pytest.raises(NonFiniteNormError, match=r"encoder\.weight"):
-        clipped(kit, raising, tensors(kit, **given), in_place)
+        clipped_gradients(kit, raising, tensors(kit, **changed), in_place)
     assert raising.step == 0
 
     zero = ClipConfig(nonfinite="zero", **settings)
-    found = clipped(kit, zero, tensors(kit, **given), in_place)
+    result = clipped_gradients(kit, zero, tensors(kit, **changed), in_place)
     left_out = set(settings.get("exclude", ())) and {"encoder.bias"}
-    for name, gradient in found.items():
+    for name, gradient in result.items():
         if gradient is not None:
             assert (kit.array(gradient) == 0).all() == (name not in left_out), name
     assert zero.last.norm_clipped == 0.0
 
     skip = ClipConfig(nonfinite="skip", **settings)
-    assert set(clipped(kit, skip, tensors(kit, **given), in_place).values()) == {None}
+    assert set(clipped_gradients(kit, skip, tensors(kit, **changed), in_place).values()) == {None}
     assert skip.last.skipped
     assert (skip.last.nan, skip.last.inf) in ([(1, 0), (0, 1)] if kit.exact else [(None, None)])
-    assert clipped(kit, skip, tensors(kit), in_place)["encoder.weight"] is not None
+    assert clipped_gradients(kit, skip, tensors(kit), in_place)["encoder.weight"] is not None
     assert not skip.last.skipped
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "zero", "skip"])
-def test_finite_gradients_are_clipped_as_ever(kit: Kit, nonfinite: str, in_place: bool) -> None:
+def test_nonfinite_options_do_not_change_finite_gradients(kit: Kit, nonfinite: str, in_place: bool) -> None:
     settings: dict[str, Any] = {"rule": "global_norm", "threshold": 2.0}
-    plain = clipped(kit, ClipConfig(**settings), tensors(kit), in_place)
-    found = clipped(kit, ClipConfig(nonfinite=nonfinite, **settings), tensors(kit), in_place)
-    assert [None if g is None else kit.bits(g) for g in found.values()] == [
+    plain = clipped_gradients(kit, ClipConfig(**settings), tensors(kit), in_place)
+    result = clipped_gradients(kit, ClipConfig(nonfinite=nonfinite, **settings), tensors(kit), in_place)
+    assert [None if g is None else kit.bits(g) for g in result.values()] == [
         None if g is None else kit.bits(g) for g in plain.values()
     ]
 
 
-def test_a_step_can_be_skipped_only_where_gradients_can_be_taken_away(kit: Kit) -> None:
+def test_skipping_a_step_needs_gradients_that_can_be_removed(kit: Kit) -> None:
     if kit.on_parameters:
         pytest.skip("its parameters hold them")
     skip = ClipConfig(rule="none", nonfinite="skip")
@@ -442,23 +450,23 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_threshold_follows_its_schedule(kit: Kit, name: str) -> None:
-    schedule, wanted = SCHEDULES[name]
+    schedule, expected = SCHEDULES[name]
     clip = ClipConfig(rule="global_norm", threshold=schedule, family="paddle")
-    for step, limit in enumerate(wanted):
+    for step, limit in enumerate(expected):
         assert clip.step == step
-        (found,) = clip([kit.tensor([30.0, 40.0])])
+        (result,) = clip([kit.tensor([30.0, 40.0])])
         assert clip.last.parts[""].threshold == limit
         assert clip.last.step == step
-        np.testing.assert_allclose(kit.array(found), np.array([0.6, 0.8]) * min(limit, 50.0), rtol=1e-6)
+        np.testing.assert_allclose(kit.array(result), np.array([0.6, 0.8]) * min(limit, 50.0), rtol=1e-6)
 
 
-def test_the_step_can_be_given_or_set(kit: Kit) -> None:
+def test_the_step_can_be_passed_or_set(kit: Kit) -> None:
     clip = ClipConfig(
         rule="value", threshold={"schedule": "piecewise", "values": [3.0, 2.0, 1.0], "boundaries": [5, 9]}
     )
 
-    def greatest(**given: Any) -> float:
-        return float(kit.array(clip([kit.tensor([10.0])], **given)[0])[0])
+    def greatest(**options: Any) -> float:
+        return float(kit.array(clip([kit.tensor([10.0])], **options)[0])[0])
 
     assert [greatest(), greatest(step=7), greatest(), greatest(step=0)] == [3.0, 2.0, 2.0, 3.0]
     runner = clip.clipper()
@@ -471,7 +479,7 @@ def test_the_step_can_be_given_or_set(kit: Kit) -> None:
             greatest(step=step)
 
 
-def test_the_step_that_is_set_may_be_of_numpy_or_a_tensor(kit: Kit) -> None:
+def test_the_step_may_be_a_numpy_number_or_a_tensor(kit: Kit) -> None:
     runner = ClipConfig(rule="none").clipper()
     for number in (np.int64(5), np.uint8(5), np.array(5), kit.tensor(np.array(5), "int32")):
         runner.step = 0
@@ -490,23 +498,27 @@ def test_the_step_that_is_set_may_be_of_numpy_or_a_tensor(kit: Kit) -> None:
 def test_a_schedule_goes_from_its_start_to_its_end(
     step: int, start: float, end: float, steps: int, begin: int, is_linear: bool
 ) -> None:
-    kind = schedules.Linear if is_linear else schedules.Cosine
-    schedule = kind(
-        schedule=kind.model_fields["schedule"].annotation.__args__[0], start=start, end=end, steps=steps, begin=begin
+    schedule_type = schedules.Linear if is_linear else schedules.Cosine
+    schedule = schedule_type(
+        schedule=schedule_type.model_fields["schedule"].annotation.__args__[0],
+        start=start,
+        end=end,
+        steps=steps,
+        begin=begin,
     )
-    found = schedules.threshold_at(schedule, step)
+    threshold = schedules.threshold_at(schedule, step)
     ends = float(np.float32(start)), float(np.float32(end))
-    assert min(ends) <= found <= max(ends)
+    assert min(ends) <= threshold <= max(ends)
     if step <= begin:
-        assert found == ends[0]
+        assert threshold == ends[0]
     if step >= begin + steps:
-        assert found == ends[1]
+        assert threshold == ends[1]
 
 
-# -- what happened
+# -- outcomes
 
 
-def test_the_last_clip_is_told(kit: Kit) -> None:
+def test_the_outcome_has_norm_coefficient_and_metrics(kit: Kit) -> None:
     clip = ClipConfig(rule="global_norm", threshold=2.0, family="paddle")
     with pytest.raises(RuntimeError, match="nothing has been clipped yet"):
         _ = clip.last
@@ -524,7 +536,7 @@ def test_the_last_clip_is_told(kit: Kit) -> None:
     assert clip.rate == 0.5
 
 
-def test_the_norm_after_clipping_is_that_of_all_parts(kit: Kit) -> None:
+def test_the_norm_after_clipping_covers_all_groups(kit: Kit) -> None:
     clip = ClipConfig(rule="norm", threshold=3.0, family="paddle", groups=[
         {"name": "all", "include": ["a*"], "rule": "global_norm", "threshold": 4.0},
     ])  # fmt: skip
@@ -533,7 +545,7 @@ def test_the_norm_after_clipping_is_that_of_all_parts(kit: Kit) -> None:
     assert math.isclose(clip.last.coef, 0.08)
 
 
-def test_values_have_no_coefficient_but_are_known_to_be_clipped(kit: Kit) -> None:
+def test_clipping_by_value_has_no_coefficient_but_reports_whether_it_clipped(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=1.0)
     clip([kit.tensor([1.0, -0.5])])
     assert (clip.last.clipped, clip.last.coef, clip.last.norm_clipped) == (False, 1.0, None)
@@ -546,13 +558,13 @@ def test_values_have_no_coefficient_but_are_known_to_be_clipped(kit: Kit) -> Non
 
 def test_details_name_the_largest_gradients(kit: Kit, in_place: bool) -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0).clipper(details=True)
-    clipped(kit, clip, tensors(kit), in_place)
-    found = clip.last.parameters
-    assert list(found) == ["decoder.weight", "encoder.bias", "encoder.weight"]
-    assert [round(norm, 4) for norm in found.values()] == [50.01, 7.0, 5.0]
+    clipped_gradients(kit, clip, tensors(kit), in_place)
+    norms = clip.last.parameters
+    assert list(norms) == ["decoder.weight", "encoder.bias", "encoder.weight"]
+    assert [round(norm, 4) for norm in norms.values()] == [50.01, 7.0, 5.0]
 
 
-def test_a_recording_sees_every_part(kit: Kit, tmp_path: Path) -> None:
+def test_a_recording_has_a_clip_event_for_each_group(kit: Kit, tmp_path: Path) -> None:
     clip = ClipConfig(rule="global_norm", threshold=2.0, exclude=["*.bias"], groups=[
         {"name": "decoder", "include": ["decoder.*"], "rule": "value", "threshold": 10.0},
     ])  # fmt: skip
@@ -569,18 +581,18 @@ def test_a_recording_sees_every_part(kit: Kit, tmp_path: Path) -> None:
 def test_a_configuration_is_copied_without_its_history(kit: Kit) -> None:
     clip = ClipConfig(rule="global_norm", threshold=1.0, exclude=["b"])
     clip({"a": kit.tensor([3.0]), "b": kit.tensor([3.0])})
-    for other in (copy.copy(clip), copy.deepcopy(clip), pickle.loads(pickle.dumps(clip))):
-        assert other == clip
-        assert other.step == 0
+    for copied in (copy.copy(clip), copy.deepcopy(clip), pickle.loads(pickle.dumps(clip))):
+        assert copied == clip
+        assert copied.step == 0
     assert clip.step == 1
     assert clip.clipper().step == 0
 
 
-# -- at the edges
+# -- edge cases
 
 
-def test_a_part_whose_norm_overflows_is_not_finite_either(kit: Kit) -> None:
-    """Of order 0.5 the norm of these exceeds float32, and their 2-norm does not."""
+def test_a_tensor_whose_norm_overflows_counts_as_nonfinite(kit: Kit) -> None:
+    """The norm of order 0.5 exceeds float32. The 2-norm does not."""
     huge = {"w": kit.tensor([1e36] * 400), "v": kit.tensor([1.0])}
     settings: dict[str, Any] = {"rule": "norm", "threshold": 1.0, "norm_type": 0.5}
     with pytest.raises(NonFiniteNormError, match=r"of order 0\.5"):
@@ -594,7 +606,7 @@ def test_a_part_whose_norm_overflows_is_not_finite_either(kit: Kit) -> None:
 @pytest.mark.parametrize("order", [["a", "b"], ["b", "a"]])
 @pytest.mark.parametrize("options", [{}, {"details": True}])
 @pytest.mark.parametrize("nonfinite", ["family", "skip"])
-def test_tied_parameters_belong_where_their_first_name_says(
+def test_tied_parameters_belong_to_the_group_of_their_first_name(
     kit: Kit, order: list[str], options: dict[str, bool], nonfinite: str
 ) -> None:
     if not kit.on_parameters:
@@ -605,40 +617,40 @@ def test_tied_parameters_belong_where_their_first_name_says(
     assert (round(float(kit.array(kit.gradient(holder))[0]), 4) == 0.6) == (order[0] == "a")
 
 
-def test_only_what_is_clipped_by_value_may_not_be_complex(kit: Kit) -> None:
+def test_complex_gradients_are_rejected_only_by_the_value_rule(kit: Kit) -> None:
     if "complex64" not in kit.complex:
         pytest.skip("it has no complex numbers")
     groups = [{"name": "v", "include": ["v"], "rule": "value", "threshold": 1.0}]
     clip = ClipConfig(rule="global_norm", threshold=1.0, family="paddle", groups=groups)
     number, real = kit.tensor([3.0 + 4.0j], "complex64"), kit.tensor([5.0])
-    found = clip({"v": real, "c": number})
-    assert kit.array(found["v"])[0] == 1.0
-    assert abs(abs(complex(kit.array(found["c"])[0])) - 1.0) < 1e-6
+    result = clip({"v": real, "c": number})
+    assert kit.array(result["v"])[0] == 1.0
+    assert abs(abs(complex(kit.array(result["c"])[0])) - 1.0) < 1e-6
     with pytest.raises(TypeError, match=r"parameter 'v'.*complex"):
         clip({"v": number, "c": number})
 
 
 @pytest.mark.parametrize(
-    ("settings", "values", "told"),
+    ("settings", "values", "is_clipped"),
     [
-        ({"threshold": 1.0}, [math.nan, 4.0], None),  # of which the greatest is not known
+        ({"threshold": 1.0}, [math.nan, 4.0], None),  # the largest element is unknown
         ({"min": -1.0, "max": 1.0}, [5.0, -7.0], True),
         ({"min": -1.0, "max": 1.0}, [0.5, -1.0], False),
         ({"threshold": 1.0, "nonfinite": "zero"}, [math.nan, 0.5], True),
         ({"threshold": 1.0, "nonfinite": "skip"}, [math.nan, 0.5], None),
     ],
 )
-def test_no_more_is_told_of_values_than_is_known(
-    kit: Kit, settings: dict[str, Any], values: list[float], told: bool | None
+def test_clipping_by_value_reports_none_if_unknown(
+    kit: Kit, settings: dict[str, Any], values: list[float], is_clipped: bool | None
 ) -> None:
     clip = ClipConfig(rule="value", **settings)
     clip([kit.tensor(values)])
-    assert clip.last.clipped is told
-    assert clip.rate == (None if told is None else float(told))
-    assert ("clip_rate" in monitor.metrics(clip)) == (told is not None)
+    assert clip.last.clipped is is_clipped
+    assert clip.rate == (None if is_clipped is None else float(is_clipped))
+    assert ("clip_rate" in monitor.metrics(clip)) == (is_clipped is not None)
 
 
-def test_bounds_of_several_dtypes_are_each_their_own(kit: Kit) -> None:
+def test_values_are_compared_with_bounds_of_their_dtype(kit: Kit) -> None:
     clip = ClipConfig(rule="value", threshold=0.1)
     clip([kit.tensor([0.1]), kit.tensor([0.05], "float16")])
     assert clip.last.clipped in (False, None)
@@ -648,12 +660,12 @@ def test_bounds_of_several_dtypes_are_each_their_own(kit: Kit) -> None:
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
 def test_a_tensor_of_another_framework_is_named(kit: Kit, nonfinite: str) -> None:
-    other = "torch" if kit.name == "paddle" else "paddle"
-    if find_spec(other) is None:
-        pytest.skip(f"{other} is not installed")
-    tensor = type("Tensor", (), {"__module__": f"{other}.base", "shape": [1], "dtype": "float32"})()
+    other_framework = "torch" if kit.name == "paddle" else "paddle"
+    if find_spec(other_framework) is None:
+        pytest.skip(f"{other_framework} is not installed")
+    tensor = type("Tensor", (), {"__module__": f"{other_framework}.base", "shape": [1], "dtype": "float32"})()
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite=nonfinite)
-    with pytest.raises(TypeError, match=rf"position 1 .*is a {other}.*unified_clip\.{other}"):
+    with pytest.raises(TypeError, match=rf"position 1 .*is a {other_framework}.*unified_clip\.{other_framework}"):
         clip.clip_([kit.tensor([1.0]), tensor])
 
 
@@ -668,14 +680,14 @@ def test_a_skipped_step_has_no_coefficient(kit: Kit) -> None:
     ("value", "dtype"),
     [(-3, "int32"), (2.5, "float32"), (math.nan, "float32"), ([1, 2], "int32"), ([[1], [2]], "int32")],
 )
-def test_a_step_that_is_a_tensor_is_a_whole_number_too(kit: Kit, value: Any, dtype: str) -> None:
+def test_a_step_tensor_has_to_be_one_whole_number(kit: Kit, value: Any, dtype: str) -> None:
     clip = ClipConfig(rule="none")
     with pytest.raises((TypeError, ValueError), match="step is"):
         clip([kit.tensor([1.0])], step=kit.tensor(np.array(value), dtype))
     assert clip.step == 0
 
 
-def test_the_error_names_parameters_as_they_were_given(kit: Kit) -> None:
+def test_the_error_names_the_parameter_of_the_clipper(kit: Kit) -> None:
     clip = ClipConfig(rule="none", nonfinite="raise").clipper(names=["first", "second"])
     with pytest.raises(NonFiniteNormError, match="parameter 'second'"):
         clip([kit.tensor([1.0]), kit.tensor([math.nan])])
@@ -689,10 +701,10 @@ def test_a_clipper_is_pickled_with_its_step_and_names(kit: Kit) -> None:
     assert [kit.array(g)[0] for g in again([kit.tensor([3.0]), kit.tensor([3.0])])] == [1.0, 3.0]
 
 
-@pytest.mark.parametrize("copies", [copy.copy, copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))])
-def test_a_copy_of_a_clipper_keeps_what_is_stated(copies: Any) -> None:
+@pytest.mark.parametrize("copy_clipper", [copy.copy, copy.deepcopy, lambda clip: pickle.loads(pickle.dumps(clip))])
+def test_a_copied_clipper_keeps_the_declared_ownership(copy_clipper: Any) -> None:
     clip = ClipConfig(rule="none").clipper(ownership="replicated", check_numel=3)
-    assert copies(clip).spec == clip.spec != ClipConfig(rule="none").clipper().spec
+    assert copy_clipper(clip).spec == clip.spec != ClipConfig(rule="none").clipper().spec
 
 
 class Model(dict[str, Any]):
@@ -700,19 +712,19 @@ class Model(dict[str, Any]):
         return iter(self.items())
 
 
-@pytest.mark.parametrize("kind", [dict, Model])
-def test_a_deep_copy_of_a_clipper_has_the_same_model_or_its_copy(kit: Kit, kind: Any) -> None:
-    names = kind({"encoder.weight": kit.parameter("a"), "encoder.bias": kit.parameter("b")})
+@pytest.mark.parametrize("container", [dict, Model])
+def test_a_deep_copy_of_a_clipper_has_the_same_model_or_its_copy(kit: Kit, container: Any) -> None:
+    names = container({"encoder.weight": kit.parameter("a"), "encoder.bias": kit.parameter("b")})
     clipper = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"]).clipper(names)
     clipper.step = 7
     model, follows = copy.deepcopy((names, clipper))
     for copied, parameters in ((copy.deepcopy(clipper), names), (follows, model)):
-        found = copied.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
-        assert [kit.array(gradient).max() for _, gradient in found] == [1.0, 3.0]
+        param_grads = copied.pairs([(parameter, kit.tensor([3.0, 3.0])) for parameter in parameters.values()])
+        assert [kit.array(gradient).max() for _, gradient in param_grads] == [1.0, 3.0]
         assert (copied.step, clipper.step) == (8, 7)
 
 
-def test_calls_of_several_threads_are_all_counted(kit: Kit) -> None:
+def test_calls_from_several_threads_are_all_counted(kit: Kit) -> None:
     clip = ClipConfig(rule="none")
     grads = [kit.tensor([1.0])]
     with ThreadPoolExecutor(4) as pool:
@@ -720,10 +732,10 @@ def test_calls_of_several_threads_are_all_counted(kit: Kit) -> None:
     assert clip.step == 200
 
 
-def test_the_norm_after_clipping_is_told_only_where_it_follows(kit: Kit) -> None:
-    given = [kit.tensor([3.0, 4.0]), kit.tensor([12.0])]
+def test_the_norm_after_clipping_is_reported_only_if_it_is_known(kit: Kit) -> None:
+    grads = [kit.tensor([3.0, 4.0]), kit.tensor([12.0])]
     clip = ClipConfig(rule="norm", threshold=1.0, norm_type="inf")
-    clip(given)
+    clip(grads)
     assert clip.last.norm_clipped is None
     clip = ClipConfig(rule="norm", threshold=1.0)
     clip([kit.tensor([0.5]), kit.tensor([math.nan])])
@@ -731,7 +743,7 @@ def test_the_norm_after_clipping_is_told_only_where_it_follows(kit: Kit) -> None
     assert math.isnan(clip.last.coef)
 
 
-def test_details_put_what_is_not_a_number_first(kit: Kit) -> None:
+def test_details_list_nonfinite_gradients_first(kit: Kit) -> None:
     clip = ClipConfig(rule="none").clipper(details=True)
     clip({"a": kit.tensor([1.0]), "b": kit.tensor([math.nan]), "c": kit.tensor([2.0])})
     assert list(clip.last.parameters) == ["b", "c", "a"]
@@ -740,12 +752,14 @@ def test_details_put_what_is_not_a_number_first(kit: Kit) -> None:
 @pytest.mark.parametrize("details", [False, True])
 def test_names_with_slashes_and_output_numbers_are_read_as_dots(kit: Kit, details: bool, in_place: bool) -> None:
     clip = ClipConfig(rule="value", threshold=1.0, include=["dense.kernel"]).clipper(details=details)
-    found = clipped(kit, clip, {"dense/kernel:0": kit.tensor([3.0]), "dense/bias:0": kit.tensor([3.0])}, in_place)
-    assert [kit.array(g)[0] for g in found.values()] == [1.0, 3.0]
+    result = clipped_gradients(
+        kit, clip, {"dense/kernel:0": kit.tensor([3.0]), "dense/bias:0": kit.tensor([3.0])}, in_place
+    )
+    assert [kit.array(g)[0] for g in result.values()] == [1.0, 3.0]
 
 
 @pytest.mark.parametrize("details", [False, True])
-def test_parameters_that_need_no_clipping_take_no_part(kit: Kit, details: bool) -> None:
+def test_parameters_with_need_clip_false_are_excluded(kit: Kit, details: bool) -> None:
     if not kit.on_parameters:
         pytest.skip("it keeps no gradients on parameters")
     first, second = kit.in_place([kit.tensor([3.0, 4.0]), kit.tensor([12.0])])
@@ -755,18 +769,18 @@ def test_parameters_that_need_no_clipping_take_no_part(kit: Kit, details: bool) 
         clip.clip_([("a", first), ("c", second)])
     assert clip.last.norm == 5.0
     assert kit.array(kit.gradient(second))[0] == 12.0
-    left_out = kit.parameter("c")
-    left_out.need_clip = False
+    excluded = kit.parameter("c")
+    excluded.need_clip = False
     clip = ClipConfig(rule="value", threshold=1.0)
     assert [
-        kit.array(g)[0] for _, g in clip.pairs([(left_out, kit.tensor([3.0])), (kit.parameter("d"), kit.tensor([3.0]))])
+        kit.array(g)[0] for _, g in clip.pairs([(excluded, kit.tensor([3.0])), (kit.parameter("d"), kit.tensor([3.0]))])
     ] == [
         3.0,
         1.0,
     ]
 
 
-def test_details_count_what_is_not_finite_anywhere(kit: Kit) -> None:
+def test_details_count_nonfinite_elements_of_all_gradients(kit: Kit) -> None:
     clip = ClipConfig(rule="none").clipper(details=True)
     clip([kit.tensor([math.nan, 1.0, math.inf]), None, kit.tensor([[-math.inf, math.nan]]), kit.tensor(math.nan)])
     assert (clip.last.nan, clip.last.inf) == (3, 2)

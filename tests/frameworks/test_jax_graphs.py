@@ -1,4 +1,4 @@
-"""Every name inside JAX's transformations: the same values as eagerly, float64 inside and nowhere else."""
+"""Every function inside JAX's transformations matches eager. float64 is used only inside."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Function = Callable[..., Any]
 
 DTYPES = ("float32", "bfloat16", "float16", "float32", "float32")
 SHAPES = ((5, 7), (3,), (), (5, 7), (70, 70, 1, 1))
-"""Two of a kind, and one longer than what is added up in company, with axes of length 1 at the end."""
+"""Two are alike. One is longer than the gradients that are summed as one array, and ends in axes of length 1."""
 
 
 @pytest.fixture(autouse=True)
 def _eager_is_exact(kit: Kit) -> None:
     if not kit.exact:
-        pytest.skip("eager calls on the host path are what is compared with")
+        pytest.skip("compares with eager calls on the host path")
 
 
 def arrays(seed: int = 0) -> list[Any]:
@@ -37,35 +37,35 @@ def arrays(seed: int = 0) -> list[Any]:
 
 
 def in_place(call: Callable[[list[Any]], Any]) -> Function:
-    def function(*given: Any) -> Any:
-        held = list(given)
-        result = call(held)
-        return held, result
+    def function(*gradients: Any) -> Any:
+        grads = list(gradients)
+        result = call(grads)
+        return grads, result
 
     return function
 
 
 def by_pairs(clip: Any) -> Function:
-    return lambda *given: [gradient for _, gradient in clip([(str(i), g) for i, g in enumerate(given)])]
+    return lambda *grads: [gradient for _, gradient in clip([(str(i), g) for i, g in enumerate(grads)])]
 
 
-def set_and_applied(*given: Any) -> Any:
+def by_set_gradient_clip(*grads: Any) -> Any:
     uc.set_gradient_clip(uc.GradientClipByGlobalNorm(2.0))
     try:
-        return by_pairs(uc.append_gradient_clip_ops)(*given)
+        return by_pairs(uc.append_gradient_clip_ops)(*grads)
     finally:
         uc.set_gradient_clip(None)
 
 
 IN_PLACE: dict[str, Function] = {
-    "clip_grad_norm_": in_place(lambda held: uc.clip_grad_norm_(held, 2.0)),
-    "clip_grad_norm_ p=1": in_place(lambda held: uc.clip_grad_norm_(held, 2.0, norm_type=1)),
-    "clip_grad_norm_ p=inf": in_place(lambda held: uc.clip_grad_norm_(held, 2.0, norm_type=math.inf)),
-    "clip_grad_value_": in_place(lambda held: uc.clip_grad_value_(held, 0.5)),
-    "clip_grads_with_norm_": in_place(lambda held: uc.clip_grads_with_norm_(held, 2.0, uc.get_total_norm(held))),
-    "GradientClipByGlobalNorm.clip_": in_place(lambda held: uc.GradientClipByGlobalNorm(2.0).clip_(held)),
-    "GradientClipByNorm.clip_": in_place(lambda held: uc.GradientClipByNorm(2.0).clip_(held)),
-    "GradientClipByValue.clip_": in_place(lambda held: uc.GradientClipByValue(0.5).clip_(held)),
+    "clip_grad_norm_": in_place(lambda grads: uc.clip_grad_norm_(grads, 2.0)),
+    "clip_grad_norm_ p=1": in_place(lambda grads: uc.clip_grad_norm_(grads, 2.0, norm_type=1)),
+    "clip_grad_norm_ p=inf": in_place(lambda grads: uc.clip_grad_norm_(grads, 2.0, norm_type=math.inf)),
+    "clip_grad_value_": in_place(lambda grads: uc.clip_grad_value_(grads, 0.5)),
+    "clip_grads_with_norm_": in_place(lambda grads: uc.clip_grads_with_norm_(grads, 2.0, uc.get_total_norm(grads))),
+    "GradientClipByGlobalNorm.clip_": in_place(lambda grads: uc.GradientClipByGlobalNorm(2.0).clip_(grads)),
+    "GradientClipByNorm.clip_": in_place(lambda grads: uc.GradientClipByNorm(2.0).clip_(grads)),
+    "GradientClipByValue.clip_": in_place(lambda grads: uc.GradientClipByValue(0.5).clip_(grads)),
 }
 FUNCTIONAL: dict[str, Function] = {
     "get_total_norm": lambda *given: uc.get_total_norm(given),
@@ -79,43 +79,43 @@ FUNCTIONAL: dict[str, Function] = {
     "GradientClipByNorm": by_pairs(uc.GradientClipByNorm(2.0)),
     "GradientClipByValue": by_pairs(uc.GradientClipByValue(0.5)),
     "ErrorClipByValue": lambda *given: [uc.ErrorClipByValue(0.5)(g) for g in given],
-    "append_gradient_clip_ops": set_and_applied,
+    "append_gradient_clip_ops": by_set_gradient_clip,
     "the package's own": lambda *given: unified_clip.clip_by_global_norm(given, 2.0),
 }
 NAMES = IN_PLACE | FUNCTIONAL
 
 
-def everything(*given: Any) -> dict[str, Any]:
-    """What each name gives: compiling one function takes less time than one for each."""
-    return {name: function(*given) for name, function in NAMES.items()}
+def call_all(*grads: Any) -> dict[str, Any]:
+    """Return the results of all functions. One graph compiles in less time than one for each function."""
+    return {name: function(*grads) for name, function in NAMES.items()}
 
 
 def stacked(*results: Any) -> Any:
-    return jax.tree.map(lambda *parts: jnp.stack(parts), *results)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
 def in_scan(function: Function) -> Function:
-    return lambda *given: lax.scan(lambda carry, now: (carry, function(*now)), 0, stacked(given))[1]
+    return lambda *grads: lax.scan(lambda carry, now: (carry, function(*now)), 0, stacked(grads))[1]
 
 
 def in_cond(function: Function) -> Function:
-    return lambda *given: lax.cond(given[0].size > 0, function, function, *given)
+    return lambda *grads: lax.cond(grads[0].size > 0, function, function, *grads)
 
 
 def in_while_loop(function: Function) -> Function:
-    def looped(*given: Any) -> Any:
-        start = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(function, *given))
-        return lax.while_loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, function(*given)), (0, start))[1]
+    def looped(*grads: Any) -> Any:
+        start = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(function, *grads))
+        return lax.while_loop(lambda state: state[0] < 1, lambda state: (state[0] + 1, function(*grads)), (0, start))[1]
 
     return looped
 
 
 def in_custom_vjp(function: Function) -> Function:
     @jax.custom_vjp
-    def wrapped(*given: Any) -> Any:
-        return function(*given)
+    def wrapped(*grads: Any) -> Any:
+        return function(*grads)
 
-    wrapped.defvjp(lambda *given: (function(*given), None), lambda _, __: ())
+    wrapped.defvjp(lambda *grads: (function(*grads), None), lambda _, __: ())
     return wrapped
 
 
@@ -131,49 +131,49 @@ MODES: dict[str, Callable[[Function], Function]] = {
 }
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    """Structure, dtypes and bits."""
-    assert jax.tree.structure(got) == jax.tree.structure(wanted)
-    for (path, one), other in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(wanted), strict=True):
-        assert one.dtype == other.dtype, path
-        assert one.shape == other.shape, path
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other), str(path))
+def assert_same(result: Any, expected: Any) -> None:
+    """Compare structure, dtypes and bits."""
+    assert jax.tree.structure(result) == jax.tree.structure(expected)
+    for (path, leaf), expected_leaf in zip(jax.tree.leaves_with_path(result), jax.tree.leaves(expected), strict=True):
+        assert leaf.dtype == expected_leaf.dtype, path
+        assert leaf.shape == expected_leaf.shape, path
+        np.testing.assert_array_equal(np.asarray(leaf), np.asarray(expected_leaf), str(path))
 
 
 QUICK = ("jit", "scan", "vjp")
 
 
 @pytest.mark.parametrize("mode", [*QUICK, *nightly(*(mode for mode in MODES if mode not in QUICK))])
-def test_every_name_gives_in_a_graph_what_it_gives_eagerly(mode: str) -> None:
-    given = arrays()
-    assert_same(jax.jit(MODES[mode](everything))(*given), everything(*given))
+def test_every_function_in_a_graph_matches_eager(mode: str) -> None:
+    grads = arrays()
+    assert_same(jax.jit(MODES[mode](call_all))(*grads), call_all(*grads))
 
 
 @pytest.mark.nightly
-def test_without_jit() -> None:
-    """Where each operation is one of JAX's own calls."""
-    given = arrays()[1:3]
+def test_transformations_without_jit_match_eager() -> None:
+    """Without `jit`, JAX runs each operation on its own."""
+    grads = arrays()[1:3]
     for function in (NAMES["clip_grad_norm_"], NAMES["clip_by_norm"], NAMES["clip_by_value"]):
-        wanted = function(*given)
-        assert_same(jax.jvp(function, given, given)[0], wanted)
-        assert_same(jax.linearize(function, *given)[0], wanted)
-        assert_same(jax.checkpoint(function)(*given), wanted)
-        assert_same(jax.vmap(function)(*(x[None] for x in given)), stacked(wanted))
+        expected = function(*grads)
+        assert_same(jax.jvp(function, grads, grads)[0], expected)
+        assert_same(jax.linearize(function, *grads)[0], expected)
+        assert_same(jax.checkpoint(function)(*grads), expected)
+        assert_same(jax.vmap(function)(*(x[None] for x in grads)), stacked(expected))
 
 
 def test_shapes_and_dtypes_are_known_without_computing() -> None:
-    given = arrays()
-    wanted = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), everything(*given))
-    assert jax.eval_shape(everything, *given) == wanted
+    grads = arrays()
+    expected = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), call_all(*grads))
+    assert jax.eval_shape(call_all, *grads) == expected
 
 
-def test_each_member_of_a_batch_has_its_own_norm() -> None:
+def test_vmap_gives_each_member_its_own_norm() -> None:
     members = [arrays(seed) for seed in range(3)]
-    wanted = stacked(*[everything(*member) for member in members])
-    assert_same(jax.jit(jax.vmap(everything))(*stacked(*members)), wanted)
+    expected = stacked(*[call_all(*member) for member in members])
+    assert_same(jax.jit(jax.vmap(call_all))(*stacked(*members)), expected)
 
 
-def test_a_batch_of_thresholds() -> None:
+def test_vmap_over_thresholds() -> None:
     gradient = jnp.array([3.0, 4.0], "float32")
     limits = jnp.array([1.0, 2.5, 10.0], "float32")
     clipped, norms = jax.jit(jax.vmap(lambda c: uc.clip_by_global_norm([gradient], c)))(limits)
@@ -181,7 +181,7 @@ def test_a_batch_of_thresholds() -> None:
     np.testing.assert_array_equal(clipped[0], np.outer(np.array([0.2, 0.5, 1.0], np.float32), np.float32([3, 4])))
 
 
-def test_in_place_names_update_lists_and_dicts_of_the_traced_function() -> None:
+def test_in_place_functions_update_lists_and_dicts_of_the_traced_function() -> None:
     @jax.jit
     def step(params: Any, batch: Any) -> Any:
         grads = jax.grad(lambda p: ((batch @ p["w"] + p["b"]) ** 2).sum())(params)
@@ -200,29 +200,31 @@ def test_in_place_names_update_lists_and_dicts_of_the_traced_function() -> None:
 
 @pytest.mark.parametrize("mode", ["jit", *nightly("scan", "checkpoint", "vjp", "vmap")])
 def test_sums_are_float64(mode: str) -> None:
-    """Rounded once, they are the exact norms; float32 sums of as many numbers would be off in nearly all."""
+    """A float64 sum, rounded once, is the exact norm. Nearly all float32 sums of 20,300 numbers are not."""
 
-    def norm(*given: Any) -> Any:
-        return uc.global_norm([g[:20_000] for g in given] + [given[0][20_000:], given[1][20_000:]])
+    def norm(*arrays_: Any) -> Any:
+        return uc.global_norm([g[:20_000] for g in arrays_] + [arrays_[0][20_000:], arrays_[1][20_000:]])
 
     batched = jax.vmap(norm)
-    wrapped = jax.jit((lambda *given: batched(*(g[None] for g in given))[0]) if mode == "vmap" else MODES[mode](norm))
+    wrapped = jax.jit(
+        (lambda *arrays_: batched(*(g[None] for g in arrays_))[0]) if mode == "vmap" else MODES[mode](norm)
+    )
     for seed in range(3):
-        given = list(np.random.default_rng(seed).standard_normal((2, 20_300), np.float32))
-        assert float(wrapped(*map(jnp.asarray, given))) == reference.norm(given)
+        arrays_ = list(np.random.default_rng(seed).standard_normal((2, 20_300), np.float32))
+        assert float(wrapped(*map(jnp.asarray, arrays_))) == reference.norm(arrays_)
 
 
-def test_squares_that_float32_does_not_hold_are_no_special_case() -> None:
+def test_squares_that_overflow_or_underflow_float32_are_measured() -> None:
     for scale in (2.0**-100, 2.0**100):
-        given = jnp.array([3.0, 4.0], "float32") * jnp.float32(scale)
-        assert float(jax.jit(lambda x: uc.global_norm([x]))(given)) == 5.0 * scale
+        gradient = jnp.array([3.0, 4.0], "float32") * jnp.float32(scale)
+        assert float(jax.jit(lambda x: uc.global_norm([x]))(gradient)) == 5.0 * scale
 
 
-def test_no_float64_comes_out(kit: Kit) -> None:
-    """Nor into what the caller computes with the results."""
+def test_results_are_never_float64(kit: Kit) -> None:
+    """What the caller computes from the results is not float64 either."""
 
-    def function(*given: Any) -> Any:
-        return jax.tree.map(lambda part: part * 2 + jnp.ones((), "float32"), everything(*given))
+    def function(*grads: Any) -> Any:
+        return jax.tree.map(lambda part: part * 2 + jnp.ones((), "float32"), call_all(*grads))
 
     for shape in jax.tree.leaves(jax.eval_shape(function, *arrays())):
         assert shape.dtype == "float32"
@@ -234,7 +236,7 @@ def test_no_float64_comes_out(kit: Kit) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
-def test_derivatives_have_the_dtype_of_what_they_are_taken_by(p: float, dtype: str) -> None:
+def test_derivatives_have_the_dtype_of_the_gradient(p: float, dtype: str) -> None:
     given = jnp.asarray([3.0, 4.0], dtype)
 
     def norm(x: Any) -> Any:
@@ -251,7 +253,7 @@ def test_derivatives_have_the_dtype_of_what_they_are_taken_by(p: float, dtype: s
 
 
 def closed_form(x: Any, limit: float) -> Any:
-    """x limit / |x|, in whatever precision there is: what clipping by the norm is, beyond the limit."""
+    """Return x limit / |x|, which is x clipped by its norm, if the norm exceeds the limit."""
     return x * (limit / jnp.sqrt((x * x).sum()))
 
 
@@ -266,25 +268,25 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CLIPS)
 def test_first_and_second_derivatives_of_clips(name: str) -> None:
-    """Taken inside the graph, and, outside the scope with float64, of what was traced inside it."""
+    """Differentiate inside the graph, and a jitted function from outside, where float64 is off."""
     clip = jax.jit(CLIPS[name])
-    at = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
+    point = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
 
-    def wanted(x: Any) -> Any:
+    def formula(x: Any) -> Any:
         return closed_form(x, 1.0)
 
     def total(function: Function) -> Function:
         return lambda x: (function(x) * jnp.arange(1.0, 5.0, dtype="float32")).sum()
 
     for derivative in (jax.jacfwd, jax.jacrev, lambda f: jax.hessian(total(f)), lambda f: jax.jacrev(jax.jacfwd(f))):
-        expected = jax.jit(derivative(wanted))(at)
-        for got in (jax.jit(derivative(clip))(at), jax.jit(derivative(CLIPS[name]))(at)):
-            assert got.dtype == "float32"
-            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
-    along = jax.linearize(clip, at)[1](at)  # not in a graph of its own, as elsewhere here
-    np.testing.assert_allclose(along, jnp.zeros(4), atol=1e-6)
-    gradient = jax.grad(jax.checkpoint(total(clip)))(at)
-    np.testing.assert_allclose(gradient, jax.grad(total(wanted))(at), rtol=1e-4)
+        expected = jax.jit(derivative(formula))(point)
+        for result in (jax.jit(derivative(clip))(point), jax.jit(derivative(CLIPS[name]))(point)):
+            assert result.dtype == "float32"
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
+    tangent = jax.linearize(clip, point)[1](point)  # the only derivative here outside `jit`
+    np.testing.assert_allclose(tangent, jnp.zeros(4), atol=1e-6)
+    gradient = jax.grad(jax.checkpoint(total(clip)))(point)
+    np.testing.assert_allclose(gradient, jax.grad(total(formula))(point), rtol=1e-4)
 
 
 @pytest.mark.nightly
@@ -293,19 +295,19 @@ def test_first_and_second_derivatives_of_norms(p: float) -> None:
     def norm(x: Any) -> Any:
         return uc.get_total_norm([x[:2], x[2:]], p)
 
-    def wanted(x: Any) -> Any:
+    def formula(x: Any) -> Any:
         return abs(x).max() if p == math.inf else (abs(x) ** p).sum() ** (1 / p)
 
-    at = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
+    point = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
     for derivative in (jax.grad, jax.jacfwd, jax.hessian, lambda f: jax.grad(lambda x: jax.grad(f)(x)[1])):
-        expected = jax.jit(derivative(wanted))(at)
-        for got in (jax.jit(derivative(jax.jit(norm)))(at), jax.jit(derivative(norm))(at)):
-            assert got.dtype == "float32"
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+        expected = jax.jit(derivative(formula))(point)
+        for result in (jax.jit(derivative(jax.jit(norm)))(point), jax.jit(derivative(norm))(point)):
+            assert result.dtype == "float32"
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.nightly
-def test_the_greatest_share_the_derivative_of_their_norm() -> None:
+def test_the_derivative_of_the_inf_norm_is_shared_by_the_largest_elements() -> None:
     gradient = jax.grad(lambda x: uc.get_total_norm([x[:2], x[2:]], math.inf))(jnp.array([4.0, -4.0, 1.0, 4.0]))
     assert float(abs(gradient).sum()) == pytest.approx(1.0)
     assert (np.sign(gradient) == [1, -1, 0, 1]).all()
@@ -316,8 +318,8 @@ def test_the_greatest_share_the_derivative_of_their_norm() -> None:
 def test_no_derivative_at_zero_is_nan(p: float) -> None:
     zeros = jnp.zeros(3, "float32")
     for order in (jax.grad, jax.hessian):
-        got = jax.jit(order(jax.jit(lambda x: uc.get_total_norm([x, x[:1]], p))))(zeros)
-        assert np.isfinite(np.asarray(got)).all()
+        result = jax.jit(order(jax.jit(lambda x: uc.get_total_norm([x, x[:1]], p))))(zeros)
+        assert np.isfinite(np.asarray(result)).all()
     for limit in (0.0, 1.0):
         clip = jax.jit(lambda x, c: uc.clip_by_global_norm([x], c)[0][0].sum())
         assert np.isfinite(np.asarray(jax.grad(clip)(zeros, limit))).all()
@@ -325,14 +327,14 @@ def test_no_derivative_at_zero_is_nan(p: float) -> None:
 
 @pytest.mark.nightly
 def test_derivatives_in_a_scan_and_in_a_batch() -> None:
-    at = jnp.array([3.0, 4.0], "float32")
+    point = jnp.array([3.0, 4.0], "float32")
 
     def repeated(x: Any) -> Any:
         return lax.scan(lambda carry, _: (uc.clip_by_norm(carry * 2, 1.0), None), x, length=3)[0].sum()
 
-    np.testing.assert_allclose(jax.grad(repeated)(at), [0.032, -0.024], rtol=1e-5)
+    np.testing.assert_allclose(jax.grad(repeated)(point), [0.032, -0.024], rtol=1e-5)
     single = jax.grad(lambda x: uc.clip_by_norm(x, 1.0).sum())
-    batch = jnp.stack([at, at / 10])
+    batch = jnp.stack([point, point / 10])
     np.testing.assert_allclose(jax.vmap(single)(batch), [[0.032, -0.024], [1.0, 1.0]], rtol=1e-5)
 
 
@@ -340,21 +342,21 @@ def test_derivatives_in_a_scan_and_in_a_batch() -> None:
 @pytest.mark.parametrize("p", [0.5, 1, 2, 3, math.inf])
 def test_second_derivatives_of_norms_in_a_scan(p: float, kit: Kit) -> None:
     if "float64" in kit.floating:
-        pytest.skip("about programs without x64, where JAX's own derivatives need it")
+        pytest.skip("a test of programs without x64")
     steps = jnp.array([1.0, 2.0, 3.0], "float32")
 
     def square(x: Any, step: Any) -> Any:
-        return uc.get_total_norm([x[:2] * step, x[2:]], p) ** 2  # of order inf, a norm's own is 0
+        return uc.get_total_norm([x[:2] * step, x[2:]], p) ** 2  # the second derivative of the inf norm itself is 0
 
     def scanned(x: Any) -> Any:
         return lax.scan(lambda total, step: (total + square(x, step), None), jnp.float32(0), steps)[0]
 
-    at = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
-    wanted = jax.hessian(lambda x: sum(square(x, step) for step in steps))(at)
-    assert abs(wanted).max() > 0
+    point = jnp.array([3.0, -4.0, 1.0, 2.0], "float32")
+    expected = jax.hessian(lambda x: sum(square(x, step) for step in steps))(point)
+    assert abs(expected).max() > 0
     for derivative in (jax.hessian, lambda f: jax.jacrev(jax.jacrev(f)), lambda f: jax.jacfwd(jax.jacfwd(f))):
-        for got in (derivative(scanned)(at), jax.jit(derivative(scanned))(at)):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+        for result in (derivative(scanned)(point), jax.jit(derivative(scanned))(point)):
+            np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("values", [[math.inf, 1.0], [math.nan, 1.0], [3.0, 4.0]])
@@ -373,33 +375,33 @@ def test_a_constant_factor_of_gradients_is_not_multiplied_into_the_coefficient(n
         grads = [gradient * 1.5, gradient[:2] * 1.5]
         if name == "clip_grad_norm_":
             return uc.clip_grad_norm_(grads, 0.7), grads
-        return uc.GradientClipByNorm(0.7)([(gradient, each) for each in grads])
+        return uc.GradientClipByNorm(0.7)([(gradient, grad) for grad in grads])
 
     gradient = jnp.asarray(np.random.default_rng(0).standard_normal(40), "float32").at[0].set(value)
-    for got, wanted in zip(jax.tree.leaves(jax.jit(clip)(gradient)), jax.tree.leaves(clip(gradient)), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for result, expected in zip(jax.tree.leaves(jax.jit(clip)(gradient)), jax.tree.leaves(clip(gradient)), strict=True):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(("limit", "clipped"), [(-1.0, [-0.6, -0.8]), (math.nan, [math.nan] * 2), (0.0, [0.0, 0.0])])
 def test_a_threshold_that_cannot_be_checked_is_used_as_it_is(limit: float, clipped: list[float]) -> None:
     gradient = jnp.array([3.0, 4.0], "float32")
-    got, norm = jax.jit(lambda c: uc.clip_by_global_norm([gradient], c))(jnp.float32(limit))
-    np.testing.assert_allclose(got[0], clipped, rtol=1e-6)
+    result, norm = jax.jit(lambda c: uc.clip_by_global_norm([gradient], c))(jnp.float32(limit))
+    np.testing.assert_allclose(result[0], clipped, rtol=1e-6)
     assert norm == 5.0
 
 
-def test_by_a_threshold_and_a_norm_that_are_traced() -> None:
+def test_derivatives_by_a_traced_threshold_and_norm() -> None:
     gradient = jnp.array([3.0, 4.0], "float32")
     clip = jax.jit(lambda c, n: uc.clip_by_global_norm([gradient], c, use_norm=n)[0][0].sum())
     by_limit, by_norm = jax.grad(clip, argnums=(0, 1))(2.0, 5.0)
     np.testing.assert_allclose([by_limit, by_norm], [7 / 5, -7 * 2 / 25], rtol=1e-6)
 
 
-# -- what it costs
+# -- cost
 
 
-@pytest.mark.parametrize("kind", [float, np.float32, jnp.float32, lambda value: np.array([value])])
-def test_a_step_is_traced_once(kind: Callable[[float], Any]) -> None:
+@pytest.mark.parametrize("make_threshold", [float, np.float32, jnp.float32, lambda value: np.array([value])])
+def test_a_step_is_traced_once(make_threshold: Callable[[float], Any]) -> None:
     traces = []
 
     @jax.jit
@@ -410,33 +412,33 @@ def test_a_step_is_traced_once(kind: Callable[[float], Any]) -> None:
         return clipped
 
     for repeat in range(100):
-        step([jnp.full(3, float(repeat), "float32"), jnp.ones((2, 2), "float32")], kind(1.0 + repeat))
+        step([jnp.full(3, float(repeat), "float32"), jnp.ones((2, 2), "float32")], make_threshold(1.0 + repeat))
     assert len(traces) == 1
 
 
-def test_nothing_goes_through_the_host() -> None:
-    traced = jax.jit(everything).trace(*arrays())
+def test_graphs_have_no_host_callback() -> None:
+    traced = jax.jit(call_all).trace(*arrays())
     assert "callback" not in str(traced.jaxpr)
     assert "callback" not in traced.lower().as_text()
 
 
-def different(count: int) -> list[Any]:
-    """Of one length each, so that none is added up in company."""
+def grads_of_different_lengths(count: int) -> list[Any]:
+    """Return gradients of different lengths, which are not summed as one array."""
     return [jnp.ones(length, "float32") for length in range(1, count + 1)]
 
 
 @pytest.mark.nightly
-def test_what_is_traced_for_a_tensor_does_not_grow_with_their_number() -> None:
+def test_the_number_of_equations_per_tensor_does_not_grow_with_the_number_of_tensors() -> None:
     def equations(grads: list[Any]) -> int:
         return len(jax.make_jaxpr(lambda given: uc.clip_by_global_norm(given, 1.0))(grads).eqns)
 
-    assert equations(different(60)) - equations(different(30)) <= 30 * 9
+    assert equations(grads_of_different_lengths(60)) - equations(grads_of_different_lengths(30)) <= 30 * 9
     assert equations([jnp.ones(9)] * 60) - equations([jnp.ones(9)] * 30) <= 30 * 5
 
 
-def test_xla_adds_up_once_and_not_again_for_every_tensor() -> None:
-    """Compiling a thousand tensors took minutes when it did."""
-    grads = different(20)
+def test_xla_computes_the_sum_once() -> None:
+    """Repeating the sum for each tensor made compiling a thousand tensors take minutes."""
+    grads = grads_of_different_lengths(20)
     compiled = jax.jit(uc.clip_by_global_norm).lower(grads, 1.0).compile().as_text()
     assert compiled.count(" add(") < 5 * len(grads)
 

@@ -40,30 +40,30 @@ def gradients(dtype: torch.dtype, number: int = len(SHAPES)) -> list[torch.Tenso
     return random([SHAPES[index % len(SHAPES)] for index in range(number)], dtype)
 
 
-def parameters(given: list[torch.Tensor], device: torch.device | str) -> list[torch.nn.Parameter]:
-    return with_gradients([gradient.to(device, copy=True) for gradient in given])
+def parameters(grads: list[torch.Tensor], device: torch.device | str) -> list[torch.nn.Parameter]:
+    return with_gradients([gradient.to(device, copy=True) for gradient in grads])
 
 
-def with_gradients(given: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.zeros_like(each)) for each in given]
-    for parameter, gradient in zip(made, given, strict=True):
+def with_gradients(grads: list[torch.Tensor]) -> list[torch.nn.Parameter]:
+    params = [torch.nn.Parameter(torch.zeros_like(each)) for each in grads]
+    for parameter, gradient in zip(params, grads, strict=True):
         parameter.grad = gradient
-    return made
+    return params
 
 
-def same_numbers(got: list[torch.nn.Parameter], expected: list[torch.nn.Parameter]) -> None:
-    """Bit for bit by the kernels. PyTorch's operations have float64 norms within 1e-12, and so what they scale."""
-    for one, other in zip(got, expected, strict=True):
-        wide = other.grad.dtype in (torch.float64, torch.complex128) and not gpu.ENABLED
-        torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-12 if wide else 0, atol=0, equal_nan=True)
+def assert_same_gradients(params: list[torch.nn.Parameter], expected: list[torch.nn.Parameter]) -> None:
+    """Compare the bits. Without the kernels, float64 gradients may differ by 1e-12."""
+    for actual, reference in zip(params, expected, strict=True):
+        wide = reference.grad.dtype in (torch.float64, torch.complex128) and not gpu.ENABLED
+        torch.testing.assert_close(actual.grad.cpu(), reference.grad, rtol=1e-12 if wide else 0, atol=0, equal_nan=True)
 
 
 CLIPS: dict[str, Callable[[Any], Any]] = {
-    "clip_grad_norm_": lambda given: uc.clip_grad_norm_(given, 5.0),
-    "clip_grad_norm_ of order 1": lambda given: uc.clip_grad_norm_(given, 5.0, 1),
-    "clip_grad_norm_ of order inf": lambda given: uc.clip_grad_norm_(given, 0.5, math.inf),
-    "clip_grad_norm_, nothing to do": lambda given: uc.clip_grad_norm_(given, 1e9),
-    "clip_grad_value_": lambda given: uc.clip_grad_value_(given, 0.7),
+    "clip_grad_norm_": lambda params: uc.clip_grad_norm_(params, 5.0),
+    "clip_grad_norm_ of order 1": lambda params: uc.clip_grad_norm_(params, 5.0, 1),
+    "clip_grad_norm_ of order inf": lambda params: uc.clip_grad_norm_(params, 0.5, math.inf),
+    "clip_grad_norm_, nothing to do": lambda params: uc.clip_grad_norm_(params, 1e9),
+    "clip_grad_value_": lambda params: uc.clip_grad_value_(params, 0.7),
     "GradientClipByNorm": uc.GradientClipByNorm(2.0).clip_,
     "GradientClipByGlobalNorm": uc.GradientClipByGlobalNorm(2.0).clip_,
 }
@@ -72,44 +72,47 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLIPS)
-def test_the_numbers_are_the_cpus(name: str, dtype: torch.dtype) -> None:
-    check(name, gradients(dtype), parameters(gradients(dtype), CUDA))
+def test_gradients_have_the_bits_of_the_cpu(name: str, dtype: torch.dtype) -> None:
+    assert_clips_as_on_the_cpu(name, gradients(dtype), parameters(gradients(dtype), CUDA))
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_, nothing to do", "GradientClipByNorm"])
-def test_the_numbers_of_complex_gradients_are_the_cpus(name: str, dtype: torch.dtype) -> None:
-    check(name, gradients(dtype), parameters(gradients(dtype), CUDA))
+def test_complex_gradients_have_the_bits_of_the_cpu(name: str, dtype: torch.dtype) -> None:
+    assert_clips_as_on_the_cpu(name, gradients(dtype), parameters(gradients(dtype), CUDA))
 
 
-def check(name: str, given: list[torch.Tensor], there: list[torch.nn.Parameter]) -> None:
+def assert_clips_as_on_the_cpu(name: str, grads: list[torch.Tensor], cuda_params: list[torch.nn.Parameter]) -> None:
     """Compare a clip with that of the same gradients on the CPU."""
-    here = parameters(given, "cpu")
-    norms = CLIPS[name](here), CLIPS[name](there)
+    cpu_params = parameters(grads, "cpu")
+    norms = CLIPS[name](cpu_params), CLIPS[name](cuda_params)
     if norms[0] is not None:
         assert norms[1].device.type == CUDA.type
-        same_numbers(with_gradients([norms[1]]), with_gradients([norms[0]]))
-    same_numbers(there, here)
+        assert_same_gradients(with_gradients([norms[1]]), with_gradients([norms[0]]))
+    assert_same_gradients(cuda_params, cpu_params)
 
 
-def unaligned(given: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The same gradients on the GPU, as views that start at the second element of their memory."""
-    memory = [torch.zeros(each.numel() + 1, dtype=each.dtype, device=CUDA)[1:].view(each.shape) for each in given]
-    return [view.copy_(each) for view, each in zip(memory, given, strict=True)]
+def unaligned(grads: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients on the GPU, as views that start at the second element of their memory."""
+    memory = [
+        torch.zeros(gradient.numel() + 1, dtype=gradient.dtype, device=CUDA)[1:].view(gradient.shape)
+        for gradient in grads
+    ]
+    return [view.copy_(gradient) for view, gradient in zip(memory, grads, strict=True)]
 
 
-def channels_last(given: list[torch.Tensor]) -> list[torch.Tensor]:
+def channels_last(grads: list[torch.Tensor]) -> list[torch.Tensor]:
     return [
-        each.to(CUDA, memory_format=torch.channels_last if each.dim() == 4 else torch.contiguous_format)
-        for each in given
+        gradient.to(CUDA, memory_format=torch.channels_last if gradient.dim() == 4 else torch.contiguous_format)
+        for gradient in grads
     ]
 
 
 LARGE = [(65536,), (3 * 65536 + 5,), (2, 32, 33, 31), (65537,)]
-"""More than one chunk of the kernels, with rests of all kinds."""
+"""More than one chunk of the kernels, with remainders of several lengths."""
 
 LAYOUTS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
-    "contiguous": lambda given: [each.to(CUDA, copy=True) for each in given],
+    "contiguous": lambda grads: [gradient.to(CUDA, copy=True) for gradient in grads],
     "unaligned": unaligned,
     "channels last": channels_last,
 }
@@ -118,41 +121,43 @@ LAYOUTS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 @pytest.mark.parametrize("name", CLIPS)
-def test_large_gradients_have_the_cpus_numbers(name: str, dtype: torch.dtype, layout: str) -> None:
+def test_large_gradients_have_the_bits_of_the_cpu(name: str, dtype: torch.dtype, layout: str) -> None:
     if dtype.is_complex and name not in ("clip_grad_norm_", "GradientClipByNorm"):
         pytest.skip("not by kernels, or not defined for complex numbers")
-    given = random(LARGE, dtype)
-    check(name, given, with_gradients(LAYOUTS[layout](given)))
+    grads = random(LARGE, dtype)
+    assert_clips_as_on_the_cpu(name, grads, with_gradients(LAYOUTS[layout](grads)))
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64, torch.complex128])
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order 1", "GradientClipByNorm"])
-def test_norms_in_doubt_have_the_cpus_numbers(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With error bounds that leave every norm in doubt, so that exact sums decide."""
+def test_norms_in_doubt_have_the_bits_of_the_cpu(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large error bounds leave every norm in doubt, so that exact sums decide."""
     if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order 1"):
         pytest.skip("about the kernels")
     from unified_clip._backends.torch.gpu import table
 
     monkeypatch.setattr(table, "ERROR", 2.0**-20)
     monkeypatch.setattr(table, "WIDE_ERROR", 2.0**-50)
-    given = random([*SHAPES, *LARGE], dtype)
-    check(name, given, parameters(given, CUDA))
+    grads = random([*SHAPES, *LARGE], dtype)
+    assert_clips_as_on_the_cpu(name, grads, parameters(grads, CUDA))
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.complex64])
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
-def test_both_kinds_of_sums_have_the_cpus_numbers(
+def test_sums_in_float64_and_double_float32_have_the_bits_of_the_cpu(
     name: str, dtype: torch.dtype, is_slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of GPUs with slow float64 and with fast float64, whatever this GPU is."""
+    """GPUs with slow float64 sum in double-float32. Both sums are tested on any GPU."""
     if not gpu.ENABLED or (dtype.is_complex and name == "clip_grad_norm_ of order inf"):
         pytest.skip("about the kernels")
     from unified_clip._backends.torch.gpu import table
 
     monkeypatch.setattr(table, "_has_slow_float64", lambda device: is_slow)
-    given = random([*SHAPES, *LARGE], dtype)
-    check(name, given, parameters(given, CUDA))
+    grads = random([*SHAPES, *LARGE], dtype)
+    assert_clips_as_on_the_cpu(name, grads, parameters(grads, CUDA))
 
 
 TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] * 3, 3.0], torch.float64)]
@@ -162,8 +167,8 @@ TIES = [([2.0**24, *[2.0**12] * 6, 3.0], torch.float32), ([2.0**53, *[2.0**27] *
 def test_the_exact_sum_decides_a_tie(values: list[float], dtype: torch.dtype) -> None:
     if not gpu.ENABLED:
         pytest.skip("about the kernels")
-    given = torch.tensor(values, dtype=dtype)
-    assert uc.get_total_norm([given.to(CUDA)]).item() == uc.get_total_norm([given]).item() == values[0] + 4
+    gradient = torch.tensor(values, dtype=dtype)
+    assert uc.get_total_norm([gradient.to(CUDA)]).item() == uc.get_total_norm([gradient]).item() == values[0] + 4
 
 
 SPECIAL = [math.nan, -math.inf, -0.0, 2.0**-149, 3.3e38, 1e-30]
@@ -172,13 +177,13 @@ SPECIAL = [math.nan, -math.inf, -0.0, 2.0**-149, 3.3e38, 1e-30]
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("value", SPECIAL)
 @pytest.mark.parametrize("name", CLIPS)
-def test_special_values_have_the_cpus_numbers(name: str, value: float, dtype: torch.dtype) -> None:
-    given = [torch.tensor([value, 1.0, -value]).to(dtype), torch.full((70000,), value).to(dtype)]
-    check(name, given, parameters(given, CUDA))
+def test_special_values_have_the_bits_of_the_cpu(name: str, value: float, dtype: torch.dtype) -> None:
+    grads = [torch.tensor([value, 1.0, -value]).to(dtype), torch.full((70000,), value).to(dtype)]
+    assert_clips_as_on_the_cpu(name, grads, parameters(grads, CUDA))
 
 
-def test_a_gradient_of_more_than_2_to_the_31_elements() -> None:
-    """No address or length is of 32 bits."""
+def test_a_gradient_may_have_more_than_2_to_the_31_elements() -> None:
+    """Addresses and lengths have 64 bits."""
     length = 2**31 + 65536 + 3
     if not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 6 * length:
         pytest.skip("this GPU has too little free memory")
@@ -195,19 +200,19 @@ def test_a_gradient_of_more_than_2_to_the_31_elements() -> None:
 @pytest.mark.parametrize("name", CLIPS)
 def test_the_default_device_may_be_cuda(name: str) -> None:
     with torch.device(CUDA):
-        check(name, gradients(torch.float32), parameters(gradients(torch.float32), CUDA))
+        assert_clips_as_on_the_cpu(name, gradients(torch.float32), parameters(gradients(torch.float32), CUDA))
 
 
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
-def test_inductors_cuda_graphs_have_the_cpus_numbers(name: str) -> None:
-    compiled = torch.compile(lambda given: CLIPS[name](given), mode="reduce-overhead")
+def test_inductors_cuda_graphs_have_the_bits_of_the_cpu(name: str) -> None:
+    compiled = torch.compile(lambda grads: CLIPS[name](grads), mode="reduce-overhead")
     for factor in (1.0, 10.0, 0.01):  # the first calls warm up and capture
-        given = [each * factor for each in gradients(torch.float32)]
-        here, there = (parameters(given, device) for device in ("cpu", CUDA))
-        norms = CLIPS[name](here), compiled(there)
+        grads = [gradient * factor for gradient in gradients(torch.float32)]
+        cpu_params, cuda_params = (parameters(grads, device) for device in ("cpu", CUDA))
+        norms = CLIPS[name](cpu_params), compiled(cuda_params)
         if norms[0] is not None:
             assert norms[1].item() == norms[0].item()
-        same_numbers(there, here)
+        assert_same_gradients(cuda_params, cpu_params)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -220,36 +225,40 @@ def test_inductors_cuda_graphs_have_the_cpus_numbers(name: str) -> None:
     ],
     ids=["global norm", "norm", "value"],
 )
-def test_new_tensors_have_the_cpus_numbers(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
-    here, there = (tree_leaves(clip([each.to(device) for each in gradients(dtype)])) for device in ("cpu", CUDA))
+def test_functional_results_have_the_bits_of_the_cpu(clip: Callable[[Any], Any], dtype: torch.dtype) -> None:
+    cpu_results, cuda_results = (
+        tree_leaves(clip([gradient.to(device) for gradient in gradients(dtype)])) for device in ("cpu", CUDA)
+    )
     tolerance = 1e-12 if dtype == torch.float64 and not gpu.ENABLED else 0.0
-    for one, other in zip(here, there, strict=True):
-        assert other.is_cuda
-        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=0)
+    for expected, result in zip(cpu_results, cuda_results, strict=True):
+        assert result.is_cuda
+        torch.testing.assert_close(result.cpu(), expected, rtol=tolerance, atol=0)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_norm_ of order inf", "GradientClipByNorm"])
-def test_a_compiled_clip_has_the_cpus_numbers(name: str, dtype: torch.dtype, devices: int) -> None:
+def test_a_compiled_clip_has_the_bits_of_the_cpu(name: str, dtype: torch.dtype, devices: int) -> None:
     if torch.cuda.device_count() < devices or (dtype.is_complex and name == "clip_grad_norm_ of order inf"):
         pytest.skip("this machine has too few CUDA devices, or the norm is computed by operations")
-    here = parameters(gradients(dtype), "cpu")
-    there = with_gradients([each.to(f"cuda:{index % devices}") for index, each in enumerate(gradients(dtype))])
-    norms = CLIPS[name](here), torch.compile(lambda given: CLIPS[name](given), fullgraph=True)(there)
+    cpu_params = parameters(gradients(dtype), "cpu")
+    cuda_params = with_gradients(
+        [gradient.to(f"cuda:{index % devices}") for index, gradient in enumerate(gradients(dtype))]
+    )
+    norms = CLIPS[name](cpu_params), torch.compile(lambda params: CLIPS[name](params), fullgraph=True)(cuda_params)
     if norms[0] is not None:
         assert norms[1].item() == norms[0].item()
-    for one, other in zip(here, there, strict=True):
-        assert torch.equal(other.grad.cpu(), one.grad)
+    for expected, actual in zip(cpu_params, cuda_params, strict=True):
+        assert torch.equal(actual.grad.cpu(), expected.grad)
 
 
 def test_the_device_of_the_gradients_need_not_be_the_current_one() -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("this machine has one CUDA device")
-    here, there = (parameters(gradients(torch.float32), device) for device in ("cpu", "cuda:1"))
-    assert uc.clip_grad_norm_(there, 5.0).item() == uc.clip_grad_norm_(here, 5.0).item()
-    for one, other in zip(here, there, strict=True):
-        assert torch.equal(other.grad.cpu(), one.grad)
+    cpu_params, cuda_params = (parameters(gradients(torch.float32), device) for device in ("cpu", "cuda:1"))
+    assert uc.clip_grad_norm_(cuda_params, 5.0).item() == uc.clip_grad_norm_(cpu_params, 5.0).item()
+    for expected, actual in zip(cpu_params, cuda_params, strict=True):
+        assert torch.equal(actual.grad.cpu(), expected.grad)
 
 
 def test_zeros_keep_their_sign() -> None:
@@ -262,100 +271,99 @@ def test_zeros_keep_their_sign() -> None:
     assert clipped[0] == clipped[1]
 
 
-def test_what_float32_cannot_square() -> None:
-    for value, wanted in ((1e20, 2e20), (1e-30, 2e-30), (math.nan, math.nan), (math.inf, math.inf)):
-        got = uc.get_total_norm([torch.full((4,), value, device=CUDA)]).item()
-        assert got == pytest.approx(wanted, rel=2.0**-23, nan_ok=True)
+def test_squares_that_overflow_float32_are_measured() -> None:
+    for value, expected in ((1e20, 2e20), (1e-30, 2e-30), (math.nan, math.nan), (math.inf, math.inf)):
+        result = uc.get_total_norm([torch.full((4,), value, device=CUDA)]).item()
+        assert result == pytest.approx(expected, rel=2.0**-23, nan_ok=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CLIPS)
 def test_no_clip_waits_for_the_device(name: str, dtype: torch.dtype) -> None:
-    given = parameters(gradients(dtype), CUDA)
+    params = parameters(gradients(dtype), CUDA)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        CLIPS[name](given)
+        CLIPS[name](params)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(parameter.grad.is_cuda for parameter in given)
+    assert all(parameter.grad.is_cuda for parameter in params)
 
 
 @pytest.mark.parametrize("name", CLIPS)
 def test_a_cuda_graph_is_captured_once_and_replayed(name: str) -> None:
-    held = parameters(gradients(torch.float32), CUDA)
+    cuda_params = parameters(gradients(torch.float32), CUDA)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        CLIPS[name](held)  # what is set up by a first call
+        CLIPS[name](cuda_params)  # the first call compiles the kernels
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        norm = CLIPS[name](held)
+        norm = CLIPS[name](cuda_params)
     for factor in (1.0, 10.0, 0.01):
-        wanted = parameters([each * factor for each in gradients(torch.float32)], "cpu")
-        for parameter, other in zip(held, wanted, strict=True):
-            parameter.grad.copy_(other.grad)
+        cpu_params = parameters([gradient * factor for gradient in gradients(torch.float32)], "cpu")
+        for parameter, reference in zip(cuda_params, cpu_params, strict=True):
+            parameter.grad.copy_(reference.grad)
         graph.replay()
-        expected = CLIPS[name](wanted)
+        expected_norm = CLIPS[name](cpu_params)
         if norm is not None:
-            assert norm.item() == expected.item()
-        for parameter, other in zip(held, wanted, strict=True):
-            assert torch.equal(parameter.grad.cpu(), other.grad)
+            assert norm.item() == expected_norm.item()
+        for parameter, reference in zip(cuda_params, cpu_params, strict=True):
+            assert torch.equal(parameter.grad.cpu(), reference.grad)
 
 
-def kernels(clip: Callable[[Any], Any], dtype: torch.dtype, number: int) -> int:
-    """How many are started for so many gradients; copies and fills by the device itself count as well."""
-    given = parameters(gradients(dtype, number), CUDA)
-    clip(given)
+def count_kernels(clip: Callable[[Any], Any], dtype: torch.dtype, number: int) -> int:
+    """Return the number of kernels that a clip of `number` gradients starts, with copies and fills."""
+    params = parameters(gradients(dtype, number), CUDA)
+    clip(params)
     torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        clip(given)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        clip(params)
         torch.cuda.synchronize()
-    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", [name for name in CLIPS if name != "GradientClipByNorm"])
-def test_kernels_do_not_grow_with_the_number_of_gradients(name: str, dtype: torch.dtype) -> None:
-    """Up to what one launch of a list operation takes."""
-    few, many = kernels(CLIPS[name], dtype, 10), kernels(CLIPS[name], dtype, 40)
+def test_the_number_of_kernels_does_not_grow_with_the_number_of_gradients(name: str, dtype: torch.dtype) -> None:
+    """40 gradients fit in one launch of a list operation."""
+    few, many = count_kernels(CLIPS[name], dtype, 10), count_kernels(CLIPS[name], dtype, 40)
     assert 0 < few == many
 
 
-def test_a_clip_by_norms_starts_one_kernel_for_each_gradient() -> None:
+def test_per_tensor_clipping_starts_at_most_one_kernel_per_gradient() -> None:
     clip = CLIPS["GradientClipByNorm"]
-    assert kernels(clip, torch.float32, 40) - kernels(clip, torch.float32, 10) <= 30
+    assert count_kernels(clip, torch.float32, 40) - count_kernels(clip, torch.float32, 10) <= 30
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64])
 @pytest.mark.parametrize("name", CLIPS)
-def test_a_list_on_two_gpus_has_the_cpus_numbers(name: str, dtype: torch.dtype) -> None:
+def test_a_list_on_two_gpus_has_the_bits_of_the_cpu(name: str, dtype: torch.dtype) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("this machine has one CUDA device")
     if dtype.is_complex and name not in ("clip_grad_norm_", "GradientClipByNorm"):
         pytest.skip("not by kernels, or not defined for complex numbers")
-    given = random([*SHAPES, *LARGE], dtype)
-    devices = [f"cuda:{index % 2}" for index in range(len(given))]
-    there = with_gradients([each.to(device) for each, device in zip(given, devices, strict=True)])
+    grads = random([*SHAPES, *LARGE], dtype)
+    devices = [f"cuda:{index % 2}" for index in range(len(grads))]
+    cuda_params = with_gradients([gradient.to(device) for gradient, device in zip(grads, devices, strict=True)])
     torch.cuda.set_sync_debug_mode("error")
     try:
-        CLIPS[name](with_gradients([parameter.grad.clone() for parameter in there]))
+        CLIPS[name](with_gradients([parameter.grad.clone() for parameter in cuda_params]))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    check(name, given, there)
+    assert_clips_as_on_the_cpu(name, grads, cuda_params)
 
 
-def test_a_list_on_two_devices() -> None:
-    """The norm is on the first gradient's device."""
-    here, there = gradients(torch.float32), gradients(torch.float32)
-    mixed = [*parameters(there[:3], CUDA), *parameters(there[3:], "cpu")]
-    wanted = parameters(here, "cpu")
-    norm, expected = uc.clip_grad_norm_(mixed, 5.0), uc.clip_grad_norm_(wanted, 5.0)
+def test_the_norm_of_a_list_on_two_devices_is_on_the_first_gradients_device() -> None:
+    cpu_grads, copies = gradients(torch.float32), gradients(torch.float32)
+    mixed_params = [*parameters(copies[:3], CUDA), *parameters(copies[3:], "cpu")]
+    cpu_params = parameters(cpu_grads, "cpu")
+    norm, expected_norm = uc.clip_grad_norm_(mixed_params, 5.0), uc.clip_grad_norm_(cpu_params, 5.0)
     assert norm.is_cuda
-    assert norm.item() == expected.item()
-    for one, other in zip(mixed, wanted, strict=True):
-        assert torch.equal(one.grad.cpu(), other.grad)
+    assert norm.item() == expected_norm.item()
+    for actual, reference in zip(mixed_params, cpu_params, strict=True):
+        assert torch.equal(actual.grad.cpu(), reference.grad)
 
 
 def test_a_cuda_graph_captures_a_norm_over_ranks(tmp_path: Path) -> None:
@@ -368,9 +376,9 @@ def test_a_cuda_graph_captures_a_norm_over_ranks(tmp_path: Path) -> None:
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     try:
-        given = [torch.randn(shape, device=device) for shape in ((70_000,), (33, 5))]
+        grads = [torch.randn(shape, device=device) for shape in ((70_000,), (33, 5))]
         numbers = [0] * FLAGS + [1, 1, TAG, 0] + [0] * COMPARED
-        table = gpu.table_of(given)
+        table = gpu.table_of(grads)
 
         def norm() -> torch.Tensor:
             result, _ = ranks.norm_over_ranks(ranks.Request(numbers, table, 2, 1), device, dist.all_reduce)
@@ -381,10 +389,10 @@ def test_a_cuda_graph_captures_a_norm_over_ranks(tmp_path: Path) -> None:
         with torch.cuda.graph(graph):
             captured = norm()
         for scale in (1.0, 3.0):
-            for gradient in given:
+            for gradient in grads:
                 gradient.mul_(scale)
             graph.replay()
-            expected = uc.get_total_norm([gradient.cpu() for gradient in given])
+            expected = uc.get_total_norm([gradient.cpu() for gradient in grads])
             assert captured.cpu().float() == expected
     finally:
         dist.destroy_process_group()
