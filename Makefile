@@ -168,7 +168,7 @@ kernels-%:
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys $(if $(NIGHTLY),,-m "not nightly") \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
-		$(TESTS) tests/frameworks/test_torch_whole.py tests/frameworks/test_torch_operators.py --framework torch
+		$(TESTS) tests/frameworks/test_torch_collected_gradients.py tests/frameworks/test_torch_operators.py --framework torch
 
 # What users get: a source archive, a wheel from it, built in isolation, and tests where NumPy is the only framework.
 # Without a compiler the archive is installed all the same, unless the kernels are required.

@@ -1,4 +1,4 @@
-"""TensorFlow: every name gives in a graph, of whichever kind, what it gives eagerly; and what a graph must not cost."""
+"""TensorFlow: every function in every type of graph matches eager, and graphs stay small."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ v1 = tf.compat.v1
 RANDOM = np.random.default_rng(7)
 ARRAYS = [RANDOM.standard_normal((5, 3)).astype(np.float32), RANDOM.standard_normal(4).astype(np.float32)]
 VARIABLES = [tf.Variable(np.zeros_like(array)) for array in ARRAYS]
-"""For pairs. A graph of TensorFlow 1 may hold them, since nothing reads them."""
+"""For (gradient, variable) pairs. Nothing reads them, so graphs of TensorFlow 1 may have them."""
 
 LONG = [(1 << 18) + 5, 3, (1 << 19,), (700, 701)]
-"""Shapes that are split, joined with another, split without a rest, and split across rows."""
+"""Shapes that are split, joined with another, split evenly, and split across rows."""
 
 
 def functional(a: Any, b: Any, limit: Any) -> list[Any]:
@@ -52,14 +52,14 @@ def in_place(a: Any, b: Any, limit: Any) -> list[Any]:
 def classes(a: Any, b: Any, limit: Any) -> list[Any]:
     pairs = list(zip([a, b], VARIABLES, strict=True))
     clips = [uc.GradientClipByNorm(0.5), uc.GradientClipByGlobalNorm(0.5), uc.GradientClipByValue(0.5, -0.25)]
-    found = [gradient for clip in clips for gradient, _ in clip(pairs)]
+    grads = [gradient for clip in clips for gradient, _ in clip(pairs)]
     uc.set_gradient_clip(clips[1])
-    found += [gradient for gradient, _ in uc.append_gradient_clip_ops(pairs)]
+    grads += [gradient for gradient, _ in uc.append_gradient_clip_ops(pairs)]
     uc.set_gradient_clip(None)
-    return [*found, uc.ErrorClipByValue(0.5)(a)]
+    return [*grads, uc.ErrorClipByValue(0.5)(a)]
 
 
-def every_name(a: Any, b: Any, limit: Any) -> list[Any]:
+def call_all(a: Any, b: Any, limit: Any) -> list[Any]:
     return [*functional(a, b, limit), *in_place(a, b, limit), *classes(a, b, limit)]
 
 
@@ -92,33 +92,35 @@ def lengths(value: np.ndarray) -> list[None]:
 
 def in_a_loop(body: Body, values: Values) -> list[np.ndarray]:
     @tf.function
-    def run(*given: tf.Tensor) -> Any:
-        start = [tf.zeros_like(t) for t in body(*given)]
-        return tf.while_loop(lambda i, *_: i < 2, lambda i, *_: (i + 1, *body(*given)), (0, *start))[1:]
+    def run(*tensors: tf.Tensor) -> Any:
+        start = [tf.zeros_like(t) for t in body(*tensors)]
+        return tf.while_loop(lambda i, *_: i < 2, lambda i, *_: (i + 1, *body(*tensors)), (0, *start))[1:]
 
     return as_arrays(run(*map(tf.constant, values)))
 
 
 def in_a_branch(body: Body, values: Values) -> list[np.ndarray]:
     @tf.function
-    def run(*given: tf.Tensor) -> Any:
-        return tf.cond(given[0][0, 0] > 1e9, lambda: [tf.zeros_like(t) for t in body(*given)], lambda: body(*given))
+    def run(*tensors: tf.Tensor) -> Any:
+        return tf.cond(
+            tensors[0][0, 0] > 1e9, lambda: [tf.zeros_like(t) for t in body(*tensors)], lambda: body(*tensors)
+        )
 
     return as_arrays(run(*map(tf.constant, values)))
 
 
 def in_a_dataset(body: Body, values: Values) -> list[np.ndarray]:
-    data = tf.data.Dataset.from_tensors(tuple(values)).map(lambda *given: tuple(body(*given)))
+    data = tf.data.Dataset.from_tensors(tuple(values)).map(lambda *tensors: tuple(body(*tensors)))
     return as_arrays(next(iter(data)))
 
 
 def in_a_session(shape: Callable[[np.ndarray], Any]) -> Callable[[Body, Values], list[np.ndarray]]:
     def run(body: Body, values: Values) -> list[np.ndarray]:
         with tf.Graph().as_default(), v1.Session() as session:
-            given = [v1.placeholder(value.dtype, shape(value)) for value in values]
-            fetches = body(*given)
-            found: list[np.ndarray] = session.run(fetches, dict(zip(given, values, strict=True)))
-            return found
+            placeholders = [v1.placeholder(value.dtype, shape(value)) for value in values]
+            fetches = body(*placeholders)
+            results: list[np.ndarray] = session.run(fetches, dict(zip(placeholders, values, strict=True)))
+            return results
 
     return run
 
@@ -145,25 +147,25 @@ every_mode = pytest.mark.parametrize(
 )
 
 
-def same_bits(got: Sequence[np.ndarray], wanted: Sequence[Any]) -> None:
-    assert [part.tobytes() for part in got] == [np.array(part).tobytes() for part in wanted]
-    assert [part.dtype for part in got] == [np.array(part).dtype for part in wanted]
-    assert [part.shape for part in got] == [np.shape(part) for part in wanted]
+def assert_same_bits(result: Sequence[np.ndarray], expected: Sequence[Any]) -> None:
+    assert [array.tobytes() for array in result] == [np.array(array).tobytes() for array in expected]
+    assert [array.dtype for array in result] == [np.array(array).dtype for array in expected]
+    assert [array.shape for array in result] == [np.shape(array) for array in expected]
 
 
-# -- every name in every mode
+# -- every function in every mode
 
 
 @every_mode
-def test_every_name_gives_what_it_gives_eagerly(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
+def test_every_function_in_a_graph_matches_eager(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
     values = [*ARRAYS, np.array(0.3, np.float32)]
-    same_bits(mode(every_name, values), every_name(*map(tf.constant, values)))
+    assert_same_bits(mode(call_all, values), call_all(*map(tf.constant, values)))
 
 
 def rows(values: Any, indices: Any, limit: Any) -> list[Any]:
-    """An IndexedSlices in, its rows added to a table out."""
+    """Clip IndexedSlices, and return the results as dense tables."""
 
-    def given() -> tf.IndexedSlices:
+    def slices_of_table() -> tf.IndexedSlices:
         return tf.IndexedSlices(values, indices, tf.constant([6, 3]))
 
     def dense(slices: Any) -> tf.Tensor:
@@ -171,34 +173,34 @@ def rows(values: Any, indices: Any, limit: Any) -> list[Any]:
         assert slices.values.dtype == values.dtype
         return tf.convert_to_tensor(slices)
 
-    (clipped,), norm = uc.clip_by_global_norm([given()], limit)
-    listed = [given()]
-    uc.clip_grad_norm_(listed, limit)
+    (clipped,), norm = uc.clip_by_global_norm([slices_of_table()], limit)
+    grads = [slices_of_table()]
+    uc.clip_grad_norm_(grads, limit)
     return [
-        dense(clipped), norm, dense(listed[0]), dense(uc.clip_by_norm(given(), limit)),
-        dense(uc.clip_by_value(given(), -0.25, 0.5)),
-        dense(uc.GradientClipByNorm(0.5)([(VARIABLES[0], given())])[0][1]),
-        *(uc.get_total_norm([given()], p) for p in (1, 2, math.inf)),
-        *(dense(uc.clip_by_norm(given(), limit, axes=axes)) for axes in (0, 1, -1, [], [0, 1])),
+        dense(clipped), norm, dense(grads[0]), dense(uc.clip_by_norm(slices_of_table(), limit)),
+        dense(uc.clip_by_value(slices_of_table(), -0.25, 0.5)),
+        dense(uc.GradientClipByNorm(0.5)([(VARIABLES[0], slices_of_table())])[0][1]),
+        *(uc.get_total_norm([slices_of_table()], p) for p in (1, 2, math.inf)),
+        *(dense(uc.clip_by_norm(slices_of_table(), limit, axes=axes)) for axes in (0, 1, -1, [], [0, 1])),
     ]  # fmt: skip
 
 
 @every_mode
-def test_repeated_rows_are_summed_first(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
+def test_repeated_rows_are_summed_before_clipping(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
     values = [ARRAYS[0], np.array([4, 1, 4, 0, 4]), np.array(0.3, np.float32)]
-    wanted = rows(*map(tf.constant, values))
-    same_bits(mode(rows, values), wanted)
+    expected = rows(*map(tf.constant, values))
+    assert_same_bits(mode(rows, values), expected)
     summed = np.zeros((6, 3))
     np.add.at(summed, values[1], ARRAYS[0].astype(np.float64))
-    np.testing.assert_allclose(wanted[1], np.linalg.norm(summed), rtol=1e-6)
-    np.testing.assert_allclose(wanted[0], 0.3 / np.linalg.norm(summed) * summed, rtol=1e-6)
+    np.testing.assert_allclose(expected[1], np.linalg.norm(summed), rtol=1e-6)
+    np.testing.assert_allclose(expected[0], 0.3 / np.linalg.norm(summed) * summed, rtol=1e-6)
     table = tf.constant(summed, tf.float32)
-    for axes, clipped in zip((0, 1, -1, [], [0, 1]), wanted[-5:], strict=True):
+    for axes, clipped in zip((0, 1, -1, [], [0, 1]), expected[-5:], strict=True):
         np.testing.assert_allclose(clipped, uc.clip_by_norm(table, 0.3, axes=axes), rtol=1e-6)
 
 
 @every_mode
-def test_error_if_nonfinite_is_refused_at_trace_time(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
+def test_error_if_nonfinite_is_rejected_at_trace_time(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
     for body in (
         lambda a: [uc.get_total_norm([a], error_if_nonfinite=True)],
         lambda a: [uc.clip_grad_norm_([a], 1.0, error_if_nonfinite=True)],
@@ -208,7 +210,7 @@ def test_error_if_nonfinite_is_refused_at_trace_time(mode: Callable[[Body, Value
 
 
 @every_mode
-def test_a_limit_that_cannot_be_checked_is_used_as_it_is(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
+def test_a_traced_threshold_is_not_checked(mode: Callable[[Body, Values], list[np.ndarray]]) -> None:
     def body(a: Any, limit: Any) -> list[Any]:
         return [*uc.clip_by_global_norm([a], limit)[0], uc.clip_by_norm(a, limit)]
 
@@ -216,14 +218,14 @@ def test_a_limit_that_cannot_be_checked_is_used_as_it_is(mode: Callable[[Body, V
     negative, nan, infinite, zero = (
         mode(body, [array, np.array(limit, np.float32)]) for limit in (-1.0, math.nan, math.inf, 0.0)
     )
-    for found in negative:
-        np.testing.assert_allclose(found, -array / 5, rtol=1e-6)
+    for clipped in negative:
+        np.testing.assert_allclose(clipped, -array / 5, rtol=1e-6)
     assert np.isnan(nan).all()
-    same_bits(infinite, [array, array])
-    same_bits(zero, [0 * array, 0 * array])
+    assert_same_bits(infinite, [array, array])
+    assert_same_bits(zero, [0 * array, 0 * array])
 
 
-def test_one_element_thresholds_of_every_shape_and_dtype() -> None:
+def test_thresholds_may_have_any_shape_with_one_element_and_any_dtype() -> None:
     for limit in (np.ones(1), np.ones((1, 1), np.float16), np.array(1, np.int32)):
         for mode in (MODES["graph"], MODES["session, rank not known"]):
             (clipped,) = mode(lambda a, c: [uc.clip_by_norm(a, c)], [np.array([3.0, 4.0], np.float32), limit])
@@ -232,97 +234,101 @@ def test_one_element_thresholds_of_every_shape_and_dtype() -> None:
 
 def test_bounds_of_unknown_rank_broadcast() -> None:
     low, high = np.array([-1.0, -2.0, -3.0], np.float32), np.array(0.5, np.float32)
-    (clipped,) = MODES["rank not known"](lambda *given: [uc.clip_by_value(*given)], [ARRAYS[0], low, high])
-    same_bits([clipped], [np.clip(ARRAYS[0], low, high)])
+    (clipped,) = MODES["rank not known"](lambda *tensors: [uc.clip_by_value(*tensors)], [ARRAYS[0], low, high])
+    assert_same_bits([clipped], [np.clip(ARRAYS[0], low, high)])
 
 
-# -- the norm, however the tensors are cut or joined
+# -- tensors that are split or joined
 
 
 @pytest.fixture(scope="module")
 def long() -> list[np.ndarray]:
     arrays = [RANDOM.standard_normal(shape).astype(np.float32) for shape in LONG]
-    arrays[0][0], arrays[2][-1] = 1e4, 3e18  # a float32 sum would lose one of them, and all of the rest
+    arrays[0][0], arrays[2][-1] = 1e4, 3e18  # a float32 sum would lose all other elements
     return arrays
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("p", [1, 2, 3.0])
-def test_the_norm_of_long_tensors(long: list[np.ndarray], p: float) -> None:
+def test_norms_of_long_tensors_are_exact(long: list[np.ndarray], p: float) -> None:
     tame = [np.clip(array, -10, 10) for array in long]
     for arrays in (long, tame):
         powers = [np.sum(np.abs(array.astype(np.float64)) ** p) for array in arrays]
         for mode in ("graph", "xla", "rank not known", "session"):
-            (norm,) = MODES[mode](lambda *given: [uc.get_total_norm(given, p)], arrays)
+            (norm,) = MODES[mode](lambda *tensors: [uc.get_total_norm(tensors, p)], arrays)
             np.testing.assert_allclose(norm, sum(powers) ** (1 / p), rtol=2.0**-23)
 
 
-def test_long_tensors_give_the_bits_of_eager_calls(long: list[np.ndarray], kit: Kit) -> None:
+def test_long_tensors_match_eager(long: list[np.ndarray], kit: Kit) -> None:
     tame = [np.clip(array, -10, 10) for array in long]
     for dtype in ("float32", "bfloat16", "float64"):
         tensors = [tf.cast(array, dtype) for array in tame]
         for limit in (1.0, 1e6):
-            wanted, norm = uc.clip_by_global_norm(tensors, limit)
-            clipped, same = tf.function(lambda given, limit=limit: uc.clip_by_global_norm(given, limit))(tensors)
-            assert kit.bits(same) == kit.bits(norm)
-            assert [kit.bits(t) for t in clipped] == [kit.bits(t) for t in wanted]
-            assert [t.shape for t in clipped] == [t.shape for t in wanted]
+            expected, norm = uc.clip_by_global_norm(tensors, limit)
+            clipped, graph_norm = tf.function(lambda grads, limit=limit: uc.clip_by_global_norm(grads, limit))(tensors)
+            assert kit.bits(graph_norm) == kit.bits(norm)
+            assert [kit.bits(t) for t in clipped] == [kit.bits(t) for t in expected]
+            assert [t.shape for t in clipped] == [t.shape for t in expected]
 
 
-def test_a_long_list_is_left_as_it_is_within_the_limit(long: list[np.ndarray]) -> None:
-    """Subnormal numbers too, which TensorFlow's own multiplication by 1 would flush."""
+def test_a_long_list_within_the_threshold_is_unchanged(long: list[np.ndarray]) -> None:
+    """Subnormal numbers too, which TensorFlow's multiplication by 1 flushes."""
     array = np.clip(long[0], -1, 1)
     array[:3] = [1e-40, -0.0, -1e-45]
     for mode in ("graph", "xla", "session", "rank not known"):
-        ((clipped, short),) = [MODES[mode](lambda *given: uc.clip_by_global_norm(given, 1e6)[0], [array, array[:3]])]
-        same_bits([clipped, short], [array, array[:3]])
+        ((clipped, short),) = [
+            MODES[mode](lambda *tensors: uc.clip_by_global_norm(tensors, 1e6)[0], [array, array[:3]])
+        ]
+        assert_same_bits([clipped, short], [array, array[:3]])
 
 
-def test_dtypes_are_not_mixed_where_short_tensors_are_joined(kit: Kit) -> None:
+def test_joined_short_tensors_keep_their_dtypes(kit: Kit) -> None:
     tensors = [kit.tensor([3.0, 0.1], dtype) for dtype in (*kit.floating, *kit.floating, *kit.complex)]
     tensors += [kit.tensor(np.zeros((0, 2)), "float32"), kit.tensor(4.0, "float32"), kit.tensor([[5.0]], "float16")]
     for limit in (1.0, 1e6):
-        wanted, norm = uc.clip_by_global_norm(tensors, limit)
-        clipped, same = tf.function(lambda given, limit=limit: uc.clip_by_global_norm(given, limit))(tensors)
-        assert float(same) == pytest.approx(float(norm), rel=1e-12)
-        for one, other in zip(clipped, wanted, strict=True):
-            assert (one.dtype, one.shape) == (other.dtype, other.shape)
-            np.testing.assert_allclose(one.numpy().astype(complex), other.numpy().astype(complex), rtol=1e-6)
+        expected, norm = uc.clip_by_global_norm(tensors, limit)
+        clipped, graph_norm = tf.function(lambda grads, limit=limit: uc.clip_by_global_norm(grads, limit))(tensors)
+        assert float(graph_norm) == pytest.approx(float(norm), rel=1e-12)
+        for actual, reference in zip(clipped, expected, strict=True):
+            assert (actual.dtype, actual.shape) == (reference.dtype, reference.shape)
+            np.testing.assert_allclose(actual.numpy().astype(complex), reference.numpy().astype(complex), rtol=1e-6)
 
 
 # -- derivatives inside and outside functions
 
-AT = [3.0, 4.0]
+POINT = [3.0, 4.0]
 FIRST, SECOND = [0.032, -0.024], [-0.01888, 0.01216]
-"""Of the sum of the vector AT clipped to norm 1, and of the sum of that."""
+"""The derivatives of the sum of POINT clipped to norm 1."""
 
 JACOBIAN = [[0.128, -0.096], [-0.096, 0.072]]
 
-MANNERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+GRAPH_TYPES: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "eager": lambda body: body,
     "graph": tf.function,
     "xla": tf.function(jit_compile=True),
 }
-every_manner = pytest.mark.parametrize("manner", MANNERS.values(), ids=MANNERS)
+every_graph_type = pytest.mark.parametrize("manner", GRAPH_TYPES.values(), ids=GRAPH_TYPES)
 
 
 def clipped_alone(x: tf.Tensor) -> tf.Tensor:
     return uc.clip_by_global_norm([x], 1.0)[0][0]
 
 
-def clipped_with_many(x: tf.Tensor) -> tf.Tensor:
-    """The same, in a list that is long enough to be split, joined and branched on."""
+def clipped_in_a_long_list(x: tf.Tensor) -> tf.Tensor:
+    """Clip in a list that is long enough to be split, joined and branched on."""
     return uc.clip_by_global_norm([x, tf.zeros([2]), tf.zeros([(1 << 18) + 5])], 1.0)[0][0]
 
 
 every_function = pytest.mark.parametrize(
-    "function", [clipped_alone, clipped_with_many, lambda x: uc.clip_by_norm(x, 1.0)], ids=["alone", "many", "by_norm"]
+    "function",
+    [clipped_alone, clipped_in_a_long_list, lambda x: uc.clip_by_norm(x, 1.0)],
+    ids=["alone", "many", "by_norm"],
 )
 
 
-@every_manner
+@every_graph_type
 @every_function
-def test_first_and_second_derivatives(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
+def test_first_and_second_derivatives_in_graphs(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
     def derive(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as outer:
             outer.watch(x)
@@ -332,18 +338,18 @@ def test_first_and_second_derivatives(manner: Callable[..., Any], function: Call
             first = inner.gradient(clipped, x)
         return first, outer.gradient(first, x)
 
-    first, second = manner(derive)(tf.constant(AT))
+    first, second = manner(derive)(tf.constant(POINT))
     np.testing.assert_allclose(first, FIRST, rtol=1e-5)
     np.testing.assert_allclose(second, SECOND, rtol=1e-4)
-    for at in ([0.0, 0.0], [0.3, 0.4], [0.6, 0.8]):
-        first, second = manner(derive)(tf.constant(at))
+    for point in ([0.0, 0.0], [0.3, 0.4], [0.6, 0.8]):
+        first, second = manner(derive)(tf.constant(point))
         assert first.numpy().tolist() == [1.0, 1.0]
         assert second is None or not second.numpy().any()
 
 
-@every_manner
+@every_graph_type
 @every_function
-def test_jacobians_and_forward_accumulators(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
+def test_jacobians_and_forward_derivatives(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
     def derive(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -352,27 +358,27 @@ def test_jacobians_and_forward_accumulators(manner: Callable[..., Any], function
             moved = function(x)
         return tape.jacobian(clipped, x), accumulator.jvp(moved)
 
-    jacobian, product = manner(derive)(tf.constant(AT))
+    jacobian, product = manner(derive)(tf.constant(POINT))
     np.testing.assert_allclose(jacobian, JACOBIAN, rtol=1e-5)
     np.testing.assert_allclose(product, [row[0] for row in JACOBIAN], rtol=1e-5)
 
 
-@pytest.mark.parametrize("function", [clipped_alone, clipped_with_many], ids=["alone", "many"])
+@pytest.mark.parametrize("function", [clipped_alone, clipped_in_a_long_list], ids=["alone", "many"])
 def test_derivatives_of_a_function_from_outside(function: Callable[..., Any]) -> None:
     for compiled in (tf.function(function), tf.function(function, jit_compile=True)):
-        x = tf.constant(AT)
+        x = tf.constant(POINT)
         with tf.GradientTape() as tape:
             tape.watch(x)
             clipped = compiled(x)
         np.testing.assert_allclose(tape.gradient(clipped, x), FIRST, rtol=1e-5)
 
 
-@every_manner
+@every_graph_type
 @every_function
-def test_vectorized_map(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
-    rows = tf.constant([AT, [0.3, 0.4], [0.0, 0.0]])
-    found = manner(lambda rows: tf.vectorized_map(function, rows))(rows)
-    np.testing.assert_allclose(found, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
+def test_vectorized_map_clips_each_row(manner: Callable[..., Any], function: Callable[..., Any]) -> None:
+    rows = tf.constant([POINT, [0.3, 0.4], [0.0, 0.0]])
+    result = manner(lambda rows: tf.vectorized_map(function, rows))(rows)
+    np.testing.assert_allclose(result, [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
 
 
 @pytest.mark.nightly
@@ -402,14 +408,14 @@ def test_vectorized_map_runs_no_loop(function: Callable[..., Any], length: int, 
 
     numbers = np.random.default_rng(0).standard_normal((2, length)).astype(np.float32)
     rows = tf.constant(numbers)
-    found = tf.nest.flatten(tf.vectorized_map(run, rows, fallback_to_while_loop=False))
-    alone = [tf.nest.flatten(tf.function(run)(row)) for row in rows]
-    for part, *each in zip(found, *alone, strict=True):
-        np.testing.assert_allclose(part, np.stack(each), rtol=3e-7, atol=1e-9)
+    results = tf.nest.flatten(tf.vectorized_map(run, rows, fallback_to_while_loop=False))
+    row_results = [tf.nest.flatten(tf.function(run)(row)) for row in rows]
+    for batch, *rows_ in zip(results, *row_results, strict=True):
+        np.testing.assert_allclose(batch, np.stack(rows_), rtol=3e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.float32])
-def test_the_vectorized_l2_loss_of_a_user_is_that_of_each_row(dtype: tf.DType) -> None:
+def test_a_vectorized_l2_loss_matches_each_row(dtype: tf.DType) -> None:
     rows = tf.cast(tf.constant([[250.0, 200.0], [3.0, 4.0]]), dtype)  # twice the loss is beyond the range of float16
     losses = tf.vectorized_map(tf.nn.l2_loss, rows, fallback_to_while_loop=False)
     assert losses.dtype == dtype
@@ -418,16 +424,16 @@ def test_the_vectorized_l2_loss_of_a_user_is_that_of_each_row(dtype: tf.DType) -
 
 def test_derivatives_in_graphs_of_tensorflow_1() -> None:
     def body(x: tf.Tensor) -> list[tf.Tensor]:
-        looped = v1.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, clipped_with_many(y)), (0, x))[1]
-        return [tf.gradients(part, x)[0] for part in (clipped_alone(x), clipped_with_many(x), looped)]
+        looped = v1.while_loop(lambda i, _: i < 1, lambda i, y: (i + 1, clipped_in_a_long_list(y)), (0, x))[1]
+        return [tf.gradients(clipped, x)[0] for clipped in (clipped_alone(x), clipped_in_a_long_list(x), looped)]
 
-    for at, wanted in ((AT, FIRST), ([0.0, 0.0], [1.0, 1.0])):
-        for derivative in MODES["session"](body, [np.array(at, np.float32)]):
-            np.testing.assert_allclose(derivative, wanted, rtol=1e-5)
+    for point, expected in ((POINT, FIRST), ([0.0, 0.0], [1.0, 1.0])):
+        for derivative in MODES["session"](body, [np.array(point, np.float32)]):
+            np.testing.assert_allclose(derivative, expected, rtol=1e-5)
 
 
-def test_derivatives_by_a_limit_and_by_a_norm_that_was_given() -> None:
-    for manner in MANNERS.values():
+def test_derivatives_by_a_threshold_and_a_passed_norm() -> None:
+    for manner in GRAPH_TYPES.values():
 
         def derive(x: tf.Tensor, limit: tf.Tensor, norm: tf.Tensor) -> Any:
             with tf.GradientTape() as tape:
@@ -435,16 +441,16 @@ def test_derivatives_by_a_limit_and_by_a_norm_that_was_given() -> None:
                 clipped, _ = uc.clip_by_global_norm([x], limit, use_norm=norm)
             return tape.gradient(clipped, [limit, norm])
 
-        by_limit, by_norm = manner(derive)(tf.constant(AT), tf.constant(1.0), tf.constant(5.0))
+        by_limit, by_norm = manner(derive)(tf.constant(POINT), tf.constant(1.0), tf.constant(5.0))
         np.testing.assert_allclose([by_limit, by_norm], [1.4, -0.28], rtol=1e-6)
 
 
-# -- what a graph must not cost
+# -- cost of graphs
 
 
 @pytest.mark.parametrize("options", [{}, {"jit_compile": True}], ids=["graph", "xla"])
-def test_a_hundred_calls_are_traced_once(options: dict[str, Any]) -> None:
-    table, weight = tf.Variable(tf.ones([4, 2])), tf.Variable(AT)
+def test_a_step_is_traced_once(options: dict[str, Any]) -> None:
+    table, weight = tf.Variable(tf.ones([4, 2])), tf.Variable(POINT)
 
     @tf.function(**options)
     def step(scale: tf.Tensor, limit: tf.Tensor) -> tf.Tensor:
@@ -463,13 +469,13 @@ def test_a_hundred_calls_are_traced_once(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.nightly
-def test_xla_adds_up_once_and_not_again_for_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiling a thousand tensors took minutes when it did."""
-    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # the kernels add up outside of XLA
+def test_xla_computes_the_sum_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeating the sum for each tensor made compiling a thousand tensors take minutes."""
+    monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # the kernels compute the sum outside of XLA
 
     def additions(count: int) -> int:
-        tensors = [tf.ones(300 + length) for length in range(count)]  # of one length each, so that none is in company
-        compiled = tf.function(lambda given: uc.clip_by_global_norm(given, 1.0), jit_compile=True)
+        tensors = [tf.ones(300 + length) for length in range(count)]  # different lengths, so that they are not joined
+        compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0), jit_compile=True)
         text: str = compiled.experimental_get_compiler_ir(tensors)(stage="optimized_hlo")
         return text.count(" add(")
 
@@ -477,40 +483,40 @@ def test_xla_adds_up_once_and_not_again_for_every_tensor(monkeypatch: pytest.Mon
     assert additions(40) < 5 * additions(10)
 
 
-def nodes(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> int:
+def count_nodes(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> int:
     graph = tf.function(function).get_concrete_function(list(tensors)).graph.as_graph_def()
-    return len(graph.node) + sum(len(each.node_def) for each in graph.library.function)
+    return len(graph.node) + sum(len(function_.node_def) for function_ in graph.library.function)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (100, 50), (1 << 16,)])
-def test_a_graph_of_many_tensors_is_no_more_than_twice_the_natives(shape: tuple[int, ...]) -> None:
+def test_a_graph_of_many_tensors_has_at_most_twice_the_nodes_of_tensorflows(shape: tuple[int, ...]) -> None:
     tensors = [tf.zeros(shape)] * 200
-    native = nodes(lambda given: tf.clip_by_global_norm(given, 1.0), tensors)
-    assert nodes(lambda given: uc.clip_by_global_norm(given, 1.0), tensors) <= 2 * native
+    native = count_nodes(lambda grads: tf.clip_by_global_norm(grads, 1.0), tensors)
+    assert count_nodes(lambda grads: uc.clip_by_global_norm(grads, 1.0), tensors) <= 2 * native
 
 
-def test_nothing_is_multiplied_where_nothing_is_clipped() -> None:
-    """The multiplications of a long list are in a branch of their own."""
+def test_multiplications_run_only_if_the_list_is_clipped() -> None:
+    """The multiplications of a long list are in a branch."""
     tensors = [tf.zeros([1 << 18]), tf.zeros([8])]
-    graph = tf.function(lambda given: uc.clip_by_global_norm(given, 1.0)).get_concrete_function(tensors).graph
+    graph = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0)).get_concrete_function(tensors).graph
     outside = [op for op in graph.get_operations() if op.type == "Mul" and op.outputs[0].dtype == tf.float32]
     assert not outside
 
 
-def test_a_long_tensor_is_not_cast_whole() -> None:
-    function = tf.function(lambda given: uc.global_norm(given))
+def test_a_long_tensor_is_cast_in_pieces() -> None:
+    function = tf.function(lambda tensors: uc.global_norm(tensors))
     graph = function.get_concrete_function([tf.zeros([3 << 20])]).graph
     casts = [op.outputs[0].shape.num_elements() for op in graph.get_operations() if op.type == "Cast"]
     assert max(casts) <= 1 << 18
     waiting = [op for op in graph.get_operations() if op.type == "Cast" and op.control_inputs]
-    assert len(waiting) >= len(casts) - 6, "or all would be cast before the first is summed"
+    assert len(waiting) >= len(casts) - 6, "otherwise all are cast before the first is summed"
 
 
 # -- names
 
 
-def test_name_is_a_scope() -> None:
+def test_the_name_argument_is_a_name_scope() -> None:
     def body(a: Any) -> list[Any]:
         return [
             uc.clip_by_global_norm([a], 1.0, name="mine")[1],
@@ -523,22 +529,31 @@ def test_name_is_a_scope() -> None:
             uc.global_norm([a]),
         ]
 
-    wanted = ["mine", "clip_by_global_norm", "mine_1", "clip_by_norm", "value", "clip_by_value", "norm", "global_norm"]
+    expected = [
+        "mine",
+        "clip_by_global_norm",
+        "mine_1",
+        "clip_by_norm",
+        "value",
+        "clip_by_value",
+        "norm",
+        "global_norm",
+    ]
     with tf.Graph().as_default():
-        assert [t.name.split("/")[0] for t in body(tf.constant(AT))] == wanted
+        assert [t.name.split("/")[0] for t in body(tf.constant(POINT))] == expected
         with tf.name_scope("outer"):
-            assert uc.global_norm([tf.constant(AT)]).name.startswith("outer/global_norm/")
+            assert uc.global_norm([tf.constant(POINT)]).name.startswith("outer/global_norm/")
 
 
-# -- saved, distributed, and as TensorFlow 1 had it
+# -- saved models, strategies and TensorFlow 1
 
 
 @pytest.mark.nightly
 def test_a_saved_model_gives_the_same_bits_in_a_new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saved without the kernels, it needs no unified_clip. For one with them, see `test_tensorflow_kernels.py`."""
+    """A model saved without kernels needs no unified_clip. `test_tensorflow_kernels.py` tests models with kernels."""
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     module = tf.Module()
-    module.every_name = tf.function(every_name, input_signature=[tf.TensorSpec(None)] * 3)
+    module.every_name = tf.function(call_all, input_signature=[tf.TensorSpec(None)] * 3)
     module.rows = tf.function(
         rows, input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int64), tf.TensorSpec([])]
     )
@@ -559,12 +574,12 @@ parts = [part for graph in graphs for part in (graph.node, *(f.node_def for f in
 nodes = [node for part in parts for node in part]
 assert nodes and not any("PyFunc" in node.op for node in nodes)
 """
-    wanted = [*every_name(*values), *rows(tf.constant(values[0]), tf.constant(indices), tf.constant(values[2]))]
-    assert in_a_new_process(code).split() == [np.array(part).tobytes().hex() for part in wanted]
+    expected = [*call_all(*values), *rows(tf.constant(values[0]), tf.constant(indices), tf.constant(values[2]))]
+    assert in_a_new_process(code).split() == [np.array(part).tobytes().hex() for part in expected]
 
 
 @pytest.mark.nightly
-def test_in_replicas() -> None:
+def test_a_mirrored_strategy_clips_in_replicas_and_in_the_sum() -> None:
     code = """
 import keras, numpy as np, tensorflow as tf
 import unified_clip.tensorflow as uc
@@ -655,5 +670,5 @@ print("done")
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("switch", ["disable_eager_execution", "disable_v2_behavior"])
-def test_a_program_of_tensorflow_1(switch: str) -> None:
+def test_a_tensorflow_1_program_trains_with_clipping(switch: str) -> None:
     assert in_a_new_process(PORTED.format(switch=switch)).split()[-1] == "done"

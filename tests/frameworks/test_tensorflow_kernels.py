@@ -29,7 +29,7 @@ NORM, SCALE = operations.NORM, operations.SCALE
 
 
 @pytest.fixture(autouse=True)
-def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
     monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
@@ -40,43 +40,43 @@ def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list
     return [tf.cast(tf.constant(array), dtype) for array in arrays]
 
 
-def called(function: Callable[..., Any], *arguments: Any, **settings: Any) -> list[str]:
+def operations_of(function: Callable[..., Any], *arguments: Any, **settings: Any) -> list[str]:
     """Return the operations of unified_clip in the graph of a function."""
-    concrete = tf.function(lambda *given: function(*given), **settings).get_concrete_function(*arguments)
+    concrete = tf.function(lambda *arguments_: function(*arguments_), **settings).get_concrete_function(*arguments)
     return [op.type for op in concrete.graph.get_operations() if op.type in (NORM, SCALE)]
 
 
 def in_pairs(clip: Any) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
-    held = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
-    return lambda grads: [grad for grad, _ in clip(list(zip(grads, held, strict=True)))]
+    variables = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
+    return lambda grads: [grad for grad, _ in clip(list(zip(grads, variables, strict=True)))]
 
 
 # -- which graphs
 
 
 def test_a_graph_measures_and_scales_by_one_operation_each() -> None:
-    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == [NORM, SCALE]
-    assert called(lambda grads: uc.clip_grad_norm_(list(grads), 1.0), gradients()) == [NORM, SCALE]
-    assert called(in_pairs(uc.GradientClipByNorm(1.0)), gradients()) == [NORM, SCALE]
-    assert called(uc.global_norm, gradients()) == [NORM]
+    assert operations_of(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == [NORM, SCALE]
+    assert operations_of(lambda grads: uc.clip_grad_norm_(list(grads), 1.0), gradients()) == [NORM, SCALE]
+    assert operations_of(in_pairs(uc.GradientClipByNorm(1.0)), gradients()) == [NORM, SCALE]
+    assert operations_of(uc.global_norm, gradients()) == [NORM]
 
 
-def test_a_strategy_needs_operations_of_tensorflow() -> None:
+def test_a_strategy_uses_operations_of_tensorflow() -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        assert called(uc.global_norm, gradients()) == []
+        assert operations_of(uc.global_norm, gradients()) == []
 
 
 @pytest.mark.parametrize("p", [3.0, math.inf])
-def test_other_orders_are_measured_by_operations_of_tensorflow(p: float) -> None:
-    assert called(lambda grads: uc.clip_grad_norm_(list(grads), 1.0, norm_type=p), gradients()) == [SCALE]
+def test_norms_of_other_orders_use_operations_of_tensorflow(p: float) -> None:
+    assert operations_of(lambda grads: uc.clip_grad_norm_(list(grads), 1.0, norm_type=p), gradients()) == [SCALE]
 
 
 @pytest.mark.parametrize("variable", ["UNIFIED_CLIP_GRAPH", "UNIFIED_CLIP_PATH"])
-def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_settings_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     assert unified_clip.native_available("tensorflow")
     monkeypatch.setenv(variable, "framework")
     assert not unified_clip.native_available("tensorflow")
-    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == []
+    assert operations_of(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == []
 
 
 # -- values
@@ -86,18 +86,21 @@ def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch, varia
 @pytest.mark.parametrize("p", [1.0, 2.0])
 def test_random_lists_have_the_bits_of_the_host_path(dtype: str, p: float) -> None:
     def clip(grads: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        held = list(grads)
-        return uc.clip_grad_norm_(held, 1.0, norm_type=p), held
+        updated = list(grads)
+        return uc.clip_grad_norm_(updated, 1.0, norm_type=p), updated
 
     compiled = tf.function(clip)
     for seed in range(50):
         grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
-        (norm, clipped), (wanted_norm, wanted) = compiled(grads), clip(grads)
+        (norm, clipped), (expected_norm, expected) = compiled(grads), clip(grads)
         if p == 2 or not dtype.startswith("complex"):
-            assert norm == wanted_norm
-            assert all(np.array_equal(one.numpy(), other.numpy()) for one, other in zip(clipped, wanted, strict=True))
+            assert norm == expected_norm
+            assert all(
+                np.array_equal(actual.numpy(), reference.numpy())
+                for actual, reference in zip(clipped, expected, strict=True)
+            )
         else:
-            np.testing.assert_allclose(norm, wanted_norm, rtol=2.0**-23)
+            np.testing.assert_allclose(norm, expected_norm, rtol=2.0**-23)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -113,14 +116,14 @@ def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-41])
 @pytest.mark.parametrize("limit", [0.5, 1e-42])
-def test_special_values_and_subnormal_numbers(value: float, limit: float) -> None:
-    """The norm itself is rounded by TensorFlow, which takes subnormal numbers for zero."""
+def test_special_values_have_the_bits_of_the_host_path(value: float, limit: float) -> None:
+    """TensorFlow rounds the norm itself, and flushes subnormal numbers to zero."""
     grads = [tf.constant([value, value]), tf.constant([0.0, -0.0])]
-    clipped, norm = tf.function(lambda given: uc.clip_by_global_norm(given, limit))(grads)
-    wanted, wanted_norm = uc.clip_by_global_norm(grads, limit)
-    np.testing.assert_array_equal(norm, wanted_norm if wanted_norm > 1e-38 or value != 1e-41 else 0.0)
-    for one, other in zip(clipped, wanted, strict=True):
-        assert one.numpy().tobytes() == other.numpy().tobytes()
+    clipped, norm = tf.function(lambda tensors: uc.clip_by_global_norm(tensors, limit))(grads)
+    expected, expected_norm = uc.clip_by_global_norm(grads, limit)
+    np.testing.assert_array_equal(norm, expected_norm if expected_norm > 1e-38 or value != 1e-41 else 0.0)
+    for tensor, expected_tensor in zip(clipped, expected, strict=True):
+        assert tensor.numpy().tobytes() == expected_tensor.numpy().tobytes()
 
 
 def test_lengths_may_be_unknown_while_tracing() -> None:
@@ -128,24 +131,24 @@ def test_lengths_may_be_unknown_while_tracing() -> None:
     compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0), input_signature=signature)
     for count in (0, 1, 70_000):
         grads = [tf.ones([count, 3]), tf.fill([2, 2], 3.0)]
-        (clipped, norm), (wanted, wanted_norm) = compiled(grads), uc.clip_by_global_norm(grads, 1.0)
-        assert norm == wanted_norm
-        assert all(np.array_equal(one, other) for one, other in zip(clipped, wanted, strict=True))
+        (clipped, norm), (expected, expected_norm) = compiled(grads), uc.clip_by_global_norm(grads, 1.0)
+        assert norm == expected_norm
+        assert all(np.array_equal(actual, reference) for actual, reference in zip(clipped, expected, strict=True))
 
 
-def test_a_gradient_is_not_overwritten_while_something_else_needs_it() -> None:
+def test_a_gradient_that_is_used_later_is_not_overwritten() -> None:
     @tf.function
     def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        kept, given_up = x * 2.0, x * 3.0
-        (one, other), _ = uc.clip_by_global_norm([kept, given_up], 1.0)
-        return kept, one, other
+        kept, unused = x * 2.0, x * 3.0
+        (first, second), _ = uc.clip_by_global_norm([kept, unused], 1.0)
+        return kept, first, second
 
     x = tf.random.normal([100_000], seed=1)
-    kept, one, other = step(x)
+    kept, first, second = step(x)
     np.testing.assert_array_equal(kept, x * 2.0)
-    (wanted_one, wanted_other), _ = uc.clip_by_global_norm([x * 2.0, x * 3.0], 1.0)
-    np.testing.assert_array_equal(one, wanted_one)
-    np.testing.assert_array_equal(other, wanted_other)
+    (expected_first, expected_second), _ = uc.clip_by_global_norm([x * 2.0, x * 3.0], 1.0)
+    np.testing.assert_array_equal(first, expected_first)
+    np.testing.assert_array_equal(second, expected_second)
 
 
 def test_results_outlive_the_function() -> None:
@@ -153,34 +156,38 @@ def test_results_outlive_the_function() -> None:
         compiled = tf.function(lambda grads: uc.clip_by_global_norm(grads, 1.0)[0])
         return compiled([tf.fill([100_000], float(k)) for k in (1, 2, 3)])
 
-    kept = [results() for _ in range(20)]
-    assert all(np.array_equal(one, other) for each in kept for one, other in zip(each, kept[0], strict=True))
+    all_results = [results() for _ in range(20)]
+    assert all(
+        np.array_equal(actual, reference)
+        for clipped in all_results
+        for actual, reference in zip(clipped, all_results[0], strict=True)
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_members_of_a_batch_have_norms_of_their_own(batch: int) -> None:
+def test_vectorized_map_gives_each_member_its_own_norm(batch: int) -> None:
     rows = tf.random.normal([batch, 4, 5], seed=2)
     shared = tf.constant([3.0, 4.0])
-    held = [tf.Variable(rows[0]), tf.Variable(shared)]
+    variables = [tf.Variable(rows[0]), tf.Variable(shared)]
 
     def clip(row: tf.Tensor) -> tuple[Any, ...]:
-        (one, other), norm = uc.clip_by_global_norm([row, shared], 1.0)
-        (each, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, shared], held, strict=True)))
-        return one, other, norm, each
+        (first, second), norm = uc.clip_by_global_norm([row, shared], 1.0)
+        (per_tensor, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, shared], variables, strict=True)))
+        return first, second, norm, per_tensor
 
-    got = tf.function(lambda given: tf.vectorized_map(clip, given, fallback_to_while_loop=False))(rows)
+    results = tf.function(lambda batch_rows: tf.vectorized_map(clip, batch_rows, fallback_to_while_loop=False))(rows)
     for index in range(batch):
-        for one, other in zip(got, clip(rows[index]), strict=True):
-            np.testing.assert_array_equal(one[index], other)
+        for first, second in zip(results, clip(rows[index]), strict=True):
+            np.testing.assert_array_equal(first[index], second)
 
 
 def row_clips() -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
     """Return functions of a row of 4 numbers: of one norm, and of a norm per tensor."""
-    held = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
+    variables = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
 
     def per_tensor(row: tf.Tensor) -> tf.Tensor:
-        (one, _), (other, _) = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], held, strict=True)))
-        return one + 3.0 * other
+        (first, _), (second, _) = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], variables, strict=True)))
+        return first + 3.0 * second
 
     return {
         "norm": lambda row: uc.global_norm([row]),
@@ -191,7 +198,7 @@ def row_clips() -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
 
 
 @pytest.mark.parametrize("name", row_clips())
-def test_a_batch_of_batches(name: str) -> None:
+def test_nested_vectorized_map(name: str) -> None:
     clip = row_clips()[name]
     rows = tf.random.normal([2, 3, 4], seed=4)
 
@@ -207,7 +214,7 @@ def test_a_batch_of_batches(name: str) -> None:
 
 @pytest.mark.parametrize("name", row_clips())
 @pytest.mark.parametrize("batch", [1, 3])
-def test_derivatives_of_a_batch(name: str, batch: int) -> None:
+def test_derivatives_of_vectorized_clips(name: str, batch: int) -> None:
     clip = row_clips()[name]
     rows = tf.random.normal([batch, 4], seed=5)
 
@@ -217,28 +224,28 @@ def test_derivatives_of_a_batch(name: str, batch: int) -> None:
             loss = tf.reduce_sum(tf.sin(function(x)))
         return tf.convert_to_tensor(tape.gradient(loss, x))  # of one row, TensorFlow returns IndexedSlices
 
-    got = tf.function(lambda x: derivative(lambda x: tf.vectorized_map(clip, x), x))(rows)
+    derivatives = tf.function(lambda x: derivative(lambda x: tf.vectorized_map(clip, x), x))(rows)
     compiled = tf.function(lambda row: derivative(clip, row))
-    np.testing.assert_allclose(got, [compiled(row) for row in rows], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(derivatives, [compiled(row) for row in rows], rtol=1e-5, atol=1e-7)
 
 
 # -- saved programs
 
 
-def test_an_imported_graph_has_the_derivatives_per_tensor() -> None:
+def test_an_imported_graph_has_per_tensor_derivatives() -> None:
     """TensorFlow infers no shape of the norms when it imports the graph."""
 
     def derivatives(graph: tf.Graph) -> list[Any]:
         with graph.as_default(), tf.compat.v1.Session() as session:
             x, clipped = ([graph.get_tensor_by_name(f"{name}{k}:0") for k in (0, 1)] for name in ("x", "clipped"))
             weighted = tf.reduce_sum(clipped[0] * [1.0, 2.0]) + tf.reduce_sum(clipped[1] * [3.0, 4.0])
-            found: list[Any] = session.run(tf.gradients(weighted, x))
-            return found
+            results: list[Any] = session.run(tf.gradients(weighted, x))
+            return results
 
     with tf.Graph().as_default() as graph:
         x = [tf.constant([3.0, 4.0], name="x0"), tf.constant([6.0, 1.0], name="x1")]
-        held = [tf.compat.v1.get_variable(f"v{index}", [2]) for index in range(2)]
-        pairs = uc.GradientClipByNorm(1.0)(list(zip(x, held, strict=True)))
+        variables = [tf.compat.v1.get_variable(f"v{index}", [2]) for index in range(2)]
+        pairs = uc.GradientClipByNorm(1.0)(list(zip(x, variables, strict=True)))
         for index, (grad, _) in enumerate(pairs):
             tf.identity(grad, name=f"clipped{index}")
     with tf.Graph().as_default() as imported:
@@ -271,7 +278,7 @@ print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist
 
 
 @pytest.mark.nightly
-def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None:
+def test_loading_a_saved_model_without_unified_clip_names_the_operation(tmp_path: Path) -> None:
     path = str(tmp_path / "program")
     in_a_new_process(SAVE.replace("sys.argv[1]", repr(path)))
     loaded = in_a_new_process("import unified_clip.tensorflow" + LOAD.format(path=path))
@@ -297,15 +304,15 @@ print(tf.function(uc.global_norm)([tf.constant([3.0, 4.0])]).numpy(), unified_cl
 
 
 @pytest.mark.nightly
-def test_operations_that_another_copy_registered_are_not_registered_again() -> None:
+def test_operations_of_another_copy_are_not_registered_again() -> None:
     assert in_a_new_process(OTHER_COPY).strip() == "5.0 False"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-# allocated by TensorFlow, or by the kernels
+# TensorFlow allocates one result, and the kernels several
 @pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [[60_000_000], [3, 60_000_000]])
-def test_without_memory_for_the_results_the_error_is_resource_exhausted(lengths: list[int]) -> None:
+def test_a_lack_of_memory_raises_resource_exhausted(lengths: list[int]) -> None:
     assert in_a_new_process(NO_MEMORY.format(lengths=lengths)).strip() == "ResourceExhaustedError"
 
 
@@ -327,11 +334,11 @@ except tf.errors.OpError as error:
 """
 
 
-def test_a_graph_of_tensorflow_1_runs_them() -> None:
+def test_a_tensorflow_1_graph_runs_the_kernels() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         grads = [tf.constant([3.0, 4.0]), tf.constant([12.0])]
         clipped, norm = uc.clip_by_global_norm(grads, 6.5)
         assert {NORM, SCALE} <= {op.type for op in norm.graph.get_operations()}
-        found, n = session.run([clipped, norm])
-    assert n == 13.0
-    assert [each.tolist() for each in found] == [[1.5, 2.0], [6.0]]
+        results, norm_value = session.run([clipped, norm])
+    assert norm_value == 13.0
+    assert [result.tolist() for result in results] == [[1.5, 2.0], [6.0]]

@@ -24,13 +24,13 @@ Clip = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def _default_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
     monkeypatch.delenv("UNIFIED_CLIP_GRAPH", raising=False)
 
 
 def compiled(function: Clip, **settings: Any) -> Any:
-    return tf.function(lambda *given: function(*given), jit_compile=True, autograph=False, **settings)
+    return tf.function(lambda *tensors: function(*tensors), jit_compile=True, autograph=False, **settings)
 
 
 def clip(grads: Any) -> tuple[Any, tf.Tensor]:
@@ -44,56 +44,56 @@ def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list
     return [tf.cast(tf.constant(array), dtype) for array in arrays]
 
 
-def calls(function: Any, *arguments: Any) -> int:
+def count_custom_calls(function: Any, *arguments: Any) -> int:
     """Return the number of custom calls in a function. Some of those in `tf.vectorized_map` are never run."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
-    nodes = [*graph.node, *(node for each in graph.library.function for node in each.node_def)]
-    assert not {operations.NORM, operations.SCALE} & {node.op for node in nodes}  # XLA does not compile them
+    nodes = [*graph.node, *(node for function_ in graph.library.function for node in function_.node_def)]
+    assert not {operations.NORM, operations.SCALE} & {node.op for node in nodes}  # XLA cannot compile these
     return sum(node.op == custom_call.NAME for node in nodes)
 
 
-def same_bits(got: Any, wanted: Any) -> None:
-    both = [[each.numpy().tobytes() for each in tf.nest.flatten(tensors)] for tensors in (got, wanted)]
-    assert both[0] == both[1]
+def assert_same_bits(result: Any, expected: Any) -> None:
+    bits = [[tensor.numpy().tobytes() for tensor in tf.nest.flatten(tensors)] for tensors in (result, expected)]
+    assert bits[0] == bits[1]
 
 
 # -- which graphs
 
 
-def test_shapes_have_to_be_known() -> None:
-    assert calls(compiled(clip), gradients()) == 1
+def test_unknown_shapes_use_operations_of_tensorflow() -> None:
+    assert count_custom_calls(compiled(clip), gradients()) == 1
     unknown = compiled(lambda x: clip([x]), input_signature=[tf.TensorSpec([None])])
-    assert calls(unknown) == 0
-    same_bits(unknown(tf.constant([3.0, 4.0])), clip([tf.constant([3.0, 4.0])]))
+    assert count_custom_calls(unknown) == 0
+    assert_same_bits(unknown(tf.constant([3.0, 4.0])), clip([tf.constant([3.0, 4.0])]))
 
 
-def test_a_strategy_and_settings_leave_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_strategy_and_settings_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
-        assert calls(compiled(clip), gradients()) == 0
+        assert count_custom_calls(compiled(clip), gradients()) == 0
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
-    assert calls(compiled(clip), gradients()) == 0
+    assert count_custom_calls(compiled(clip), gradients()) == 0
 
 
-def test_devices_elsewhere_leave_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = tf.config.list_logical_devices()
-    elsewhere = tf.config.LogicalDevice("/job:worker/replica:0/task:0/device:CPU:0", "CPU")
-    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: [*here, elsewhere])
-    assert calls(compiled(clip), gradients()) == 0
+def test_remote_devices_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    local_devices = tf.config.list_logical_devices()
+    remote_device = tf.config.LogicalDevice("/job:worker/replica:0/task:0/device:CPU:0", "CPU")
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda: [*local_devices, remote_device])
+    assert count_custom_calls(compiled(clip), gradients()) == 0
 
 
 @pytest.fixture
-def _checked_anew() -> Iterator[None]:
+def _without_cached_check() -> Iterator[None]:
     custom_call._is_called.cache_clear()
     yield
     custom_call._is_called.cache_clear()
 
 
-@pytest.mark.usefixtures("_checked_anew")
+@pytest.mark.usefixtures("_without_cached_check")
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [("TARGET", "No registered implementation"), ("tf.constant", "a norm of 5 is 10.0")],
 )
-def test_operations_compute_if_xla_does_not_call_the_kernels(
+def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
     monkeypatch: pytest.MonkeyPatch, changed: str, problem: str
 ) -> None:
     if changed == "TARGET":
@@ -104,7 +104,7 @@ def test_operations_compute_if_xla_does_not_call_the_kernels(
         assert not custom_call._is_called()
     monkeypatch.undo()
     function = compiled(clip)
-    assert calls(function, gradients()) == 0  # without another warning
+    assert count_custom_calls(function, gradients()) == 0  # without another warning
     np.testing.assert_allclose(function([tf.constant([3.0, 4.0])])[0][0], [0.6, 0.8], rtol=1e-6)
 
 
@@ -114,14 +114,14 @@ def test_operations_compute_if_xla_does_not_call_the_kernels(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
 def test_random_lists_have_the_bits_of_the_host_path(dtype: str) -> None:
     def clip_both(grads: list[tf.Tensor]) -> list[Any]:
-        held = list(grads)
+        updated = list(grads)
         reals = [*grads] if grads[0].dtype.is_floating else []
-        return [*clip(grads), uc.clip_grad_norm_(held, 1.0, norm_type=2.0), held, uc.get_total_norm(reals, 1.0)]
+        return [*clip(grads), uc.clip_grad_norm_(updated, 1.0, norm_type=2.0), updated, uc.get_total_norm(reals, 1.0)]
 
     function = compiled(clip_both)
     for seed in range(20):
         grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
-        same_bits(function(grads), clip_both(grads))
+        assert_same_bits(function(grads), clip_both(grads))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -136,39 +136,41 @@ def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-38])
-def test_special_values_and_subnormal_numbers(value: float) -> None:
-    """XLA's threads flush subnormal numbers, and the kernels do not: the norm of 4 times 1e-38 is a normal number."""
+def test_special_values_have_the_bits_of_the_host_path(value: float) -> None:
+    """XLA's threads flush subnormal numbers, and the kernels do not. The norm of 4 times 1e-38 is normal."""
     grads = [tf.constant([value] * 4), tf.constant([0.0, -0.0])]
-    same_bits(compiled(lambda given: uc.clip_by_global_norm(given, 0.5))(grads), uc.clip_by_global_norm(grads, 0.5))
+    assert_same_bits(
+        compiled(lambda tensors: uc.clip_by_global_norm(tensors, 0.5))(grads), uc.clip_by_global_norm(grads, 0.5)
+    )
 
 
-def test_each_tensor_has_its_own_norm_by_one_call() -> None:
-    held = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
+def test_per_tensor_norms_take_one_custom_call() -> None:
+    variables = [tf.Variable(tf.zeros_like(grad)) for grad in gradients()]
 
     def clip_each(grads: list[tf.Tensor]) -> list[tf.Tensor]:
-        return [grad for grad, _ in uc.GradientClipByNorm(0.5)(list(zip(grads, held, strict=True)))]
+        return [grad for grad, _ in uc.GradientClipByNorm(0.5)(list(zip(grads, variables, strict=True)))]
 
     function = compiled(clip_each)
-    assert calls(function, gradients()) == 1
-    same_bits(function(gradients()), clip_each(gradients()))
+    assert count_custom_calls(function, gradients()) == 1
+    assert_same_bits(function(gradients()), clip_each(gradients()))
 
 
-def test_constant_rows_of_slices_have_a_known_number() -> None:
+def test_constant_row_indices_have_a_known_number() -> None:
     """XLA does not know how many different rows `tf.unique` finds, even of constants."""
     values = tf.reshape(tf.range(10.0), [5, 2])
 
     def clip_rows(values: tf.Tensor, dense: tf.Tensor) -> tuple[Any, ...]:
         slices = tf.IndexedSlices(values, tf.reshape(tf.constant([[4, 1], [4, 0]]), [-1]), tf.constant([6, 2]))
-        (clipped, other), norm = clip([slices, dense])
-        return clipped.values, clipped.indices, other, norm
+        (clipped, dense_result), norm = clip([slices, dense])
+        return clipped.values, clipped.indices, dense_result, norm
 
     function, dense = compiled(clip_rows), tf.constant([1.0, 2.0])
-    assert calls(function, values[:4], dense) == 1
-    got = function(values[:4], dense)
-    np.testing.assert_array_equal(got[1], [4, 1, 0])
+    assert count_custom_calls(function, values[:4], dense) == 1
+    result = function(values[:4], dense)
+    np.testing.assert_array_equal(result[1], [4, 1, 0])
     merged = [tf.stack([values[0] + values[2], values[1], values[3]]), dense]
-    (wanted, other), norm = clip(merged)
-    same_bits([got[0], *got[2:]], [wanted, other, norm])
+    (expected, dense_result), norm = clip(merged)
+    assert_same_bits([result[0], *result[2:]], [expected, dense_result, norm])
 
 
 @pytest.mark.parametrize("name", ["clip_by_global_norm", "GradientClipByNorm"])
@@ -184,66 +186,66 @@ def test_a_constant_factor_of_gradients_is_not_multiplied_into_the_coefficient(n
 
     gradient = tf.constant([value, *np.random.default_rng(0).standard_normal(39)], tf.float32)
     variables = [tf.Variable(gradient), tf.Variable(gradient[:2])]
-    same_bits(compiled(clip_products)(gradient), clip_products(gradient))
+    assert_same_bits(compiled(clip_products)(gradient), clip_products(gradient))
 
 
-# -- with what TensorFlow does to graphs
+# -- transformations of graphs
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])
-def test_a_function_that_was_traced_for_xla_runs_without_it(compiled_first: bool) -> None:
+def test_a_function_traced_for_xla_also_runs_without_xla(compiled_first: bool) -> None:
     inner = tf.function(lambda *grads: clip(grads), autograph=False)
     function = compiled(inner)
     if compiled_first:
-        same_bits(function(*gradients()), clip(gradients()))
+        assert_same_bits(function(*gradients()), clip(gradients()))
     function.get_concrete_function(*gradients())
-    assert calls(inner, *gradients()) == 1
-    same_bits(inner(*gradients()), clip(gradients()))
+    assert count_custom_calls(inner, *gradients()) == 1
+    assert_same_bits(inner(*gradients()), clip(gradients()))
 
 
-def test_loops_and_branches() -> None:
+def test_clips_in_loops_and_branches() -> None:
     def step(grads: list[tf.Tensor], twice: tf.Tensor) -> list[tf.Tensor]:
-        def body(index: tf.Tensor, *held: tf.Tensor) -> tuple[Any, ...]:
-            return index + 1, *uc.clip_by_global_norm(held, 2.0 / tf.cast(index + 1, tf.float32))[0]
+        def body(index: tf.Tensor, *looped_grads: tf.Tensor) -> tuple[Any, ...]:
+            return index + 1, *uc.clip_by_global_norm(looped_grads, 2.0 / tf.cast(index + 1, tf.float32))[0]
 
         once = tf.while_loop(lambda index, *_: index < 3, body, (0, *grads))[1:]
         result: list[tf.Tensor] = tf.cond(twice, lambda: uc.clip_by_global_norm(once, 0.5)[0], lambda: list(once))
         return result
 
     function = compiled(step)
-    assert calls(function, gradients(), tf.constant(True)) == 2
+    assert count_custom_calls(function, gradients(), tf.constant(True)) == 2
     for twice in (True, False):
-        same_bits(function(gradients(), tf.constant(twice)), step(gradients(), tf.constant(twice)))
+        assert_same_bits(function(gradients(), tf.constant(twice)), step(gradients(), tf.constant(twice)))
 
 
 @pytest.mark.parametrize("length", [3, None])
-def test_members_of_a_batch_have_norms_of_their_own(length: int | None) -> None:
+def test_vectorized_map_gives_each_member_its_own_norm(length: int | None) -> None:
     rows = tf.random.normal([2, 3, 4], seed=2)
-    held = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
+    variables = [tf.Variable(tf.zeros(4)), tf.Variable(tf.zeros(4))]
 
     def clip_row(row: tf.Tensor) -> list[tf.Tensor]:
-        (one, other), norm = clip([row, row * row])
-        (each, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], held, strict=True)))
-        return [one, other, tf.fill([4], norm), each]
+        (first, second), norm = clip([row, row * row])
+        (per_tensor, _), _ = uc.GradientClipByNorm(0.5)(list(zip([row, row * row], variables, strict=True)))
+        return [first, second, tf.fill([4], norm), per_tensor]
 
     def clip_all(batch: tf.Tensor) -> Any:
         return tf.vectorized_map(clip_row, batch, fallback_to_while_loop=False)
 
     function = compiled(clip_all, input_signature=[tf.TensorSpec([length, 4])])
-    assert calls(function) == (4 if length else 2)
+    assert count_custom_calls(function) == (4 if length else 2)
     np.testing.assert_array_equal(tf.stack(function(rows[0]), axis=1), [clip_row(row) for row in rows[0]])
     if length:
         of_batches = compiled(lambda rows: tf.vectorized_map(clip_all, rows, fallback_to_while_loop=False))
-        wanted = [[clip_row(row) for row in batch] for batch in rows]
-        np.testing.assert_array_equal(tf.stack(of_batches(rows), axis=2), wanted)
+        expected = [[clip_row(row) for row in batch] for batch in rows]
+        np.testing.assert_array_equal(tf.stack(of_batches(rows), axis=2), expected)
 
 
-def test_derivatives_are_those_of_operations() -> None:
+def test_derivatives_match_operations_of_tensorflow() -> None:
     def derivative(x: tf.Tensor) -> list[Any]:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            (one, _), norm = clip([x, x * x])
-            loss = tf.reduce_sum(tf.sin(one)) * norm
+            (first, _), norm = clip([x, x * x])
+            loss = tf.reduce_sum(tf.sin(first)) * norm
         return [tape.gradient(loss, x)]
 
     def of_a_batch(rows: tf.Tensor) -> list[Any]:
@@ -254,7 +256,7 @@ def test_derivatives_are_those_of_operations() -> None:
 
     x = tf.constant([3.0, -4.0, 1.0])
     np.testing.assert_allclose(compiled(derivative)(x), derivative(x), rtol=1e-6)
-    function = compiled(lambda given: clip([given])[1])
+    function = compiled(lambda tensor: clip([tensor])[1])
     with tf.GradientTape() as tape:
         tape.watch(x)
         norm = function(x)
@@ -263,8 +265,8 @@ def test_derivatives_are_those_of_operations() -> None:
     np.testing.assert_allclose(compiled(of_a_batch)(rows)[0], [x / norm, x / norm], rtol=1e-6)
 
 
-def test_custom_calls_of_others_keep_their_errors() -> None:
-    def other(x: tf.Tensor) -> tf.Tensor:
+def test_custom_calls_of_other_libraries_keep_their_errors() -> None:
+    def second(x: tf.Tensor) -> tf.Tensor:
         from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_custom_call_v2
 
         (result,) = xla_custom_call_v2([x], "others", "", False, [tf.float32], [[2]])
@@ -273,13 +275,13 @@ def test_custom_calls_of_others_keep_their_errors() -> None:
     def derivative(x: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = other(x)
+            y = second(x)
         return tape.gradient(y, x)
 
     with pytest.raises(LookupError, match=r"no derivative .* if its target is 'others'"):
         compiled(derivative)(tf.ones(2))
     with pytest.raises(tf.errors.OpError, match="needs a function with jit_compile=True"):
-        tf.function(other, autograph=False)(tf.ones(2))
+        tf.function(second, autograph=False)(tf.ones(2))
 
 
 # -- saved programs, and several copies
@@ -306,7 +308,7 @@ print(tf.saved_model.load({path!r}).clip(tf.constant([3.0, 4.0])).numpy().tolist
 
 
 @pytest.mark.nightly
-def test_a_saved_program_needs_unified_clip_and_names_it(tmp_path: Path) -> None:
+def test_loading_a_saved_model_without_unified_clip_names_the_target(tmp_path: Path) -> None:
     path = str(tmp_path / "program")
     in_a_new_process(SAVE.format(path=path))
     loaded = in_a_new_process("import unified_clip.tensorflow" + LOAD.format(path=path))
@@ -333,5 +335,5 @@ print(operations.REGISTERED_FOR_XLA, tf.function(uc.global_norm, jit_compile=Tru
 
 
 @pytest.mark.nightly
-def test_a_target_that_another_copy_registered_is_not_registered_again() -> None:
+def test_a_target_of_another_copy_is_not_registered_again() -> None:
     assert in_a_new_process(OTHER_COPY).split() == ["True", "False", "False", "5.0"]

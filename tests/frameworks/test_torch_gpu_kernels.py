@@ -1,4 +1,4 @@
-"""The Triton kernels, run by Triton's interpreter on CPU tensors, and compiled for GPUs that need not be there."""
+"""The Triton kernels, run by Triton's interpreter on CPU tensors, and compiled for GPUs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SHAPES: tuple[tuple[int, ...], ...] = ((769,), (2,) * 7, (256,), (255,), (257,),
 def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module of tables, with kernels that the interpreter runs over short chunks."""
     if not kit.exact:
-        pytest.skip("about the kernels, which are compared with the host path")
+        pytest.skip("compares the kernels with the host path")
     from unified_clip._backends.torch.gpu import table
 
     assert table.INTERPRETED, "the kit asks for the interpreter before anything imports Triton"
@@ -61,44 +61,46 @@ def table(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 @pytest.fixture
 def launches(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts the launches of each kernel."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     class Counted:
         def __init__(self, name: str) -> None:
             self.name, self.kernel = name, getattr(table.kernels, name)
 
         def __getitem__(self, grid: Any) -> Callable[..., Any]:
-            found[self.name] += 1
+            counts[self.name] += 1
             launch: Callable[..., Any] = self.kernel[grid]
             return launch
 
     for name in KERNELS:
         monkeypatch.setattr(table.kernels, name, Counted(name))
-    return found
+    return counts
 
 
 def parameters(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(made, gradients, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(params, gradients, strict=True):
         parameter.grad = gradient.clone()
-    return made
+    return params
 
 
-def on_both_paths(
+def bits_of_both_paths(
     gradients: list[torch.Tensor], clip: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> list[list[Any]]:
     """Return the bits of what a clip returns and of all gradients, from the host path and from the kernels."""
-    found = []
+    results = []
     for path in ("", "framework"):
         monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
-        held = parameters(gradients)
-        returned = clip(held)
-        found.append([bits(each) for each in [*tree_leaves(returned), *(p.grad for p in held)] if each is not None])
-    return found
+        params = parameters(gradients)
+        result = clip(params)
+        results.append(
+            [bits_of(item) for item in [*tree_leaves(result), *(p.grad for p in params)] if item is not None]
+        )
+    return results
 
 
-def bits(tensor: torch.Tensor) -> list[int]:
-    """The bits of a tensor; of NaN only that it is NaN."""
+def bits_of(tensor: torch.Tensor) -> list[int]:
+    """Return the bits of a tensor. All NaN are equal."""
     tensor = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
     integers = tensor.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
     return torch.where(tensor.isnan(), 0x7FC0, integers).flatten().tolist()
@@ -112,39 +114,39 @@ def random(shapes: tuple[tuple[int, ...], ...], dtype: str, seed: int = 0) -> li
 
 
 def functional(clip: Callable[[list[torch.Tensor]], Any]) -> Callable[[Any], Any]:
-    return lambda held: clip([parameter.grad for parameter in held])
+    return lambda params: clip([parameter.grad for parameter in params])
 
 
-def pairs(held: Any) -> list[Any]:
-    return [(None, parameter.grad) for parameter in held]
+def param_grads(params: Any) -> list[Any]:
+    return [(None, parameter.grad) for parameter in params]
 
 
 SUMS, CHANGE = {"add", "round_sums"}, {"change"}
 CLIPS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
-    "order 2": (lambda held: uc.clip_grad_norm_(held, 5.0), set(KERNELS)),
-    "order 1": (lambda held: uc.clip_grad_norm_(held, 5.0, 1), set(KERNELS)),
-    "order inf": (lambda held: uc.clip_grad_norm_(held, 0.5, math.inf), SUMS | CHANGE),
-    "nothing to do": (lambda held: uc.clip_grad_norm_(held, 1e9), set(KERNELS)),
-    "a threshold of 0": (lambda held: uc.clip_grad_norm_(held, 0.0), set(KERNELS)),
+    "order 2": (lambda params: uc.clip_grad_norm_(params, 5.0), set(KERNELS)),
+    "order 1": (lambda params: uc.clip_grad_norm_(params, 5.0, 1), set(KERNELS)),
+    "order inf": (lambda params: uc.clip_grad_norm_(params, 0.5, math.inf), SUMS | CHANGE),
+    "nothing to do": (lambda params: uc.clip_grad_norm_(params, 1e9), set(KERNELS)),
+    "a threshold of 0": (lambda params: uc.clip_grad_norm_(params, 0.0), set(KERNELS)),
     "one norm per gradient": (uc.GradientClipByNorm(2.0).clip_, set(KERNELS)),
     "TensorFlow's rule": (uc.GradientClipByGlobalNorm(2.0).clip_, set(KERNELS)),
-    "values": (lambda held: uc.clip_grad_value_(held, 0.3), CHANGE),
+    "values": (lambda params: uc.clip_grad_value_(params, 0.3), CHANGE),
     "values of one sign": (uc.GradientClipByValue(0.7, 0.0).clip_, CHANGE),
-    "no value but 0": (lambda held: uc.clip_grad_value_(held, 0.0), CHANGE),
+    "no value but 0": (lambda params: uc.clip_grad_value_(params, 0.0), CHANGE),
     "new tensors": (functional(lambda grads: uc.clip_by_global_norm(grads, 2.0)), set(KERNELS)),
     "new tensors, nothing to do": (functional(lambda grads: uc.clip_by_global_norm(grads, 1e9)), set(KERNELS)),
     "new tensors by a given norm": (
         functional(lambda grads: uc.clip_by_global_norm(grads, 2.0, use_norm=7.0)[0]), CHANGE
     ),
     "new tensors, one by one": (functional(lambda grads: [uc.clip_by_norm(g, 0.5) for g in grads]), set(KERNELS)),
-    "new tensors, one norm per gradient": (lambda held: uc.GradientClipByNorm(2.0)(pairs(held)), set(KERNELS)),
+    "new tensors, one norm per gradient": (lambda ps: uc.GradientClipByNorm(2.0)(param_grads(ps)), set(KERNELS)),
     "new tensors, values": (functional(lambda grads: [uc.clip_by_value(g, -0.1, 0.7) for g in grads]), CHANGE),
-    "new tensors, values of pairs": (lambda held: uc.GradientClipByValue(0.3)(pairs(held)), CHANGE),
+    "new tensors, values of pairs": (lambda params: uc.GradientClipByValue(0.3)(param_grads(params)), CHANGE),
 }  # fmt: skip
 """The clips, and the kernels that each launches."""
 
-ONE_BY_ONE = ("new tensors, one by one", "new tensors, values")
-"""Those with a call for each gradient."""
+PER_TENSOR_CALLS = ("new tensors, one by one", "new tensors, values")
+"""These call a function for each gradient."""
 
 
 # -- the host path's bits
@@ -156,26 +158,30 @@ def test_results_have_the_bits_of_the_host_path(
     name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip, kernels = CLIPS[name]
-    host, results = on_both_paths(random(SHAPES, dtype), clip, monkeypatch)
+    host, results = bits_of_both_paths(random(SHAPES, dtype), clip, monkeypatch)
     assert results == host
     assert set(launches) == kernels
 
 
 @pytest.mark.parametrize("name", CLIPS)
-def test_a_list_of_several_dtypes(name: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_dtype_of_a_list_has_its_own_launches(
+    name: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each dtype has launches of its own, whatever the order of the tensors."""
     gradients = [random(((70,), (3, 5)), dtype, seed)[seed % 2] for seed, dtype in enumerate([*DTYPES, *DTYPES])]
     clip, kernels = CLIPS[name]
-    host, results = on_both_paths(gradients, clip, monkeypatch)
+    host, results = bits_of_both_paths(gradients, clip, monkeypatch)
     assert results == host
-    if name not in ONE_BY_ONE:
+    if name not in PER_TENSOR_CALLS:
         assert {launches[kernel] for kernel in kernels - {"round_sums", "decide"}} == {len(DTYPES)}
 
 
 @pytest.mark.parametrize("dtype", quick(COMPLEX, "complex64"))
 @pytest.mark.parametrize("name", [name for name in CLIPS if "values" not in name and "value" not in name])
-def test_complex_gradients(name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pairs of real numbers. Magnitudes, of which norms of other orders are, take PyTorch's operations."""
+def test_complex_gradients_have_the_bits_of_the_host_path(
+    name: str, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels read pairs of real numbers. Norms of other orders need magnitudes, and take PyTorch's operations."""
     gradients = random(SHAPES, dtype)
     clip, kernels = CLIPS[name]
     if name in ("order 1", "order inf"):
@@ -183,26 +189,24 @@ def test_complex_gradients(name: str, dtype: str, launches: Counter[str], monkey
         clip(parameters(gradients))
         assert set(launches) == CHANGE
         return
-    host, results = on_both_paths(gradients, clip, monkeypatch)
+    host, results = bits_of_both_paths(gradients, clip, monkeypatch)
     assert results == host
     assert set(launches) == kernels
 
 
-def test_complex_and_real_gradients_in_one_list(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_may_have_complex_and_real_gradients(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = [random(((70,),), dtype, seed)[0] for seed, dtype in enumerate([*DTYPES, *COMPLEX, "float32"])]
     for name in ("order 2", "one norm per gradient", "new tensors"):
-        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        host, results = bits_of_both_paths(gradients, CLIPS[name][0], monkeypatch)
         assert results == host
     assert set(launches) == set(KERNELS)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, *COMPLEX])
-def test_a_list_that_holds_an_empty_gradient(
-    dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_may_have_empty_gradients(dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = random(((0,), (70,), (3, 0)), dtype)
     for name in ("order 2", "one norm per gradient", "new tensors"):
-        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        host, results = bits_of_both_paths(gradients, CLIPS[name][0], monkeypatch)
         assert results == host
     assert set(launches) == set(KERNELS)
 
@@ -213,13 +217,13 @@ SPECIAL += [(value, "float64") for value in (math.nan, -math.inf, 5e-324, 1e-160
 
 @pytest.mark.parametrize(("value", "dtype"), sampled(SPECIAL, 3))
 @pytest.mark.parametrize("name", ["order 2", "order inf", "one norm per gradient", "values of one sign", "new tensors"])
-def test_special_values(
+def test_special_values_have_the_bits_of_the_host_path(
     name: str, value: float, dtype: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gradients = [torch.tensor([value, 1.0, -value], dtype=DTYPES[dtype]), torch.full((65,), value, dtype=DTYPES[dtype])]
     clip, kernels = CLIPS[name]
     for tensors in (gradients, gradients[1:], [gradients[1][:1]]):
-        host, results = on_both_paths(tensors, clip, monkeypatch)
+        host, results = bits_of_both_paths(tensors, clip, monkeypatch)
         assert results == host
     assert set(launches) == kernels
 
@@ -227,21 +231,21 @@ def test_special_values(
 def test_gradients_that_do_not_start_at_a_multiple_of_16_bytes(
     launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    results = []
     for path in ("", "framework"):
         monkeypatch.setenv("UNIFIED_CLIP_PATH", path)
         memory = random(((300,),), "bfloat16")[0]
-        found.append([bits(uc.clip_grad_norm_(memory_views(memory), 1.0)), bits(memory)])
-    assert found[0] == found[1]
+        results.append([bits_of(uc.clip_grad_norm_(memory_views(memory), 1.0)), bits_of(memory)])
+    assert results[0] == results[1]
     assert launches["change"] == 1
 
 
 def memory_views(memory: torch.Tensor) -> list[torch.nn.Parameter]:
     views = [memory[1:100], memory[101:299]]
-    held = [torch.nn.Parameter(torch.zeros_like(view)) for view in views]
-    for parameter, view in zip(held, views, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(view)) for view in views]
+    for parameter, view in zip(params, views, strict=True):
         parameter.grad = view
-    return held
+    return params
 
 
 # -- exact rounding
@@ -252,15 +256,17 @@ TIES = {
     "float64": [[2.0**53, 2.0**27, 1.0], [2.0**53, *[2.0**27] * 3, 3.0], [1.0, 2.0**-53],
                 [1.0 + 2.0**-52, 2.0**-53]],
 }  # fmt: skip
-"""Lists whose norm lies in the middle between two numbers: two of order 2, two of order 1."""
+"""Lists whose norm is half-way between two numbers: two of order 2, two of order 1."""
 
 
-def check_rounding(table: ModuleType, values: list[list[float]], p: int, dtype: str, factor: float = 1.0) -> None:
-    arrays = [np.array(each, dtype) * np.array(factor, dtype) for each in values]
+def assert_correctly_rounded(
+    table: ModuleType, values: list[list[float]], p: int, dtype: str, factor: float = 1.0
+) -> None:
+    arrays = [np.array(numbers, dtype) * np.array(factor, dtype) for numbers in values]
     tensors = [torch.from_numpy(array) for array in arrays]
     assert float(table.table_of(tensors).norms(p, per_tensor=False)) == reference.norm(arrays, p)
-    each = table.table_of(tensors).norms(p, per_tensor=True)
-    assert each.tolist() == [reference.norm([array], p) for array in arrays]
+    numbers = table.table_of(tensors).norms(p, per_tensor=True)
+    assert numbers.tolist() == [reference.norm([array], p) for array in arrays]
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -279,13 +285,13 @@ def test_ties_go_to_the_even_number(
 ) -> None:
     dtype, factor = scaled
     if doubt:
-        name, bits = ("ERROR", 24) if dtype == "float32" else ("WIDE_ERROR", 53)
-        monkeypatch.setattr(table, name, doubt * 2.0**-bits)
-    check_rounding(table, TIES[dtype], p, dtype, factor)
+        name, bits_of = ("ERROR", 24) if dtype == "float32" else ("WIDE_ERROR", 53)
+        monkeypatch.setattr(table, name, doubt * 2.0**-bits_of)
+    assert_correctly_rounded(table, TIES[dtype], p, dtype, factor)
 
 
-def test_a_tie_is_in_doubt_for_each_dtype(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the exact sum, the lower number would be returned, so the odd one of two would be wrong."""
+def test_a_tie_needs_the_exact_sum(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the exact sum, the lower number is returned."""
     monkeypatch.setattr(table.kernels, "decide", NotLaunched())
     for dtype, values in TIES.items():
         tensors = [torch.tensor(values[1], dtype=DTYPES[dtype])]
@@ -302,10 +308,10 @@ class NotLaunched:
 
 @pytest.mark.parametrize("dtype", TIES)
 @pytest.mark.parametrize("p", [1, 2])
-def test_sums_that_are_not_in_doubt_are_rounded_right(
+def test_sums_that_are_not_in_doubt_are_rounded_correctly(
     table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the exact pass."""
+    """The exact pass does not run here."""
     monkeypatch.setattr(table.kernels, "add_exactly", NotLaunched())
     monkeypatch.setattr(table.kernels, "decide", NotLaunched())
     tensors = random(((150,),) * 12, dtype)
@@ -315,13 +321,15 @@ def test_sums_that_are_not_in_doubt_are_rounded_right(
 
 @pytest.mark.parametrize("dtype", quick(TIES, "float32"))
 @pytest.mark.parametrize("p", [1, 2])
-def test_numbers_of_all_sizes(table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a bound that leaves every norm in doubt: the exact sum has bits in many windows."""
+def test_exact_sums_of_numbers_of_all_sizes(
+    table: ModuleType, p: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large error bound leaves every norm in doubt. The exact sums have bits in many windows."""
     monkeypatch.setattr(table, "ERROR" if dtype == "float32" else "WIDE_ERROR", 2.0**-10)
     least, largest = (-149, 127) if dtype == "float32" else (-1074, 1022)
     values = [[2.0**least], [2.0**least, 2.0**largest], [2.0 ** (least + 7)] * 3]
     values += [(1.7 * 2.0 ** np.arange(least + start, largest, (largest - least) // 4)).tolist() for start in (1, 5)]
-    check_rounding(table, values, p, dtype)
+    assert_correctly_rounded(table, values, p, dtype)
 
 
 @pytest.mark.parametrize("per_tensor", [False, True])
@@ -329,13 +337,13 @@ def test_norms_do_not_depend_on_chunks_or_lanes(
     table: ModuleType, per_tensor: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensors = random(((3000,), (129, 7), (1,)), "float32")
-    found = []
+    results = []
     for chunk, lanes in ((64, 16), (256, 64), (4096, 1024), (65536, 1024)):
         monkeypatch.setattr(table, "CHUNK", chunk)
         monkeypatch.setattr(table, "LANES", lanes)
         table._tables.clear()
-        found.append(table.table_of(tensors).norms(2, per_tensor=per_tensor).tolist())
-    assert found == [found[0]] * 4
+        results.append(table.table_of(tensors).norms(2, per_tensor=per_tensor).tolist())
+    assert results == [results[0]] * 4
 
 
 @pytest.mark.parametrize("per_tensor", quick([False, True], False))
@@ -354,9 +362,11 @@ def test_exact_norms_do_not_depend_on_the_number_of_programs(
 
 
 @pytest.mark.nightly
-def test_a_list_of_5000_tensors(launches: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_of_5000_tensors_takes_one_launch_per_kernel(
+    launches: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gradients = random(tuple((1 + index % 3,) for index in range(5000)), "bfloat16")
-    host, results = on_both_paths(gradients, CLIPS["order 2"][0], monkeypatch)
+    host, results = bits_of_both_paths(gradients, CLIPS["order 2"][0], monkeypatch)
     assert results == host
     assert launches == Counter(KERNELS)
 
@@ -386,16 +396,16 @@ def test_a_second_clip_of_a_list_copies_nothing(
     with Operations() as first:
         table.table_of(tensors).norms(2, per_tensor=per_tensor)
     assert "_to_copy" in first.names or "lift_fresh" in first.names, "the first makes the table"
-    with Operations() as seen:
+    with Operations() as second:
         again = table.table_of(tensors)
         norms = again.norms(2, per_tensor=per_tensor)
         for launch in again.products(torch.full_like(norms, 0.5), per_tensor=per_tensor):
             launch()
-    assert "empty" in seen.names
-    assert set(seen.names) <= {"empty", "select", "slice", "full_like", "detach"}
+    assert "empty" in second.names
+    assert set(second.names) <= {"empty", "select", "slice", "full_like", "detach"}
 
 
-@pytest.mark.parametrize("name", [name for name in CLIPS if name not in ONE_BY_ONE])
+@pytest.mark.parametrize("name", [name for name in CLIPS if name not in PER_TENSOR_CALLS])
 def test_launches_do_not_grow_with_the_number_of_gradients(
     name: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,7 +427,7 @@ MIXED: dict[str, list[torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_launches_do_not_grow_where_each_gradient_has_a_norm(
+def test_launches_of_per_tensor_norms_do_not_grow_with_the_number_of_gradients(
     name: str, table: ModuleType, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with empty and complex gradients. An empty float64 gradient is a list of its own, which has no chunks."""
@@ -433,24 +443,24 @@ def test_launches_do_not_grow_where_each_gradient_has_a_norm(
             assert launches == kernels, number
 
 
-def test_a_list_with_an_empty_gradient_of_another_dtype(
+def test_an_empty_gradient_of_another_dtype_adds_no_launch(
     launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gradients = [*random(((0,),), "float64"), *random(((70,), (3,)), "float32"), *random(((0,),), "bfloat16")]
     for name in ("order 2", "one norm per gradient", "new tensors", "new tensors, one norm per gradient"):
         launches.clear()
-        host, results = on_both_paths(gradients, CLIPS[name][0], monkeypatch)
+        host, results = bits_of_both_paths(gradients, CLIPS[name][0], monkeypatch)
         assert results == host
         assert launches["add"] == launches["change"] == 1, name
 
 
 def test_new_addresses_make_a_new_table(table: ModuleType) -> None:
     first = random(((3,),), "float32")
-    made = table.table_of(first)
-    assert table.table_of([first[0]]) is made
+    first_table = table.table_of(first)
+    assert table.table_of([first[0]]) is first_table
     second = [first[0].clone()]
-    assert table.table_of(second) is not made
-    assert table.table_of([first[0].view(torch.bfloat16)]) is not made
+    assert table.table_of(second) is not first_table
+    assert table.table_of([first[0].view(torch.bfloat16)]) is not first_table
     kept = [random(((3,),), "float32") for _ in range(table.MAX_TABLES + 3)]
     for tensors in kept:
         table.table_of(tensors)
@@ -468,10 +478,10 @@ def test_a_write_bumps_the_versions_that_autograd_checks(
     assert launches["change"] == 1
 
 
-# -- what the kernels leave to PyTorch's operations
+# -- gradients that kernels do not support
 
 
-OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
+NOT_SUPPORTED: dict[str, Callable[[], list[torch.Tensor]]] = {
     "not contiguous": lambda: [torch.ones(3, 4).t()],
     "only empty": lambda: [torch.ones(0)],
     "conjugated": lambda: [torch.ones(3, dtype=torch.complex64).conj()],
@@ -479,19 +489,19 @@ OTHERS: dict[str, Callable[[], list[torch.Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_gradients_take_the_operations_of_pytorch(
+@pytest.mark.parametrize("name", NOT_SUPPORTED)
+def test_gradients_that_kernels_do_not_support_take_pytorchs_operations(
     name: str, launches: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    held = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in OTHERS[name]()]
-    for parameter, gradient in zip(held, OTHERS[name](), strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in NOT_SUPPORTED[name]()]
+    for parameter, gradient in zip(params, NOT_SUPPORTED[name](), strict=True):
         parameter.grad = gradient
-    uc.clip_grad_norm_(held, 1.0)
+    uc.clip_grad_norm_(params, 1.0)
     assert not launches
 
 
-def test_too_many_chunks_for_the_error_bound(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_with_too_many_chunks_has_no_table(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = [torch.ones(2 * table.CHUNK + 1)]
     monkeypatch.setattr(table, "MAX_CHUNKS", 3)
     assert table.table_of(tensors) is not None
@@ -499,7 +509,7 @@ def test_too_many_chunks_for_the_error_bound(table: ModuleType, monkeypatch: pyt
     assert table.table_of(tensors) is None
 
 
-def test_the_error_bound_holds_for_the_longest_sums(kit: Kit) -> None:
+def test_the_error_bounds_cover_the_longest_sums(kit: Kit) -> None:
     from unified_clip._backends.torch.gpu import table
     from unified_clip._backends.torch.gpu.kernels.sums import NARROW_LEAST
 
@@ -546,27 +556,27 @@ def test_a_request_without_triton_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 @functools.cache
-def compiled(architecture: int) -> dict[str, Any]:
-    """The instructions of each kernel for a generation of GPUs, from a process without the interpreter."""
+def compiled_code(architecture: int) -> dict[str, Any]:
+    """Return the instructions of each kernel for a generation of GPUs, from a process without the interpreter."""
     script = Path(__file__).parents[1] / "support" / "gpu_code.py"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     run = subprocess.run(
         [sys.executable, str(script), str(architecture)], env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    found: dict[str, Any] = json.loads(run.stdout)
-    return found
+    code: dict[str, Any] = json.loads(run.stdout)
+    return code
 
 
-def of_gradients(architecture: int, dtype: str, kernel: str = "") -> dict[str, Any]:
-    """The code of kernels that read gradients of a dtype."""
-    found = {
+def kernels_for(architecture: int, dtype: str, kernel: str = "") -> dict[str, Any]:
+    """Return the code of kernels that read gradients of a dtype."""
+    kernels = {
         name: code
-        for name, code in compiled(architecture).items()
+        for name, code in compiled_code(architecture).items()
         if name.startswith(kernel) and code["dtype"] == dtype
     }
-    assert found
-    return found
+    assert kernels
+    return kernels
 
 
 ARCHITECTURES = [90, *nightly(80, 86, 89, 100, 120)]
@@ -575,45 +585,48 @@ ARCHITECTURES = [90, *nightly(80, 86, 89, 100, 120)]
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gradients_are_read_once_and_written_once(dtype: str, architecture: int) -> None:
-    """In vectors of 16 bytes, and in their own dtype."""
+    """Kernels use vectors of 16 bytes, and the dtype of the gradients."""
     size = DTYPES[dtype].itemsize
     for kernel, written in (("add,", 0), ("change", size)):
-        for name, code in of_gradients(architecture, dtype, kernel).items():
+        for name, code in kernels_for(architecture, dtype, kernel).items():
             assert (code["bytes read"], code["bytes written"]) == (size, written), name
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_end_of_a_tensor_is_read_and_written_element_by_element(dtype: str, architecture: int) -> None:
-    """A vector with a condition for its first element alone would reach beyond the end. So is all of a tensor that does
-    not start at a multiple of 16 bytes."""
-    for name, code in of_gradients(architecture, dtype).items():
+    """A vector would reach beyond the end. Tensors that do not start at a multiple of 16 bytes have no vectors."""
+    for name, code in kernels_for(architecture, dtype).items():
         conditional = code["conditional"]
         assert f"ld.global.b{8 * DTYPES[dtype].itemsize}" in conditional, name
-        assert not [each for each in conditional if re.search(r"\.v\d", each)], name
+        assert not [instruction for instruction in conditional if re.search(r"\.v\d", instruction)], name
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiled_arithmetic_rounds_to_nearest(architecture: int) -> None:
     """No instruction flushes subnormal numbers, or approximates a root or a quotient."""
-    for name, code in compiled(architecture).items():
-        arithmetic = [each for each in code["instructions"] if re.match(r"(add|sub|mul|fma)\b.*\.f\d", each)]
-        assert all(".rn." in each for each in arithmetic), f"{name}: the assembler may fuse others"
+    for name, code in compiled_code(architecture).items():
+        arithmetic = [
+            instruction for instruction in code["instructions"] if re.match(r"(add|sub|mul|fma)\b.*\.f\d", instruction)
+        ]
+        assert all(".rn." in instruction for instruction in arithmetic), f"{name}: the assembler may fuse others"
         assert code["instructions"]
-        assert not [each for each in code["instructions"] if re.search(r"\.ftz|\.approx|\.full", each)], name
+        assert not [
+            instruction for instruction in code["instructions"] if re.search(r"\.ftz|\.approx|\.full", instruction)
+        ], name
         if "order 2" in name and name.startswith(("round_sums", "decide")):
             assert "sqrt.rn.f64" in code["instructions"], name
     for dtype, narrow in (("bfloat16", "bf16"), ("float16", "f16")):
-        if f"change, {dtype}" in compiled(architecture):
-            assert f"cvt.rn.{narrow}x2.f32" in compiled(architecture)[f"change, {dtype}"]["instructions"]
+        if f"change, {dtype}" in compiled_code(architecture):
+            assert f"cvt.rn.{narrow}x2.f32" in compiled_code(architecture)[f"change, {dtype}"]["instructions"]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_float32_sums_use_no_float64(dtype: str, architecture: int) -> None:
-    """Nor do products, but for the conversion of the coefficient, and of bounds: once for each chunk."""
-    for name, code in of_gradients(architecture, dtype).items():
-        wide = {each for each in code["instructions"] if ".f64" in each}
+    """Products only convert the coefficient or the bounds, once per chunk."""
+    for name, code in kernels_for(architecture, dtype).items():
+        wide = {instruction for instruction in code["instructions"] if ".f64" in instruction}
         if "in float32" in name:
             assert not wide, name
         elif name.startswith("change"):
@@ -623,7 +636,7 @@ def test_float32_sums_use_no_float64(dtype: str, architecture: int) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_of_squares_take_one_instruction_of_float64_each(dtype: str, architecture: int) -> None:
-    """The error of a square is lost by a fused addition, so only sums that need no error have one."""
-    for name, code in of_gradients(architecture, dtype, "add, order 2").items():
-        is_fused = any(each.startswith("fma.rn.f64") for each in code["instructions"])
+    """A fused addition loses the error of a square, so only sums that need no error use it."""
+    for name, code in kernels_for(architecture, dtype, "add, order 2").items():
+        is_fused = any(instruction.startswith("fma.rn.f64") for instruction in code["instructions"])
         assert is_fused == ("float64" not in name and "in float32" not in name), name

@@ -29,7 +29,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @pytest.fixture(autouse=True)
-def _on_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _default_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
     monkeypatch.setattr(operators, "ENABLED", True)
     torch._dynamo.reset()
@@ -44,52 +44,58 @@ def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list
 
 
 def parameters(grads: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
-    for parameter, grad in zip(made, grads, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(grad)) for grad in grads]
+    for parameter, grad in zip(params, grads, strict=True):
         parameter.grad = grad.clone()
-    return made
+    return params
 
 
-def called(function: Callable[..., Any], *arguments: Any) -> list[str]:
+def operators_of(function: Callable[..., Any], *arguments: Any) -> list[str]:
     """Return the operators of unified_clip in the graph of a function."""
-    found: list[str] = []
+    names: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-        found.extend(str(node.target) for node in graph.graph.nodes if "unified_clip" in str(node.target))
+        names.extend(str(node.target) for node in graph.graph.nodes if "unified_clip" in str(node.target))
         return graph.forward
 
-    torch.compile(lambda *given: function(*given), backend=backend, fullgraph=True)(*arguments)
-    return found
+    torch.compile(lambda *arguments_: function(*arguments_), backend=backend, fullgraph=True)(*arguments)
+    return names
 
 
 # -- which graphs
 
 
 def test_a_graph_measures_and_scales_by_one_operator_each() -> None:
-    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters(gradients())) == [str(NORM), str(SCALE)]
+    assert operators_of(lambda params: uc.clip_grad_norm_(params, 1.0), parameters(gradients())) == [
+        str(NORM),
+        str(SCALE),
+    ]
     clip = uc.GradientClipByNorm(1.0).clip_
-    assert called(clip, parameters(gradients())) == [str(NORM), str(SCALE)]
+    assert operators_of(clip, parameters(gradients())) == [str(NORM), str(SCALE)]
 
 
-def test_functional_names_leave_products_to_the_compiler() -> None:
-    assert called(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == [str(NORM)]
+def test_functional_calls_leave_products_to_the_compiler() -> None:
+    assert operators_of(lambda grads: uc.clip_by_global_norm(grads, 1.0), gradients()) == [str(NORM)]
 
 
-def test_complex_gradients_need_operations() -> None:
-    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters([torch.ones(2, dtype=torch.complex64)])) == []
+def test_complex_gradients_use_pytorchs_operations() -> None:
+    assert (
+        operators_of(lambda params: uc.clip_grad_norm_(params, 1.0), parameters([torch.ones(2, dtype=torch.complex64)]))
+        == []
+    )
 
 
-def test_views_are_measured_by_the_kernels_and_written_by_operations() -> None:
-    held, bucket = parameters(gradients()[:2]), torch.arange(38.0)
-    held[0].grad, held[1].grad = bucket[:35].view(5, 7), bucket[35:]
-    assert called(lambda given: uc.clip_grad_norm_(given, 1.0), held) == [str(NORM)]
+def test_views_are_measured_by_kernels_and_scaled_by_pytorchs_operations() -> None:
+    params, bucket = parameters(gradients()[:2]), torch.arange(38.0)
+    params[0].grad, params[1].grad = bucket[:35].view(5, 7), bucket[35:]
+    assert operators_of(lambda params_: uc.clip_grad_norm_(params_, 1.0), params) == [str(NORM)]
 
 
-def test_a_setting_leaves_the_kernels_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_switches_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unified_clip.native_available("torch")
     monkeypatch.setattr(operators, "ENABLED", False)
     assert not unified_clip.native_available("torch")
-    assert called(lambda held: uc.clip_grad_norm_(held, 1.0), parameters(gradients())) == []
+    assert operators_of(lambda params: uc.clip_grad_norm_(params, 1.0), parameters(gradients())) == []
 
 
 # -- values
@@ -101,12 +107,12 @@ BACKENDS = ["aot_eager", *nightly("inductor")]
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_random_lists_have_the_bits_of_the_host_path(dtype: str, backend: str) -> None:
-    compiled = torch.compile(lambda held: uc.clip_grad_norm_(held, 1.0), backend=backend, fullgraph=True)
+    compiled = torch.compile(lambda params: uc.clip_grad_norm_(params, 1.0), backend=backend, fullgraph=True)
     for seed in range(50):
         grads = gradients(dtype, 2.0 ** (seed % 9 - 4), seed)
-        held, wanted = parameters(grads), parameters(grads)
-        assert torch.equal(compiled(held), uc.clip_grad_norm_(wanted, 1.0))
-        assert all(torch.equal(one.grad, other.grad) for one, other in zip(held, wanted, strict=True))
+        params, expected = parameters(grads), parameters(grads)
+        assert torch.equal(compiled(params), uc.clip_grad_norm_(expected, 1.0))
+        assert all(torch.equal(actual.grad, reference.grad) for actual, reference in zip(params, expected, strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -123,14 +129,14 @@ def test_norms_half_way_between_two_floats_are_rounded_as_on_the_host_path(dtype
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, 1e-41])
 @pytest.mark.parametrize("limit", quick([0.5, 1e-42], 0.5))
-def test_special_values_and_subnormal_numbers(value: float, limit: float) -> None:
-    compiled = torch.compile(lambda held: uc.clip_grad_norm_(held, limit), backend="aot_eager", fullgraph=True)
+def test_special_values_have_the_bits_of_the_host_path(value: float, limit: float) -> None:
+    compiled = torch.compile(lambda params: uc.clip_grad_norm_(params, limit), backend="aot_eager", fullgraph=True)
     grads = [torch.tensor([value, value]), torch.tensor([0.0, -0.0])]
-    held, wanted = parameters(grads), parameters(grads)
-    got, norm = compiled(held), uc.clip_grad_norm_(wanted, limit)
-    torch.testing.assert_close(got, norm, rtol=0, atol=0, equal_nan=True)
-    for one, other in zip(held, wanted, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
+    params, expected = parameters(grads), parameters(grads)
+    norm, expected_norm = compiled(params), uc.clip_grad_norm_(expected, limit)
+    torch.testing.assert_close(norm, expected_norm, rtol=0, atol=0, equal_nan=True)
+    for parameter, expected_parameter in zip(params, expected, strict=True):
+        torch.testing.assert_close(parameter.grad, expected_parameter.grad, rtol=0, atol=0, equal_nan=True)
 
 
 def test_dtypes_and_memory_orders_may_differ_in_a_list() -> None:
@@ -140,14 +146,14 @@ def test_dtypes_and_memory_orders_may_differ_in_a_list() -> None:
         torch.arange(9.0, dtype=torch.float64)[::2],
         torch.ones(3, dtype=torch.bfloat16),
     ]
-    for clip in (lambda held: uc.clip_grad_norm_(held, 1.0), uc.GradientClipByNorm(1.0).clip_):
-        held, wanted = parameters(grads), parameters(grads)
-        torch.compile(clip, backend="aot_eager", fullgraph=True)(held)
-        clip(wanted)
-        assert all(torch.equal(one.grad, other.grad) for one, other in zip(held, wanted, strict=True))
+    for clip in (lambda params: uc.clip_grad_norm_(params, 1.0), uc.GradientClipByNorm(1.0).clip_):
+        params, expected = parameters(grads), parameters(grads)
+        torch.compile(clip, backend="aot_eager", fullgraph=True)(params)
+        clip(expected)
+        assert all(torch.equal(actual.grad, reference.grad) for actual, reference in zip(params, expected, strict=True))
 
 
-def test_empty_tensors() -> None:
+def test_empty_tensors_count_nothing() -> None:
     compiled = torch.compile(uc.global_norm, backend="eager", fullgraph=True)
     assert compiled([torch.zeros(0, 3), torch.tensor([3.0, 4.0])]) == 5.0
     assert compiled([torch.zeros(0)]) == 0.0
@@ -162,7 +168,7 @@ def sine_of_clipped(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(uc.clip_by_norm(x, 1.0)).sum()
 
 
-TRANSFORMED: dict[str, Callable[[torch.Tensor], Any]] = {
+TRANSFORMATIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "vmap": torch.func.vmap(lambda x: uc.clip_by_norm(x, 1.0)),
     "vmap of grad": torch.func.vmap(torch.func.grad(sine_of_clipped)),
     "jvp": lambda rows: torch.func.jvp(sine_of_clipped, (rows,), (torch.ones_like(rows),)),
@@ -172,17 +178,17 @@ TRANSFORMED: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # forward derivatives
-@pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning")  # the default backend's own
+@pytest.mark.filterwarnings("ignore:.*torch._prims_common.check.*:FutureWarning")  # from Inductor
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", quick(TRANSFORMED, "vmap of grad", "hessian"))
-def test_transformations_in_a_graph_compute_what_they_do_without_one(name: str, backend: str) -> None:
+@pytest.mark.parametrize("name", quick(TRANSFORMATIONS, "vmap of grad", "hessian"))
+def test_transformations_in_a_graph_match_eager(name: str, backend: str) -> None:
     rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    wanted = TRANSFORMED[name](rows)
-    compiled = torch.compile(TRANSFORMED[name], backend=backend, fullgraph=True)
-    torch.testing.assert_close(compiled(rows), wanted, rtol=2e-6, atol=1e-7)
+    expected = TRANSFORMATIONS[name](rows)
+    compiled = torch.compile(TRANSFORMATIONS[name], backend=backend, fullgraph=True)
+    torch.testing.assert_close(compiled(rows), expected, rtol=2e-6, atol=1e-7)
 
 
-def test_a_derivative_by_a_tensor_that_requires_one() -> None:
+def test_a_compiled_clip_has_a_derivative() -> None:
     leaf = torch.tensor([3.0, 4.0], requires_grad=True)
     torch.compile(sine_of_clipped, backend="aot_eager", fullgraph=True)(leaf).backward()
     torch.testing.assert_close(leaf.grad, torch.func.grad(sine_of_clipped)(leaf.detach()))
@@ -192,7 +198,7 @@ def test_a_derivative_by_a_tensor_that_requires_one() -> None:
 
 
 @pytest.mark.parametrize("per_tensor", [False, True])
-def test_pytorch_finds_no_fault_in_the_operators(per_tensor: bool) -> None:
+def test_the_operators_pass_pytorchs_opcheck(per_tensor: bool) -> None:
     grads = gradients()
     torch.library.opcheck(NORM.default, (grads, 2.0, per_tensor))
     torch.library.opcheck(KERNEL_NORM.default, (grads, 2.0, per_tensor))
@@ -201,22 +207,26 @@ def test_pytorch_finds_no_fault_in_the_operators(per_tensor: bool) -> None:
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
-def test_the_operators_take_tensors_with_gaps_in_memory(p: float) -> None:
+def test_the_operators_accept_strided_tensors(p: float) -> None:
     grads = [torch.arange(9.0)[::2], torch.ones(2, 3).T, torch.tensor([-4.0])]
-    wanted = uc.get_total_norm([grad.clone() for grad in grads], p)
-    assert NORM(grads, p, False).float() == wanted
+    expected = uc.get_total_norm([grad.clone() for grad in grads], p)
+    assert NORM(grads, p, False).float() == expected
     SCALE(grads, torch.tensor(0.5, dtype=torch.float64), False)
     assert grads[0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert grads[2].tolist() == [-2.0]
 
 
-def test_arguments_that_the_operators_cannot_take_are_errors() -> None:
-    one = torch.ones((), dtype=torch.float64)
+def test_the_operators_reject_other_orders_dtypes_and_coefficients() -> None:
+    coef_of_all = torch.ones((), dtype=torch.float64)
     with pytest.raises(ValueError, match="kernel_norm takes the orders 1 and 2"):
         KERNEL_NORM(gradients(), 3.0, False)
     with pytest.raises(ValueError, match="take float16, bfloat16, float32 and float64"):
         KERNEL_NORM([torch.ones(2, dtype=torch.int32)], 2.0, False)
-    for coef, per_tensor in ((one.float(), False), (one, True), (torch.ones(4, dtype=torch.float64), False)):
+    for coef, per_tensor in (
+        (coef_of_all.float(), False),
+        (coef_of_all, True),
+        (torch.ones(4, dtype=torch.float64), False),
+    ):
         with pytest.raises(ValueError, match="scale_ takes a float64 coefficient, or one for each tensor"):
             SCALE(gradients(), coef, per_tensor)
 
@@ -227,9 +237,9 @@ def test_arguments_that_the_operators_cannot_take_are_errors() -> None:
 def test_several_threads_may_run_a_compiled_function_at_once() -> None:
     compiled = torch.compile(uc.global_norm, backend="aot_eager", fullgraph=True)
     grads = [torch.randn(300, 400) for _ in range(10)]
-    wanted = compiled(grads)
+    expected = compiled(grads)
     with ThreadPoolExecutor(4) as pool:
-        assert all(norm == wanted for norm in pool.map(compiled, [grads] * 40))
+        assert all(norm == expected for norm in pool.map(compiled, [grads] * 40))
 
 
 PROCESS = """
@@ -251,7 +261,7 @@ print("ends with a compiled function alive")
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_compiled_function_works_after_fork_and_may_be_alive_when_the_process_ends() -> None:
+def test_a_compiled_function_survives_fork_and_the_end_of_the_process() -> None:
     assert in_a_new_process(PROCESS).strip() == "ends with a compiled function alive"
 
 
@@ -268,14 +278,14 @@ def test_an_exported_program_needs_no_kernels(strict: bool) -> None:
     grads = gradients()[:2]
     program = torch.export.export(Clip(), tuple(grads), strict=strict)
     assert not any("unified_clip" in str(node.target) for node in program.graph.nodes)
-    (got, norm), (wanted, wanted_norm) = program.module()(*grads), uc.clip_by_global_norm(grads, 1.0)
-    torch.testing.assert_close(norm, wanted_norm, rtol=2.0**-23, atol=0)
-    for one, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=2.0**-22, atol=0)
+    (clipped, norm), (expected, expected_norm) = program.module()(*grads), uc.clip_by_global_norm(grads, 1.0)
+    torch.testing.assert_close(norm, expected_norm, rtol=2.0**-23, atol=0)
+    for tensor, expected_tensor in zip(clipped, expected, strict=True):
+        torch.testing.assert_close(tensor, expected_tensor, rtol=2.0**-22, atol=0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_graph_rounds_what_it_reads_in_float32_if_the_compiler_emulates_casts(dtype: str) -> None:
+def test_a_compiler_that_emulates_casts_rounds_the_gradients(dtype: str) -> None:
     (grad, *_) = gradients(dtype)
     with inductor.patch(emulate_precision_casts=True):
         compiled = torch.compile(lambda grad: 2 * uc.clip_by_norm(grad, 1.0).float(), fullgraph=True)(grad)

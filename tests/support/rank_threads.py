@@ -1,0 +1,189 @@
+"""The ranks of a process group as threads, for tests of norms over ranks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unified_clip._backends import numpy
+from unified_clip._compute.host import HostPath
+from unified_clip._compute.scalars import HOST
+from unified_clip._core.types import Leaf
+from unified_clip._distributed.groups import NormGroup
+from unified_clip._distributed.norm import LocalShards
+from unified_clip._distributed.replicas import Replica
+
+TIMEOUT = 10
+"""Seconds that a rank waits for the others."""
+
+
+class Meeting:
+    """Exchanges the numbers of the ranks of a group."""
+
+    def __init__(self, size: int) -> None:
+        self.numbers: list[Sequence[int]] = [()] * size
+        self.barrier = threading.Barrier(size, timeout=TIMEOUT)
+        self.calls = 0
+
+
+class Member:
+    """A rank in a thread, as a process group. Sums have to fit int64, and all ranks send equally many numbers."""
+
+    leaves_norms, name = False, ""
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self._meeting, self.rank, self.size, self.key = meeting, rank, len(meeting.numbers), self
+        self.ranks: Sequence[int] = range(self.size)
+
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+        return self.all_reduce(numbers, sum)
+
+    def all_reduce_max(self, numbers: Sequence[int]) -> list[int]:
+        return self.all_reduce(numbers, max)
+
+    def all_reduce(self, numbers: Sequence[int], combine: Callable[[Any], int]) -> list[int]:
+        self._meeting.numbers[self.rank] = numbers
+        self._meeting.calls += self.rank == 0
+        self._meeting.barrier.wait()
+        results = [combine(column) for column in zip(*self._meeting.numbers, strict=True)]
+        assert all(-(2**63) <= number < 2**63 for number in results)
+        self._meeting.barrier.wait()
+        return results
+
+
+class Sums(HostPath):
+    """Partial sums of arrays."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(numpy.BACKEND, arrays)
+
+
+def leaf(position: int) -> Leaf:
+    return Leaf(None, position)
+
+
+class RankShards(LocalShards):
+    """The shards of one rank."""
+
+    parameters: int | None = None  # type: ignore[assignment]
+    numel: int | None = None  # type: ignore[assignment]
+    checks_replicas = declares_owners = is_only_declared = False
+
+    def __init__(self, group: Any, arrays: Sequence[np.ndarray], **options: Any) -> None:
+        self._group, self.values = group, [np.asarray(array) for array in arrays]
+        self.parameters, self.numel = options.get("parameters"), options.get("numel")
+        self._names, self._copies = options.get("names"), options.get("copies", ())
+        self._without = options.get("without", ())
+        self._labels = options.get("labels")
+        self._all = options.get("leaves") or [leaf(index) for index in range(len(self.values))]
+        self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
+        self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
+        self._measured = []
+
+    def labels(self) -> list[tuple[Leaf, str]] | None:
+        return None if self._names is None else [(leaf(index), name) for index, name in enumerate(self._names)]
+
+    def missing(self) -> list[Leaf]:
+        return [leaf(index) for index in self._without]
+
+    def copies(self) -> list[tuple[Leaf, Any]]:
+        return [(self._all[index], self.values[index]) for index in self._copies]
+
+    def replicas(self, indices: Sequence[int]) -> list[Replica]:
+        if isinstance(self._replicas, Exception):
+            raise self._replicas
+        labels = self._labels or [f"layer{index}" for index in indices]
+        return [
+            Replica(self._all[index], labels[index], self.values[index], key, number, is_first)
+            for index, (key, number, is_first) in enumerate(self._replicas)
+        ]
+
+    def group(self) -> Any:
+        return self._group
+
+    def counted(self, indices: Sequence[int]) -> list[Any]:
+        return [self.values[index] for index in indices]
+
+    def count_elements(self) -> int:
+        return sum(array.size for array in self.values)
+
+    def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
+        return [
+            NormGroup(index if array.size else None, [self._group], leaf(index), self._names and self._names[index])
+            for index, array in enumerate(self.values)
+        ]
+
+    def counted_alone(self, index: int) -> Any:
+        return self.values[index]
+
+    def elements(self, index: int) -> int:
+        return int(self.values[index].size)
+
+    def layouts(self) -> list[str]:
+        return []
+
+    def world(self) -> Any:
+        return self._group
+
+
+def run_ranks(size: int, run: Callable[[Member], Any]) -> tuple[list[Any], int]:
+    """Run a function on `size` ranks. Return their results, and the number of collectives."""
+    meeting = Meeting(size)
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: run(Member(meeting, rank)), range(size))), meeting.calls
+
+
+def norm_of(
+    group: Any, arrays: Sequence[np.ndarray], p: float, compared: Any = None, **options: Any
+) -> tuple[float, str]:
+    path: Any = SimpleNamespace(xp=HOST, norm_dtype="")
+    shards: Any = RankShards(group, arrays, **options)
+    n = shards.norm(path, range(len(arrays)), p, compared or {}, Sums, function="", is_first=True)
+    return n, path.norm_dtype
+
+
+ONES = np.ones(3, np.float32)
+
+
+def common_error(size: int, run: Callable[[Member], Any]) -> str:
+    """Return the error that all ranks raise."""
+
+    def message(group: Member) -> str:
+        with pytest.raises(ValueError) as caught:
+            run(group)
+        return str(caught.value)
+
+    (error,) = set(run_ranks(size, message)[0])
+    return error
+
+
+def path_of(arrays: Sequence[np.ndarray]) -> Any:
+    counts = [(int(np.isnan(array).sum()), int(np.isinf(array).sum())) for array in arrays]
+    return SimpleNamespace(xp=HOST, nonfinite_counts=lambda: counts)
+
+
+def norm_of_ones(group: Any, **options: Any) -> tuple[float, str]:
+    return norm_of(group, [np.ones(2, np.float32)], options.pop("p", 2.0), **options)
+
+
+class BrokenGroup:
+    """A process group whose network is down."""
+
+    leaves_norms = False
+
+    def __init__(self, group: Member) -> None:
+        self.rank, self.size, self.ranks, self.key = group.rank, group.size, group.ranks, group
+
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+        raise ConnectionError("the network is down")
+
+    all_reduce_max = all_reduce_sum
+
+
+# -- rejections

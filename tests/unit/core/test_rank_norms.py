@@ -1,0 +1,194 @@
+"""The norm of gradients that are distributed over ranks."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import reference
+from support.rank_threads import (
+    Member,
+    RankShards,
+    Sums,
+    leaf,
+    norm_of,
+    path_of,
+    run_ranks,
+)
+
+from unified_clip._compute import kernels
+from unified_clip._core.distributed import DistributedSpec
+from unified_clip._core.gradients import GradientList
+from unified_clip._distributed.groups import SingleProcess
+
+
+def scattered(array: np.ndarray, size: int, random: np.random.Generator) -> list[np.ndarray]:
+    """Assign each element to a random rank, in any order. Some ranks have none."""
+    owners = random.integers(0, size, array.size)
+    return [random.permutation(array[owners == rank]) for rank in range(size)]
+
+
+NUMBERS = {
+    "float32": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
+    "complex64": st.complex_numbers(width=64, allow_nan=False, allow_infinity=False),
+    "complex128": st.complex_numbers(allow_nan=False, allow_infinity=False),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", NUMBERS)
+@given(data=st.data(), size=st.integers(1, 5), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_the_norm_does_not_depend_on_the_ownership_of_elements(dtype: str, data: Any, size: int, seed: int) -> None:
+    """The numbers include the largest and the smallest of the dtype."""
+    array = np.array(data.draw(st.lists(NUMBERS[dtype], max_size=40)), dtype)
+    shards = scattered(array, size, np.random.default_rng(seed))
+    for p in (1.0, 2.0, math.inf):
+        norms, _ = run_ranks(size, lambda group, p=p: norm_of(group, [shards[group.rank]], p))
+        assert set(norms) == {(reference.norm([array], p), reference.norm_dtype([dtype]))}
+    if array.size and not np.iscomplexobj(array):
+        norms, calls = run_ranks(size, lambda group: norm_of(group, [shards[group.rank]], 3.0))
+        assert len(set(norms)) == 1
+        n = kernels.general_norm([(array, dtype)], 3.0, dtype)
+        assert norms[0][0] == pytest.approx(n, rel=1e-15 if dtype == "float64" else 2e-7)
+        assert calls <= 2
+
+
+def test_a_float64_gradient_on_one_rank_makes_the_norm_float64() -> None:
+    arrays = [np.array([3.0], np.float32), np.array([1e-12])]
+    for p in (1.0, 2.0, 3.0, math.inf):
+        norms, _ = run_ranks(2, lambda group, p=p: norm_of(group, [arrays[group.rank]], p))
+        assert {dtype for _, dtype in norms} == {"float64"}
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
+def test_a_norm_may_exceed_the_largest_number_of_its_dtype(p: float) -> None:
+    arrays = [np.full(2, 3e38, np.float32), np.full(2, 3e38, np.float32)]
+    assert run_ranks(2, lambda group: norm_of(group, [arrays[group.rank]], p))[0] == [(math.inf, "float32")] * 2
+
+
+@pytest.mark.parametrize(("p", "calls"), [(1.0, 1), (2.0, 1), (math.inf, 1), (3.0, 2)])
+def test_a_norm_takes_few_collectives(p: float, calls: int) -> None:
+    assert run_ranks(3, lambda group: norm_of(group, [np.ones(3, np.float32)], p))[1] == calls
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_all_ranks_repeat_a_sum_that_is_in_doubt(size: int) -> None:
+    array = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    shards = np.array_split(array, size)
+    norms, calls = run_ranks(size, lambda group: norm_of(group, [shards[group.rank]], 2.0))
+    assert norms == [(2.0**24 + 2, "float32")] * size
+    assert calls == 2
+
+
+def test_a_single_process_has_the_norm_of_its_gradients() -> None:
+    assert norm_of(SingleProcess(), [np.array([3.0, 4.0], np.float32)], 2.0) == (5.0, "float32")
+    assert norm_of(SingleProcess(), [np.array([3.0, 4.0], np.float32)], math.inf) == (4.0, "float32")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_nan_and_inf_reach_all_ranks(p: float, value: float) -> None:
+    norms, _ = run_ranks(3, lambda group: norm_of(group, [np.array([1.0, value if group.rank == 1 else 2.0])], p))
+    assert [str(n) for n, _ in norms] == [str(value)] * 3
+
+
+@given(size=st.integers(1, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_per_tensor_norms_take_three_collectives_for_all_tensors(size: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    doubtful = np.array([2.0**24, 2.0**12, 2.0**12] + [2.0**-3] * 70, np.float32)
+    arrays = [random.standard_normal(size * 4).astype(np.float32), doubtful]
+    shards = [np.array_split(array, size) for array in arrays]
+
+    def run(group: Member) -> dict[int, float]:
+        return RankShards(group, [cut[group.rank] for cut in shards]).tensor_norms(2, {"threshold": 1.0}, Sums)
+
+    norms, calls = run_ranks(size, run)
+    assert norms == [{index: reference.norm([array]) for index, array in enumerate(arrays)}] * size
+    assert calls == 3  # to compare, to sum, and to sum the doubtful tensor exactly
+
+
+@pytest.mark.parametrize(
+    ("keywords", "is_given"),
+    [
+        ({}, False),
+        ({"process_group": None}, False),
+        ({"check_numel": False}, False),
+        ({"check_numel": True}, True),
+        ({"check_numel": 0}, True),
+        ({"ownership": "distinct"}, True),
+        ({"ownership": bool}, True),
+        ({"process_group": "a group"}, True),
+    ],
+)
+def test_a_spec_is_given_if_a_keyword_declares_something(keywords: dict[str, Any], is_given: bool) -> None:
+    assert DistributedSpec(**keywords).is_given == is_given
+
+
+@pytest.mark.parametrize(
+    ("ownership", "number"),
+    [
+        (None, 2),
+        ("replicated", 2),
+        ("distinct", None),
+        (bool, None),
+        ({"*": "replicated"}, 2),
+        ({"*": "distinct"}, None),
+    ],
+)
+def test_ranks_compare_parameters_that_may_not_differ(ownership: Any, number: int | None) -> None:
+    assert DistributedSpec(ownership=ownership).comparable([leaf(0), leaf(1)]) == number
+
+
+def test_invalid_declarations_are_rejected() -> None:
+    with pytest.raises(ValueError, match=r"ownership is 'owned'. Pass 'replicated', 'distinct', None, or a"):
+        DistributedSpec(ownership="owned")
+    with pytest.raises(
+        ValueError, match=r"pass a dict from patterns of names to these values, as in \{'\*\.experts\.\*': 'dist"
+    ):
+        DistributedSpec(ownership={"*": "owned"})
+    with pytest.raises(TypeError, match=r"check_numel is '5'. Pass a bool, a whole number, or None"):
+        DistributedSpec(check_numel="5")  # type: ignore[arg-type]
+    for ownership in ("replicated", "distinct", bool):  # as if the default process group is not initialized yet
+        with pytest.raises(ValueError, match=r"process_group is None, .* after init_process_group"):
+            DistributedSpec(process_group=None, ownership=ownership)
+
+
+def test_a_copied_spec_has_the_same_process_group() -> None:
+    """Process groups cannot be copied."""
+    spec = DistributedSpec(process_group=threading.Lock(), ownership="distinct")
+    assert copy.deepcopy(spec) is spec
+
+
+def test_nonfinite_gradients_on_other_ranks_are_reported() -> None:
+    """Each rank reports the others, also a rank without gradients."""
+    values = [np.array([1.0, math.nan, math.inf]), np.array([math.inf]), np.array([1.0])]
+
+    def elsewhere(group: Member) -> list[tuple[str, int, int]]:
+        arrays = [values[group.rank]] if group.rank < 2 else []
+        shards, path, local_path = RankShards(group, arrays), path_of(arrays), path_of(arrays)
+        assert shards.nonfinite_elsewhere(path) == [], "no rank waits before a norm is known"
+        assert math.isnan(shards.norm(path, range(len(arrays)), 2.0, {}, Sums, function="", is_first=False))
+        assert shards.nonfinite_elsewhere(local_path) == [], "no rank waits for a norm of this rank alone"
+        return shards.nonfinite_elsewhere(path)
+
+    first, second = ("rank 0", 1, 1), ("rank 1", 0, 1)
+    assert run_ranks(3, elsewhere)[0] == [[second], [first], [first, second]]
+
+
+def test_slices_of_a_distributed_gradient_are_rejected() -> None:
+    gradients: Any = GradientList.__new__(GradientList)
+    gradients.shards = RankShards(SingleProcess(), [np.ones((2, 2))])
+    with pytest.raises(ValueError, match="`axes` is not supported for distributed gradients"):
+        gradients.slices(0, [0])
+
+
+# -- what ranks compare

@@ -1,0 +1,243 @@
+"""A rank that rejects a call sends its error to the ranks that wait."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.rank_threads import (
+    BrokenGroup,
+    Meeting,
+    Member,
+    RankShards,
+    Sums,
+    leaf,
+    norm_of,
+    norm_of_ones,
+    run_ranks,
+)
+
+from unified_clip._api import functions
+from unified_clip._backends import numpy
+from unified_clip._core import entry
+from unified_clip._core.backend import Distributed
+from unified_clip._core.distributed import AWAITED
+from unified_clip._distributed import consensus, waiting
+from unified_clip._distributed.groups import NormGroup, SingleProcess
+
+
+def rejection_error(find_groups: Callable[[], Any], body: Callable[[], Any]) -> Exception:
+    """Run a call for which other ranks wait, and return its error."""
+
+    def call() -> None:
+        AWAITED.send_rejection = partial(consensus.send_rejection, find_groups=find_groups)
+        body()
+
+    with pytest.raises(Exception) as caught:
+        entry.run_eagerly(call)
+    assert AWAITED.send_rejection is None
+    return caught.value
+
+
+def rejection_notes(group: Any, error: Exception) -> list[str]:
+    """Reject a call for which other ranks wait. Return the notes of the error."""
+
+    def body() -> None:
+        raise error
+
+    assert rejection_error(group if callable(group) else lambda: [group], body) is error
+    return list(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_a_rejection_on_one_rank_raises_on_all_ranks(p: float) -> None:
+    def run(group: Member) -> str:
+        if group.rank == 1:
+            assert rejection_notes(group, TypeError("no gradient")) == []
+        else:
+            with pytest.raises(ValueError) as caught:
+                norm_of_ones(group, p=p)
+            assert "rank 1 rejected this call: TypeError: no gradient. Correct the call on rank 1." in str(caught.value)
+        return str(norm_of_ones(group, p=p)[0])
+
+    assert len(set(run_ranks(3, run)[0])) == 1, "the ranks are at the same call again"
+
+
+def test_all_ranks_may_reject_a_call() -> None:
+    assert run_ranks(3, lambda group: rejection_notes(group, TypeError(f"{group.rank}")))[0] == [[]] * 3
+
+
+def test_a_rank_rejects_alone_if_no_other_rank_waits() -> None:
+    assert rejection_notes(SingleProcess(), TypeError()) == []
+    assert rejection_notes(BrokenGroup(Member(Meeting(2), 0)), consensus.undeclared("nothing declares it")) == []
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
+def test_a_rank_that_cannot_measure_can_still_reject(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(method: str) -> Callable[..., Any]:
+        own = getattr(Sums, method)
+
+        def call(sums: Sums, *args: Any, **kwargs: Any) -> Any:
+            if any(array.size == 7 for array, _ in sums._parts):
+                raise MemoryError("7 numbers are too many")
+            return own(sums, *args, **kwargs)
+
+        return call
+
+    for method in ("power_sum", "max_abs", "relative_sum"):
+        monkeypatch.setattr(Sums, method, failing(method))
+
+    def run(group: Member) -> float:
+        if group.rank == 1:
+            error = rejection_error(lambda: [group], lambda: norm_of(group, [np.ones(7, np.float32)], p))
+            assert isinstance(error, MemoryError)
+        else:
+            with pytest.raises(ValueError, match="rank 1 rejected this call: MemoryError: 7 numbers"):
+                norm_of_ones(group, p=p)
+        return norm_of_ones(group, p=p)[0]
+
+    assert len(set(run_ranks(2, run)[0])) == 1
+
+
+def test_a_rejection_that_cannot_be_sent_is_a_note() -> None:
+    (note,) = rejection_notes(BrokenGroup(Member(Meeting(2), 0)), TypeError())
+    assert note == "Sending this error to the other ranks failed: ConnectionError: the network is down"
+
+
+def test_an_error_without_a_group_has_no_note_about_the_group() -> None:
+    """For example, the error about FSDP1's flat parameters has its own advice."""
+
+    def find() -> Any:
+        raise ValueError("no tensor shows which ranks have the gradients")
+
+    assert rejection_notes(find, RuntimeError("these are FSDP1 flat parameters")) == []
+
+
+def test_a_rank_that_waits_for_long_with_an_error_logs_it(monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(waiting, "REJECTION_PATIENCE", 0.0)
+    rejection_notes(slow_group(caplog), TypeError("no gradient"))
+    assert caplog.text.count("to raise this error on all ranks: TypeError('no gradient')") == 1
+
+
+def test_a_rank_that_waits_for_long_logs_the_number_of_its_call(monkeypatch: Any, caplog: Any) -> None:
+    """JAX waits for half an hour before it raises."""
+    group = slow_group(caplog)
+    measure_once(SimpleNamespace(**{**vars(group), "all_reduce_sum": list}))
+    assert caplog.text == "", "it has not waited for long"
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    measure_once(group)
+    assert caplog.messages == [
+        "Rank 0 of 2 waits for the other ranks in call 2 of this process group. Make the same calls on every rank, "
+        "also on ranks without a gradient, and look for a rank that has ended."
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_forked_process_logs_its_own_waits(monkeypatch: Any, caplog: Any) -> None:
+    """Threads do not survive a fork."""
+    monkeypatch.setattr(waiting, "_WATCH", [threading.Thread()])
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    measure_once(slow_group(caplog))
+    assert "in call 1 of this process group" in caplog.text
+
+
+def measure_once(group: Any) -> None:
+    with suppress(Exception):  # the group does not sum the numbers
+        norm_of(group, [np.ones(2)], 2.0)
+
+
+def slow_group(caplog: Any) -> Any:
+    """Return a process group whose collectives return when something is logged, or after two intervals."""
+
+    def slow(numbers: Sequence[int]) -> list[int]:
+        until = time.monotonic() + 2 * waiting.INTERVAL
+        while not caplog.records and time.monotonic() < until:
+            time.sleep(0.01)
+        return list(numbers)
+
+    return SimpleNamespace(
+        rank=0, size=2, ranks=range(2), key=threading.Event(), all_reduce_sum=slow, leaves_norms=False
+    )
+
+
+def test_a_difference_in_per_tensor_norms_leaves_no_rank_waiting() -> None:
+    """Gradients are sharded over a mesh of two rows and two columns."""
+    rows, columns = [Meeting(2) for _ in range(2)], [Meeting(2) for _ in range(2)]
+
+    def run(group: Member) -> str:
+        row, column = divmod(group.rank, 2)
+        shards = RankShards(None, [np.ones(2)])
+        groups = [Member(rows[row], column), Member(columns[column], row)]
+        shards.norm_groups = lambda known_only=False: [NormGroup(0, groups, leaf(0), "[2]")]  # type: ignore[method-assign]
+        with pytest.raises(ValueError) as caught:
+            shards.tensor_norms(2, {"threshold": float(group.rank == 0)}, Sums)
+        return str(caught.value)
+
+    first, second, third, fourth = run_ranks(4, run)[0]
+    for message in (first, second):
+        assert message.startswith("the ranks disagree about threshold: 1.0 on rank 0; 0.0 on rank 1")
+    for message in (third, fourth):
+        assert message.startswith("rank 0 rejected this call: ValueError: the ranks disagree about threshold")
+
+
+class BackendWithRanks(type(numpy.BACKEND), Distributed):  # type: ignore[misc]
+    """NumPy's backend with gradients of several ranks."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+        self._fails = fails
+
+    parameters = SimpleNamespace(gradient_of=lambda array: array if array.size else None)
+
+    def has_ranks(self) -> bool:
+        return True
+
+    def shards(self, gradients: Any, parameters: Any, spec: Any, *, differentiable: bool) -> Any:
+        if self._fails:
+            raise ConnectionError("the process group is gone")
+        counts = len(gradients), len(parameters), spec.ownership
+
+        def send_rejection(measures: str, error: Exception) -> None:
+            self.sent.append((measures, *counts, differentiable, str(error)))
+
+        return SimpleNamespace(send_rejection=send_rejection)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("function", "arguments", "message", "sent"),
+    [
+        (functions.clip_grad_norm_, (-1.0,), "max_norm is -1.0", (1, 2, False)),
+        (functions.clip_grad_norm_, (1.0, 0.0), "norm_type", (1, 2, False)),
+        (functions.get_total_norm, (math.nan,), "norm_type", (2, 2, True)),
+        (functions.clip_by_global_norm, (math.nan,), "clip_norm is nan", (2, 2, True)),
+    ],
+)  # fmt: skip
+def test_the_error_of_an_argument_reaches_the_ranks_that_wait(
+    function: Any, arguments: tuple[Any, ...], message: str, sent: tuple[Any, ...], fails: bool
+) -> None:
+    backend, arrays = BackendWithRanks(fails), [np.ones(2), np.zeros(0), "no tensor"]
+    with pytest.raises(ValueError, match=message) as caught:
+        entry.run_eagerly(function, backend, arrays, *arguments, ownership="distinct")
+    assert backend.sent == ([] if fails else [("total", *sent[:2], "distinct", sent[2], str(caught.value))])
+    assert AWAITED.send_rejection is None
+
+
+def test_a_norm_that_the_caller_passes_compares_no_replicas() -> None:
+    with pytest.raises(ValueError, match=r"check_replicas compares copies .* with use_norm the call measures none"):
+        functions.clip_by_global_norm(BackendWithRanks(), [np.ones(2)], 1.0, use_norm=2.0, check_replicas=True)
+
+
+def test_a_norm_that_the_caller_passes_needs_no_other_rank() -> None:
+    backend = BackendWithRanks()
+    with pytest.raises(ValueError, match="clip_norm is -1"):
+        entry.run_eagerly(functions.clip_by_global_norm, backend, [np.ones(2)], -1.0, use_norm=2.0)
+    assert backend.sent == []
