@@ -16,24 +16,24 @@ import unified_clip
 from unified_clip import ClipWarning
 
 
-def pairs(kit: Kit, *lists: list[float] | None) -> list[tuple[object, object]]:
+def make_param_grads(kit: Kit, *lists: list[float] | None) -> list[tuple[object, object]]:
     return [(kit.parameter(f"p{i}"), None if v is None else kit.tensor(v)) for i, v in enumerate(lists)]
 
 
-def gradients(kit: Kit, clipped: list[tuple[object, object]]) -> list[list[float] | None]:
+def rounded_gradients(kit: Kit, clipped: list[tuple[object, object]]) -> list[list[float] | None]:
     return [None if g is None else [round(x, 6) for x in kit.array(g).tolist()] for _, g in clipped]
 
 
-def test_pairs_in_pairs_out(kit: Kit) -> None:
-    given = pairs(kit, [3.0], None, [4.0])
-    clipped = kit.namespace.GradientClipByGlobalNorm(1.0)(given)
+def test_classes_take_and_return_param_grads(kit: Kit) -> None:
+    param_grads = make_param_grads(kit, [3.0], None, [4.0])
+    clipped = kit.namespace.GradientClipByGlobalNorm(1.0)(param_grads)
     assert type(clipped) is list
     assert all(type(pair) is tuple for pair in clipped)
-    assert all(a[0] is b[0] for a, b in zip(clipped, given, strict=True))
-    assert gradients(kit, clipped) == [[0.6], None, [0.8]]
-    assert gradients(kit, given) == [[3.0], None, [4.0]]
-    assert gradients(kit, kit.namespace.GradientClipByNorm(1.0)(iter(given))) == [[1.0], None, [1.0]]
-    assert gradients(kit, kit.namespace.GradientClipByValue(2.0, -1.0)(given)) == [[2.0], None, [2.0]]
+    assert all(a[0] is b[0] for a, b in zip(clipped, param_grads, strict=True))
+    assert rounded_gradients(kit, clipped) == [[0.6], None, [0.8]]
+    assert rounded_gradients(kit, param_grads) == [[3.0], None, [4.0]]
+    assert rounded_gradients(kit, kit.namespace.GradientClipByNorm(1.0)(iter(param_grads))) == [[1.0], None, [1.0]]
+    assert rounded_gradients(kit, kit.namespace.GradientClipByValue(2.0, -1.0)(param_grads)) == [[2.0], None, [2.0]]
     assert kit.namespace.GradientClipByGlobalNorm(1.0)([]) == []
 
 
@@ -42,7 +42,7 @@ def test_paddles_two_spellings_are_one_class(kit: Kit) -> None:
         assert getattr(kit.namespace, f"ClipGrad{ending}") is getattr(kit.namespace, f"GradientClip{ending}")
 
 
-def test_an_iterator_with_nothing_left_warns(kit: Kit) -> None:
+def test_a_used_up_iterator_warns(kit: Kit) -> None:
     for call in (kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.append_gradient_clip_ops):
         with pytest.warns(ClipWarning, match="no items left"):
             assert call(iter([])) == []
@@ -50,41 +50,41 @@ def test_an_iterator_with_nothing_left_warns(kit: Kit) -> None:
 
 def test_a_direct_call_never_groups(kit: Kit) -> None:
     clip = kit.namespace.GradientClipByGlobalNorm(1.0, group_name="mine")
-    assert gradients(kit, clip(pairs(kit, [3.0], [4.0]))) == [[0.6], [0.8]]
+    assert rounded_gradients(kit, clip(make_param_grads(kit, [3.0], [4.0]))) == [[0.6], [0.8]]
 
 
 @pytest.mark.parametrize("value", [False, 0, None, np.False_, ""])
-def test_need_clip_of_the_parameter_counts_when_false_in_any_way(kit: Kit, value: object) -> None:
+def test_a_falsy_need_clip_excludes_a_parameter(kit: Kit, value: object) -> None:
     parameter = SimpleNamespace(need_clip=value)
     if kit.name == "tensorflow":
         parameter = kit.parameter()
         parameter.need_clip = value
-    given = [(parameter, kit.tensor([12.0])), *pairs(kit, [3.0, 4.0])]
-    for clip, rest in (
+    param_grads = [(parameter, kit.tensor([12.0])), *make_param_grads(kit, [3.0, 4.0])]
+    for clip, expected in (
         (kit.namespace.GradientClipByGlobalNorm(1.0), [0.6, 0.8]),
         (kit.namespace.GradientClipByNorm(1.0), [0.6, 0.8]),
         (kit.namespace.GradientClipByValue(1.0), [1.0, 1.0]),
     ):
-        clipped = clip(given)
-        assert clipped[0][1] is given[0][1]
-        assert gradients(kit, clipped) == [[12.0], rest]
+        clipped = clip(param_grads)
+        assert clipped[0][1] is param_grads[0][1]
+        assert rounded_gradients(kit, clipped) == [[12.0], expected]
 
 
 def test_need_clip_of_the_clip_is_a_predicate_on_the_parameter(kit: Kit) -> None:
-    given = pairs(kit, [12.0], [3.0, 4.0])
-    clip = kit.namespace.GradientClipByGlobalNorm(1.0, need_clip=lambda p: p is not given[0][0])
-    assert gradients(kit, clip(given)) == [[12.0], [0.6, 0.8]]
+    param_grads = make_param_grads(kit, [12.0], [3.0, 4.0])
+    clip = kit.namespace.GradientClipByGlobalNorm(1.0, need_clip=lambda p: p is not param_grads[0][0])
+    assert rounded_gradients(kit, clip(param_grads)) == [[12.0], [0.6, 0.8]]
     with pytest.raises(TypeError, match="need_clip is 'bias'"):
         kit.namespace.GradientClipByNorm(1.0, need_clip="bias")
 
 
-def test_tensors_in_place_of_pairs_are_refused(kit: Kit) -> None:
+def test_tensors_in_place_of_param_grads_are_rejected(kit: Kit) -> None:
     clip = kit.namespace.GradientClipByGlobalNorm(1.0)
     for wrong in ([kit.tensor([3.0, 4.0])], [(kit.parameter(),)], kit.tensor([3.0, 4.0]), {"w": kit.tensor([1.0])}, 3):
         with pytest.raises(TypeError, match=r"\(parameter, gradient\) tuple"):
             clip(wrong)
     with pytest.raises(TypeError, match="position 1"):
-        clip([*pairs(kit, [3.0]), (kit.parameter(), 4.0)])
+        clip([*make_param_grads(kit, [3.0]), (kit.parameter(), 4.0)])
 
 
 def test_clips_can_be_pickled_and_printed(kit: Kit) -> None:
@@ -96,7 +96,7 @@ def test_clips_can_be_pickled_and_printed(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("name", ["GradientClipByNorm", "GradientClipByGlobalNorm"])
-def test_class_thresholds_are_checked_when_made(kit: Kit, name: str) -> None:
+def test_thresholds_are_checked_at_construction(kit: Kit, name: str) -> None:
     make = getattr(kit.namespace, name)
     for wrong in ("1", None, True, [1.0], 1j, np.True_, np.array(True), np.complex64(1)):
         with pytest.raises(TypeError, match="clip_norm is"):
@@ -113,32 +113,37 @@ def test_class_thresholds_are_checked_when_made(kit: Kit, name: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _unset(kit: Kit) -> object:
+def _no_settings(kit: Kit) -> object:
     yield
     kit.namespace.set_gradient_clip(None)
 
 
-def test_nothing_set_changes_nothing(kit: Kit) -> None:
-    given = pairs(kit, [3.0], None)
-    clipped = kit.namespace.append_gradient_clip_ops(given)
-    assert clipped[0][1] is given[0][1]
-    assert gradients(kit, clipped) == [[3.0], None]
+def test_without_settings_gradients_are_unchanged(kit: Kit) -> None:
+    param_grads = make_param_grads(kit, [3.0], None)
+    clipped = kit.namespace.append_gradient_clip_ops(param_grads)
+    assert clipped[0][1] is param_grads[0][1]
+    assert rounded_gradients(kit, clipped) == [[3.0], None]
 
 
 def test_the_default_applies_to_all_and_none_removes_it(kit: Kit) -> None:
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByGlobalNorm(1.0))
-    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0], None, [4.0]))) == [
+    assert rounded_gradients(
+        kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0], None, [4.0]))
+    ) == [
         [0.6],
         None,
         [0.8],
     ]
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0))
-    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0], [1.0]))) == [[2.0], [1.0]]
+    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0], [1.0]))) == [
+        [2.0],
+        [1.0],
+    ]
     kit.namespace.set_gradient_clip(None)
-    assert gradients(kit, kit.namespace.append_gradient_clip_ops(pairs(kit, [3.0]))) == [[3.0]]
+    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(make_param_grads(kit, [3.0]))) == [[3.0]]
 
 
-def test_the_default_is_read_by_nothing_else(kit: Kit) -> None:
+def test_other_calls_do_not_use_the_default(kit: Kit) -> None:
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0))
     holders = kit.in_place([kit.tensor([3.0])])
     kit.namespace.GradientClipByNorm(2.0).clip_(holders)
@@ -146,60 +151,60 @@ def test_the_default_is_read_by_nothing_else(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("own_first", [True, False])
-def test_a_parameters_own_clip_wins_whatever_the_order(kit: Kit, own_first: bool) -> None:
-    given = pairs(kit, [3.0], [4.0], [5.0])
+def test_the_clip_of_a_parameter_overrides_the_default(kit: Kit, own_first: bool) -> None:
+    param_grads = make_param_grads(kit, [3.0], [4.0], [5.0])
     calls = [
-        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByValue(0.5), param_list=[given[1][0]]),
+        lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByValue(0.5), param_list=[param_grads[1][0]]),
         lambda: kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(2.0)),
     ]
     for call in calls if own_first else reversed(calls):
         call()
-    assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [0.5], [2.0]]
-    kit.namespace.set_gradient_clip(None, param_list=[given[1][0]])
-    assert gradients(kit, kit.namespace.append_gradient_clip_ops(given)) == [[2.0], [2.0], [2.0]]
+    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads)) == [[2.0], [0.5], [2.0]]
+    kit.namespace.set_gradient_clip(None, param_list=[param_grads[1][0]])
+    assert rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads)) == [[2.0], [2.0], [2.0]]
 
 
 def test_the_top_level_sets_and_applies_the_clip_of_a_parameter(kit: Kit) -> None:
-    given = pairs(kit, [3.0], [4.0])
-    unified_clip.set_gradient_clip(unified_clip.GradientClipByNorm(2.0), param_list=[given[1][0]])
+    param_grads = make_param_grads(kit, [3.0], [4.0])
+    unified_clip.set_gradient_clip(unified_clip.GradientClipByNorm(2.0), param_list=[param_grads[1][0]])
     for namespace in (unified_clip, kit.namespace):
-        assert gradients(kit, namespace.append_gradient_clip_ops(given)) == [[3.0], [2.0]]
+        assert rounded_gradients(kit, namespace.append_gradient_clip_ops(param_grads)) == [[3.0], [2.0]]
 
 
 def test_groups_are_by_name_and_threshold(kit: Kit) -> None:
-    given = pairs(kit, [3.0], [4.0], [5.0], [12.0], [8.0])
+    param_grads = make_param_grads(kit, [3.0], [4.0], [5.0], [12.0], [8.0])
     by_global_norm, set_clip = kit.namespace.GradientClipByGlobalNorm, kit.namespace.set_gradient_clip
-    set_clip(by_global_norm(1.0, group_name="a"), param_list=[given[0][0]])
-    set_clip(by_global_norm(1.0, group_name="a"), param_list=[given[1][0]])
-    set_clip(by_global_norm(1.0, group_name="b"), param_list=[given[2][0], given[3][0]])
-    set_clip(by_global_norm(2.0, group_name="a"), param_list=[given[4][0]])
-    got = gradients(kit, kit.namespace.append_gradient_clip_ops(given))
-    assert got == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
+    set_clip(by_global_norm(1.0, group_name="a"), param_list=[param_grads[0][0]])
+    set_clip(by_global_norm(1.0, group_name="a"), param_list=[param_grads[1][0]])
+    set_clip(by_global_norm(1.0, group_name="b"), param_list=[param_grads[2][0], param_grads[3][0]])
+    set_clip(by_global_norm(2.0, group_name="a"), param_list=[param_grads[4][0]])
+    result = rounded_gradients(kit, kit.namespace.append_gradient_clip_ops(param_grads))
+    assert result == [[0.6], [0.8], [round(5 / 13, 6)], [round(12 / 13, 6)], [2.0]]
 
 
 @pytest.mark.nightly
-def test_gradients_of_a_network_are_scaled_to_the_limit(kit: Kit) -> None:
+def test_gradients_of_a_network_are_clipped_per_tensor(kit: Kit) -> None:
     # As in Paddle 1.x's static example, but narrower; at 2.0 some are clipped, at half of the shortest norm all.
     shapes = ((784, 16), (16,), (16, 12), (12,), (12, 10), (10,))
     random = np.random.default_rng(3)
-    drawn = [random.standard_normal(shape) for shape in shapes]
+    samples = [random.standard_normal(shape) for shape in shapes]
     norms = (3.0, 0.5, 1.0, 0.2, 4.0, 0.1)
-    arrays = [(a * (n / np.linalg.norm(a))).astype(np.float32) for a, n in zip(drawn, norms, strict=True)]
-    exact = [reference.norm([array]) for array in arrays]
-    for limit, count in ((2.0, 2), (min(exact) / 2, 6)):
-        given = [(kit.parameter(f"p{i}"), kit.tensor(array)) for i, array in enumerate(arrays)]
+    arrays = [(a * (n / np.linalg.norm(a))).astype(np.float32) for a, n in zip(samples, norms, strict=True)]
+    norms_ = [reference.norm([array]) for array in arrays]
+    for limit, count in ((2.0, 2), (min(norms_) / 2, 6)):
+        param_grads = [(kit.parameter(f"p{i}"), kit.tensor(array)) for i, array in enumerate(arrays)]
         kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(clip_norm=limit))
-        clipped = [kit.array(gradient) for _, gradient in kit.namespace.append_gradient_clip_ops(given)]
-        wanted = [reference.scaled(a, reference.coefficient(n, limit)) for a, n in zip(arrays, exact, strict=True)]
+        clipped = [kit.array(gradient) for _, gradient in kit.namespace.append_gradient_clip_ops(param_grads)]
+        expected = [reference.scaled(a, reference.coefficient(n, limit)) for a, n in zip(arrays, norms_, strict=True)]
         assert sum(a.tobytes() != b.tobytes() for a, b in zip(clipped, arrays, strict=True)) == count
-        for got, array in zip(clipped, wanted, strict=True):
-            assert reference.norm([got]) <= limit * (1 + 1e-6)
+        for result, array in zip(clipped, expected, strict=True):
+            assert reference.norm([result]) <= limit * (1 + 1e-6)
             if kit.exact:
-                assert got.tobytes() == array.tobytes()
-            np.testing.assert_allclose(got, array, rtol=2.0**-22)
+                assert result.tobytes() == array.tobytes()
+            np.testing.assert_allclose(result, array, rtol=2.0**-22)
 
 
-def test_parameters_are_held_weakly(kit: Kit) -> None:
+def test_settings_refer_to_parameters_weakly(kit: Kit) -> None:
     from unified_clip._api.settings import SETTINGS
 
     before = len(SETTINGS._own)
@@ -211,7 +216,7 @@ def test_parameters_are_held_weakly(kit: Kit) -> None:
     assert len(SETTINGS._own) == before
 
 
-def test_a_name_is_an_error_if_a_parameter_has_a_clip_of_its_own(kit: Kit) -> None:
+def test_a_name_in_place_of_a_parameter_with_its_own_clip_is_an_error(kit: Kit) -> None:
     parameter, gradient = kit.parameter(), kit.tensor([3.0, 4.0])
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), param_list=[parameter])
     with pytest.raises(ValueError, match=r"the clip of 'weight' is unknown: .* Pass the parameter in place"):
@@ -223,7 +228,7 @@ def test_a_name_is_an_error_if_a_parameter_has_a_clip_of_its_own(kit: Kit) -> No
     np.testing.assert_array_equal(kit.array(unchanged), [3.0, 4.0])
 
 
-def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
+def test_invalid_settings_are_rejected(kit: Kit) -> None:
     with pytest.raises(TypeError, match="Pass GradientClipByValue"):
         kit.namespace.set_gradient_clip(1.0)
     for wrong in ("weight", 3, kit.parameter(), {"weight": kit.parameter()}):
@@ -236,15 +241,15 @@ def test_what_cannot_be_set_is_refused(kit: Kit) -> None:
             kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0), program=object())
 
 
-def test_append_is_all_or_nothing(kit: Kit) -> None:
+def test_an_error_in_append_gradient_clip_ops_changes_no_gradient(kit: Kit) -> None:
     kit.namespace.set_gradient_clip(kit.namespace.GradientClipByNorm(1.0))
-    given = [*pairs(kit, [3.0]), (kit.parameter(), kit.tensor([3], "int32"))]
+    param_grads = [*make_param_grads(kit, [3.0]), (kit.parameter(), kit.tensor([3], "int32"))]
     with pytest.raises(TypeError, match=r"position 1.*int32"):
-        kit.namespace.append_gradient_clip_ops(given)
-    assert gradients(kit, given[:1]) == [[3.0]]
+        kit.namespace.append_gradient_clip_ops(param_grads)
+    assert rounded_gradients(kit, param_grads[:1]) == [[3.0]]
 
 
-def test_parameters_in_the_place_of_gradients_are_refused(kit: Kit) -> None:
+def test_parameters_in_place_of_gradients_are_rejected(kit: Kit) -> None:
     if not kit.on_parameters:
         return
     for call in (kit.namespace.GradientClipByGlobalNorm(1.0), kit.namespace.append_gradient_clip_ops):

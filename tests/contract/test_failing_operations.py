@@ -17,7 +17,7 @@ import unified_clip
 from unified_clip import PartlyClippedError
 
 
-class Failing:
+class FailingOperations:
     """Counts the calls of operations, and fails the one with a given number."""
 
     def __init__(self) -> None:
@@ -42,47 +42,51 @@ class OperationError(Exception):
 
 
 @pytest.fixture(params=["", "framework"])
-def failing(request: pytest.FixtureRequest, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """Every function and method of the framework's adapter, and what PyTorch writes with, on both paths."""
+def failing(request: pytest.FixtureRequest, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> FailingOperations:
+    """Wrap every function of the framework's backend, and the operations that write, on both paths."""
     if request.param:
         monkeypatch.setenv("UNIFIED_CLIP_PATH", request.param)
     importlib.import_module(f"unified_clip.{kit.name}")
-    found = Failing()
+    operations_ = FailingOperations()
     package = f"unified_clip._backends.{kit.name}"
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     wrapped = 0
     for module in modules:
-        kinds = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
-        for owner in (module, *kinds):
+        classes = [
+            class_
+            for class_ in vars(module).values()
+            if inspect.isclass(class_) and class_.__module__ == module.__name__
+        ]
+        for owner in (module, *classes):
             for name, function in list(vars(owner).items()):
                 is_own = inspect.isfunction(function) and function.__module__ == module.__name__
                 if is_own and not name.startswith("__") and not inspect.isgeneratorfunction(function):
-                    monkeypatch.setattr(owner, name, found.wrap(name, function))
+                    monkeypatch.setattr(owner, name, operations_.wrap(name, function))
                     wrapped += 1
     assert wrapped > 10, "the adapter's functions are found"
     for name in OPERATIONS.get(kit.name, ()):
-        monkeypatch.setattr(f"{kit.name}.{name}", found.wrap(name, getattr(sys.modules[kit.name], name)))
-    return found
+        monkeypatch.setattr(f"{kit.name}.{name}", operations_.wrap(name, getattr(sys.modules[kit.name], name)))
+    return operations_
 
 
 def dense(kit: Kit) -> list[Any]:
     values = [[30.0, 40.0], [1.0, -2.0, 3.0], [[5.0]]]
     dtypes = ["float32", kit.floating[-1], "float16"]
-    return [kit.tensor(each, dtype) for each, dtype in zip(values, dtypes, strict=True)]
+    return [kit.tensor(numbers, dtype) for numbers, dtype in zip(values, dtypes, strict=True)]
 
 
 def mixed(kit: Kit) -> list[Any]:
-    """With a sparse gradient, a complex one and an empty one, which take the slow paths."""
-    found = [*dense(kit), None, kit.tensor(np.zeros((0, 2)))]
+    """Return gradients that include sparse, complex and empty ones, which take the slow paths."""
+    grads = [*dense(kit), None, kit.tensor(np.zeros((0, 2)))]
     if kit.has_sparse:
-        found[1:1] = [kit.sparse([1, 1, 2], [[3.0], [4.0], [24.0]], 4)]
-        found.append(kit.sparse([0, 0], [[1.0], [1.0]], 2))
+        grads[1:1] = [kit.sparse([1, 1, 2], [[3.0], [4.0], [24.0]], 4)]
+        grads.append(kit.sparse([0, 0], [[1.0], [1.0]], 2))
     if kit.complex:
-        found.append(kit.tensor(np.array([3 + 4j]), kit.complex[0]))
-    return found
+        grads.append(kit.tensor(np.array([3 + 4j]), kit.complex[0]))
+    return grads
 
 
-def bits(kit: Kit, gradient: Any) -> bytes | None:
+def bits_of(kit: Kit, gradient: Any) -> bytes | None:
     if gradient is None:
         return None
     is_dense = hasattr(gradient, "shape") and not _is_sparse(gradient)
@@ -117,7 +121,7 @@ def by_value(**settings: Any) -> Callable[[Kit, Any], Any]:
     return lambda kit, holders: config(rule="value", threshold=2.0, **settings).clip_(holders)
 
 
-NAMES: dict[str, Callable[[Kit, Any], Any]] = {
+CLIPS: dict[str, Callable[[Kit, Any], Any]] = {
     "clip_grad_norm_": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0),
     "clip_grad_norm_ of order 1": lambda kit, holders: kit.namespace.clip_grad_norm_(holders, 1.0, 1),
     "clip_grads_with_norm_": lambda kit, holders: kit.namespace.clip_grads_with_norm_(holders, 1.0, 9.0),
@@ -137,12 +141,14 @@ OPERATIONS = {
 
 WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign")
 FUNCTIONS = ("_write", "_write_products", "_zero_where", "_change", "_on")
-"""What writes gradients on the device path, one after the other. On PyTorch none of it needs new memory."""
+"""Functions that write gradients on the device path one by one. On PyTorch, they allocate no memory."""
 
 
-def check_every_failure(kit: Kit, failing: Failing, make: Callable[[], list[Any]], clip: Callable[[Any], Any]) -> None:
+def assert_no_failure_changes_gradients(
+    kit: Kit, failing: FailingOperations, make: Callable[[], list[Any]], clip: Callable[[Any], Any]
+) -> None:
     failing.start(0)
-    expected = [bits(kit, each) for each in make()]
+    expected = [bits_of(kit, gradient) for gradient in make()]
     for number in range(1, 5000):
         failing.start(0)
         holders = kit.in_place(make())
@@ -154,37 +160,43 @@ def check_every_failure(kit: Kit, failing: Failing, make: Callable[[], list[Any]
             error = raised
         failed = failing.failed
         failing.start(0)
-        found = [bits(kit, each) for each in kit.kept(holders)]
+        after = [bits_of(kit, gradient) for gradient in kit.kept(holders)]
         if not failed:
             assert error is None
-            assert found != expected
+            assert after != expected
             return
         if isinstance(error, PartlyClippedError):
             assert failed in (*WRITES, *FUNCTIONS), failed
             assert "Discard them" in str(error)
             continue
-        if error is None:  # the adapter looks elsewhere where an operation refuses
+        if error is None:  # the backend tried another operation
             continue
         assert isinstance(error, OperationError), (failed, error)
-        assert found == expected, f"{failed} failed, and a gradient was written"
+        assert after == expected, f"{failed} failed, and a gradient was written"
     raise AssertionError("the call never ends")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CLIPS)
 @pytest.mark.parametrize("make", [dense, *nightly(mixed)])
 def test_an_operation_that_fails_leaves_all_gradients_unchanged(
-    kit: Kit, failing: Failing, name: str, make: Callable[[Kit], list[Any]]
+    kit: Kit, failing: FailingOperations, name: str, make: Callable[[Kit], list[Any]]
 ) -> None:
     if "alue" in name and make is mixed:
-        kinds = [each for each in make(kit) if each is None or "complex" not in str(getattr(each, "dtype", ""))]
-        length = len(kinds)
-        check_every_failure(kit, failing, lambda: mixed(kit)[:length], lambda holders: NAMES[name](kit, holders))
+        not_complex = [
+            gradient
+            for gradient in make(kit)
+            if gradient is None or "complex" not in str(getattr(gradient, "dtype", ""))
+        ]
+        length = len(not_complex)
+        assert_no_failure_changes_gradients(
+            kit, failing, lambda: mixed(kit)[:length], lambda holders: CLIPS[name](kit, holders)
+        )
         return
-    check_every_failure(kit, failing, lambda: make(kit), lambda holders: NAMES[name](kit, holders))
+    assert_no_failure_changes_gradients(kit, failing, lambda: make(kit), lambda holders: CLIPS[name](kit, holders))
 
 
-class Refusing(dict[str, Any]):
-    """A dict of which one key cannot be set."""
+class FixedKeyDict(dict[str, Any]):
+    """A dict with one key that cannot be set."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "b" and "b" in self and value is not self["b"]:
@@ -192,11 +204,11 @@ class Refusing(dict[str, Any]):
         super().__setitem__(key, value)
 
 
-def test_a_container_that_refuses_an_item_keeps_all_of_them(kit: Kit) -> None:
+def test_a_container_that_rejects_an_item_is_unchanged(kit: Kit) -> None:
     if kit.writable:
         return
     first, second, third = kit.tensor([3.0]), kit.tensor([4.0]), kit.tensor([5.0])
-    container = [first, Refusing(a=second, b=third)]
+    container = [first, FixedKeyDict(a=second, b=third)]
     for clip in (kit.namespace.clip_grad_norm_, kit.namespace.clip_grad_value_):
         with pytest.raises(OperationError):
             clip(container, 1.0)
@@ -204,14 +216,14 @@ def test_a_container_that_refuses_an_item_keeps_all_of_them(kit: Kit) -> None:
         assert container[1] == {"a": second, "b": third}
 
 
-class Frozen(dict[str, Any]):
-    """A dict of which no key can be set, and the others of which may change in the meantime."""
+class FrozenDict(dict[str, Any]):
+    """A dict whose keys cannot be set."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         raise OperationError(f"{key} is fixed")
 
 
-class Sealing(dict[str, Any]):
+class WriteOnceDict(dict[str, Any]):
     """A dict whose keys can be set once."""
 
     sealed = False
@@ -224,30 +236,30 @@ class Sealing(dict[str, Any]):
 
 
 @pytest.mark.parametrize("name", ["clip_grad_norm_", "clip_grad_value_"])
-def test_a_container_that_refuses_every_item_keeps_no_other_from_being_restored(kit: Kit, name: str) -> None:
+def test_other_containers_are_restored_if_one_rejects_every_item(kit: Kit, name: str) -> None:
     if kit.writable:
         return
     first, second = kit.tensor([3.0]), kit.tensor([4.0])
-    plain, frozen = {"a": first}, Frozen(b=second)
+    plain, frozen = {"a": first}, FrozenDict(b=second)
     with pytest.raises(OperationError):
         getattr(kit.namespace, name)([plain, frozen], 1.0)
     assert plain["a"] is first
     assert frozen["b"] is second
 
 
-def test_a_change_that_cannot_be_undone_is_reported_and_the_others_are_undone(kit: Kit) -> None:
+def test_a_change_that_cannot_be_undone_is_reported_and_others_are_undone(kit: Kit) -> None:
     if kit.writable:
         return
     first, second, third = kit.tensor([3.0]), kit.tensor([4.0]), kit.tensor([5.0])
-    plain, sealing = {"a": first}, Sealing(b=second)
+    plain, sealing = {"a": first}, WriteOnceDict(b=second)
     with pytest.raises(PartlyClippedError, match="b is fixed"):
-        kit.namespace.clip_grad_norm_([plain, sealing, Frozen(b=third)], 1.0)
+        kit.namespace.clip_grad_norm_([plain, sealing, FrozenDict(b=third)], 1.0)
     assert plain["a"] is first
     assert sealing["b"] is not second
 
 
-def test_a_skipped_step_that_fails_takes_no_gradient_away(kit: Kit, failing: Failing) -> None:
+def test_a_failed_skip_removes_no_gradient(kit: Kit, failing: FailingOperations) -> None:
     clip = config(rule="global_norm", threshold=1.0, nonfinite="skip")
-    check_every_failure(
+    assert_no_failure_changes_gradients(
         kit, failing, lambda: [kit.tensor([np.inf]), kit.tensor([1.0])], lambda holders: clip.clip_(holders)
     )

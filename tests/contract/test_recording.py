@@ -1,4 +1,4 @@
-"""A recording holds the same numbers on every framework, and changes none of them."""
+"""A recording has the same numbers on every framework, and does not change results."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ def gradients(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
     return [kit.tensor(values) for values in numbers]
 
 
-def pairs(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
-    """Two parameters, which TensorFlow can tell from gradients."""
-    return [(kit.parameter(name), each) for name, each in zip("ab", gradients(kit, numbers), strict=False)]
+def make_param_grads(kit: Kit, numbers: Any = NUMBERS) -> list[Any]:
+    """Return (parameter, gradient) tuples of two parameters."""
+    return [(kit.parameter(name), gradient) for name, gradient in zip("ab", gradients(kit, numbers), strict=False)]
 
 
 def test_a_list_of_gradients_takes_the_names_of_the_parameters_in_order(kit: Kit, tmp_path: Path) -> None:
     named = dict(zip("wbc", gradients(kit), strict=True))
     with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named):
         kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
-    (line,) = lines(tmp_path / "run.jsonl")
+    (line,) = events_of(tmp_path / "run.jsonl")
     assert list(line["parameters"]) == ["w", "b", "c"]
 
 
-def test_gradients_that_names_does_not_name_give_a_warning(kit: Kit, tmp_path: Path) -> None:
+def test_names_that_do_not_match_the_gradients_warn(kit: Kit, tmp_path: Path) -> None:
     named = dict(zip("wbc", reversed(gradients(kit)), strict=True))
     with (
         unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named),
         pytest.warns(unified_clip.ClipWarning, match="names= does not match the gradients of clip_by_global_norm"),
     ):
         kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
-    warning, line = lines(tmp_path / "run.jsonl")
+    warning, line = events_of(tmp_path / "run.jsonl")
     assert warning["warning"].startswith("names= does not match the gradients of clip_by_global_norm")
     assert list(line["parameters"]) == ["0", "1", "2"]
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def events_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
 def norm(*arrays: Any) -> float:
-    return float(reference.norm([np.array(each, np.float32) for each in arrays], 2))
+    return float(reference.norm([np.array(array, np.float32) for array in arrays], 2))
 
 
-def near(kit: Kit, expected: Any) -> Any:
-    """Exactly on the host path."""
+def close_on_device(kit: Kit, expected: Any) -> Any:
+    """Return the number to compare with: exact on the host path, approximate on devices."""
     return expected if kit.exact else pytest.approx(expected, rel=2e-7)
 
 
@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[Callable[[Kit], Any], dict[str, Any]]] = {
         {"rule": "slices", "norm": [5.0, 0.5], "coef": [0.2, 1.0], "clipped": True},
     ),
     "GradientClipByNorm": (
-        lambda kit: kit.namespace.GradientClipByNorm(4.0)(pairs(kit)),
+        lambda kit: kit.namespace.GradientClipByNorm(4.0)(make_param_grads(kit)),
         {"rule": "each", "norm": [5.0, norm(NUMBERS[1])], "coef": [0.8, 4 / norm(NUMBERS[1])], "eps": 0.0},
     ),
     "GradientClipByNorm.clip_": (
@@ -112,7 +112,7 @@ CALLS: dict[str, tuple[Callable[[Kit], Any], dict[str, Any]]] = {
         {"rule": "each", "norm": [norm(each) for each in NUMBERS]},
     ),
     "GradientClipByGlobalNorm": (
-        lambda kit: kit.namespace.GradientClipByGlobalNorm(1.0)(pairs(kit)),
+        lambda kit: kit.namespace.GradientClipByGlobalNorm(1.0)(make_param_grads(kit)),
         {"rule": "global", "norm": norm(*NUMBERS[:2]), "coef": 1 / norm(*NUMBERS[:2])},
     ),
     "ErrorClipByValue": (
@@ -125,117 +125,117 @@ WITH_NORMS: dict[str, dict[str, Any]] = {
     "clip_grads_with_norm_": {"norm": TOTAL, "passed_norm": 4.0},
     "clip_by_global_norm, a limit and a norm of 0": {"norm": TOTAL, "passed_norm": 0.0},
 }
-"""What recorded norms change: `norm` is the norm of the gradients, not the one that the caller passes."""
+"""With recorded norms, `norm` is the norm of the gradients, not the one that the caller passes."""
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_every_call_is_a_line_with_the_numbers_of_exact_arithmetic(kit: Kit, tmp_path: Path, norms: bool) -> None:
+def test_every_call_is_a_clip_event_with_exact_numbers(kit: Kit, tmp_path: Path, norms: bool) -> None:
     with unified_clip.record(tmp_path / "run.jsonl", norms=norms):
         for call, _ in CALLS.values():
             call(kit)
         kit.namespace.get_total_norm(gradients(kit))
-    found = lines(tmp_path / "run.jsonl")
-    assert [line["step"] for line in found] == list(range(1, len(CALLS) + 1))
-    for line, (name, (_, expected)) in zip(found, CALLS.items(), strict=True):
+    events = events_of(tmp_path / "run.jsonl")
+    assert [line["step"] for line in events] == list(range(1, len(CALLS) + 1))
+    for line, (name, (_, expected)) in zip(events, CALLS.items(), strict=True):
         assert line["call"] == name.split(",")[0].split(" ")[0]
         assert line["framework"] == kit.name
         assert line["seconds"] > 0
         for key, value in (expected | WITH_NORMS.get(name, {}) if norms else expected).items():
             if key in ("norm", "coef") and value is not None:
-                value = near(kit, value)
-            if not (norms and key in ("clipped", "nan", "inf") and value is None):  # then the norms tell
+                value = close_on_device(kit, value)
+            if not (norms and key in ("clipped", "nan", "inf") and value is None):  # the recorded norms decide these
                 assert line[key] == value, (name, key)
 
 
-def test_each_group_of_a_call_is_a_line_of_the_same_step(kit: Kit, tmp_path: Path) -> None:
-    given = pairs(kit)
+def test_each_group_of_a_call_is_a_clip_event_of_the_same_step(kit: Kit, tmp_path: Path) -> None:
+    param_grads = make_param_grads(kit)
     uc = kit.namespace
-    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(1.0), [parameter for parameter, _ in given[:1]])
-    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(2.0), [parameter for parameter, _ in given[1:]])
+    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(1.0), [parameter for parameter, _ in param_grads[:1]])
+    uc.set_gradient_clip(uc.GradientClipByGlobalNorm(2.0), [parameter for parameter, _ in param_grads[1:]])
     with unified_clip.record(tmp_path / "run.jsonl"):
-        uc.append_gradient_clip_ops(given)
-    assert [(line["step"], line["call"], line["threshold"]) for line in lines(tmp_path / "run.jsonl")] == [
+        uc.append_gradient_clip_ops(param_grads)
+    assert [(line["step"], line["call"], line["threshold"]) for line in events_of(tmp_path / "run.jsonl")] == [
         (1, "append_gradient_clip_ops", 1.0),
         (1, "append_gradient_clip_ops", 2.0),
     ]
 
 
 def test_norms_of_gradients_and_weights_have_names(kit: Kit, tmp_path: Path) -> None:
-    given = pairs(kit)
-    named = {"first": given[0][0], "second": given[1][0]}
+    param_grads = make_param_grads(kit)
+    named = {"first": param_grads[0][0], "second": param_grads[1][0]}
     with unified_clip.record(tmp_path / "run.jsonl", norms=True, names=named):
-        kit.namespace.GradientClipByGlobalNorm(1.0)(given)
-    (line,) = lines(tmp_path / "run.jsonl")
-    sums = [each.pop("fingerprints") for each in line["parameters"].values()]
-    assert [len(each) for each in sums] == [2, 2]  # both weights are vectors, which have one order of axes
+        kit.namespace.GradientClipByGlobalNorm(1.0)(param_grads)
+    (line,) = events_of(tmp_path / "run.jsonl")
+    sums = [entry.pop("fingerprints") for entry in line["parameters"].values()]
+    assert [len(entry) for entry in sums] == [2, 2]  # both weights are vectors, which have one order of axes
     assert line["parameters"] == {
-        "first": {"shape": [2], "norm": 5.0, "weight": near(kit, norm(kit.array(named["first"])))},
+        "first": {"shape": [2], "norm": 5.0, "weight": close_on_device(kit, norm(kit.array(named["first"])))},
         "second": {
             "shape": [2, 2],
-            "norm": near(kit, norm(NUMBERS[1])),
-            "weight": near(kit, norm(kit.array(named["second"]))),
+            "norm": close_on_device(kit, norm(NUMBERS[1])),
+            "weight": close_on_device(kit, norm(kit.array(named["second"]))),
         },
     }
 
 
 def test_the_keys_of_dicts_are_names(kit: Kit, tmp_path: Path) -> None:
-    given = {"layer": {"weight": kit.tensor([3.0, 4.0]), "bias": kit.tensor([1.0])}}
+    grads = {"layer": {"weight": kit.tensor([3.0, 4.0]), "bias": kit.tensor([1.0])}}
     with unified_clip.record(tmp_path / "run.jsonl", norms=True):
-        kit.namespace.clip_by_global_norm(given, 1.0)
-    (line,) = lines(tmp_path / "run.jsonl")
-    assert line["parameters"] == {  # gradients alone, which are nobody's weights
+        kit.namespace.clip_by_global_norm(grads, 1.0)
+    (line,) = events_of(tmp_path / "run.jsonl")
+    assert line["parameters"] == {  # gradients without weights
         "layer.weight": {"shape": [2], "norm": 5.0},
         "layer.bias": {"shape": [1], "norm": 1.0},
     }
 
 
-def test_nan_and_inf_are_counted_where_they_can_be_seen(kit: Kit, tmp_path: Path) -> None:
+def test_nan_and_inf_are_counted_on_the_host_path(kit: Kit, tmp_path: Path) -> None:
     bad = [kit.tensor([math.nan, math.inf, 1.0]), kit.tensor([math.nan])]
     with unified_clip.record(tmp_path / "run.jsonl"):
         kit.namespace.clip_grad_norm_(kit.in_place(bad), 1.0)
         kit.namespace.clip_by_global_norm([kit.tensor([3e38, 3e38])], 1.0)
-    first, second = lines(tmp_path / "run.jsonl")
+    first, second = events_of(tmp_path / "run.jsonl")
     assert (first["norm"], first["coef"]) == ("nan", "nan")
     assert (second["norm"], second["coef"]) == ("inf", "nan")
     on_host = [(2, 1), (0, 0)] if kit.exact else [(None, None)] * 2
     assert [(line["nan"], line["inf"]) for line in (first, second)] == on_host
 
 
-def test_a_call_that_fails_is_a_line_with_its_error(kit: Kit, tmp_path: Path) -> None:
-    given = kit.in_place([kit.tensor([math.nan])])
+def test_a_failed_call_is_a_clip_event_with_its_error(kit: Kit, tmp_path: Path) -> None:
+    holders = kit.in_place([kit.tensor([math.nan])])
     with unified_clip.record(tmp_path / "run.jsonl"):
         with pytest.raises(unified_clip.NonFiniteNormError):
-            kit.namespace.clip_grad_norm_(given, 1.0, error_if_nonfinite=True)
+            kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True)
         kit.namespace.clip_grad_norm_(kit.in_place(gradients(kit)), 1.0)
-    failed, good = lines(tmp_path / "run.jsonl")
+    failed, good = events_of(tmp_path / "run.jsonl")
     assert failed["error"].startswith("NonFiniteNormError: the total norm of order 2 is NaN")
     assert "error" not in good
     assert [failed["step"], good["step"]] == [1, 2]
 
 
 @pytest.mark.parametrize("norms", [False, True])
-def test_recording_changes_no_bit(kit: Kit, tmp_path: Path, norms: bool) -> None:
+def test_recording_does_not_change_results(kit: Kit, tmp_path: Path, norms: bool) -> None:
     def results() -> list[bytes]:
         in_place = kit.in_place(gradients(kit))
         total = kit.namespace.clip_grad_norm_(in_place, 2.0)
         clipped, again = kit.namespace.clip_by_global_norm(gradients(kit), 2.0)
-        each = [gradient for _, gradient in kit.namespace.GradientClipByNorm(2.0)(pairs(kit))]
-        return [kit.bits(tensor) for tensor in (total, again, *kit.kept(in_place), *clipped, *each)]
+        per_tensor = [gradient for _, gradient in kit.namespace.GradientClipByNorm(2.0)(make_param_grads(kit))]
+        return [kit.bits(tensor) for tensor in (total, again, *kit.kept(in_place), *clipped, *per_tensor)]
 
-    alone = results()
+    without_recording = results()
     with unified_clip.record(tmp_path / "run.jsonl", norms=norms, gradients_every=1 if norms else None):
-        assert results() == alone
+        assert results() == without_recording
 
 
-def test_gradients_are_stored_as_they_were_before_clipping(kit: Kit, tmp_path: Path) -> None:
+def test_gradients_are_stored_before_clipping(kit: Kit, tmp_path: Path) -> None:
     wide = "float16" if "float64" not in kit.floating else "float64"
     numbers = {"a": ([3.0, 4.0], "float32"), "b": ([[1.0, 2.0]], "bfloat16"), "c": ([0.5], wide)}
     with unified_clip.record(tmp_path / "run.jsonl", gradients_every=2, names=list(numbers)) as run:
         for _ in range(4):
             run.next_step()
-            given = kit.in_place([kit.tensor(values, dtype) for values, dtype in numbers.values()])
-            kit.namespace.clip_grad_norm_(given, 1.0)
-    assert [line.get("gradients") for line in lines(tmp_path / "run.jsonl")] == [
+            holders = kit.in_place([kit.tensor(values, dtype) for values, dtype in numbers.values()])
+            kit.namespace.clip_grad_norm_(holders, 1.0)
+    assert [line.get("gradients") for line in events_of(tmp_path / "run.jsonl")] == [
         None, "run.step2.safetensors", None, "run.step4.safetensors",
     ]  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir())[1:] == ["run.step2.safetensors", "run.step4.safetensors"]
@@ -246,13 +246,13 @@ def test_gradients_are_stored_as_they_were_before_clipping(kit: Kit, tmp_path: P
     assert (tmp_path / "run.step4.safetensors").read_bytes() == (tmp_path / "expected.safetensors").read_bytes()
 
 
-def test_sparse_gradients_are_measured_with_their_rows_summed_and_not_stored(kit: Kit, tmp_path: Path) -> None:
+def test_sparse_gradients_are_measured_with_summed_rows_and_not_stored(kit: Kit, tmp_path: Path) -> None:
     if not kit.has_sparse:
         pytest.skip(f"{kit.name} has no sparse gradients")
-    given = {"embedding": kit.sparse([1, 1, 0], [[1.5], [1.5], [4.0]], 3), "bias": kit.tensor([12.0])}
+    grads = {"embedding": kit.sparse([1, 1, 0], [[1.5], [1.5], [4.0]], 3), "bias": kit.tensor([12.0])}
     with unified_clip.record(tmp_path / "run.jsonl", norms=True, gradients_every=1):
-        kit.namespace.clip_by_global_norm(given, 1.0)
-    (line,) = lines(tmp_path / "run.jsonl")
+        kit.namespace.clip_by_global_norm(grads, 1.0)
+    (line,) = events_of(tmp_path / "run.jsonl")
     assert line["norm"] == 13.0
     assert line["parameters"]["embedding"] == {"shape": [3, 1], "norm": 5.0}
     stored = (tmp_path / line["gradients"]).read_bytes()
@@ -260,31 +260,31 @@ def test_sparse_gradients_are_measured_with_their_rows_summed_and_not_stored(kit
     assert b"embedding" not in stored
 
 
-def test_a_line_off_the_host_is_written_one_call_late(
+def test_clip_events_on_a_device_are_written_one_call_later(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if os.environ.get("UNIFIED_CLIP_PATH") != "framework" or kit.name == "numpy":
-        pytest.skip("about the device path")
-    kinds = type(importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND).__mro__
-    backend: Any = next(kind for kind in kinds if "read_later" in vars(kind))  # operations on lists inherit it too
+        pytest.skip("a test of the device path")
+    classes = type(importlib.import_module(f"unified_clip._backends.{kit.name}").BACKEND).__mro__
+    backend: Any = next(class_ for class_ in classes if "read_later" in vars(class_))  # the class that defines it
     original, begun, fetched = backend.read_later, [], []
 
     def read_later(self: Any, scalars: Any) -> Deferred:
-        number, later = len(begun), original(self, scalars)
+        number, deferred = len(begun), original(self, scalars)
         begun.append(number)
 
         def values() -> list[Any]:
-            assert len(begun) > number + 1 or over, "fetched while the device may still be at it"
+            assert len(begun) > number + 1 or over, "fetched while the device may still compute"
             fetched.append(number)
-            return later.values()
+            return deferred.values()
 
-        return Deferred(values, later.ready)
+        return Deferred(values, deferred.ready)
 
     monkeypatch.setattr(backend, "read_later", read_later)
     over = False
     with unified_clip.record(tmp_path / "run.jsonl"):
         for call in range(3):
             kit.namespace.clip_grad_norm_(kit.in_place(gradients(kit)), 1.0)
-            assert len(lines(tmp_path / "run.jsonl")) == len(fetched) == call
+            assert len(events_of(tmp_path / "run.jsonl")) == len(fetched) == call
         over = True
-    assert [line["norm"] for line in lines(tmp_path / "run.jsonl")] == [near(kit, TOTAL)] * 3
+    assert [line["norm"] for line in events_of(tmp_path / "run.jsonl")] == [close_on_device(kit, TOTAL)] * 3

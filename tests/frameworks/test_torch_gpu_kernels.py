@@ -285,8 +285,8 @@ def test_ties_go_to_the_even_number(
 ) -> None:
     dtype, factor = scaled
     if doubt:
-        name, bits_of = ("ERROR", 24) if dtype == "float32" else ("WIDE_ERROR", 53)
-        monkeypatch.setattr(table, name, doubt * 2.0**-bits_of)
+        name, bits = ("ERROR", 24) if dtype == "float32" else ("WIDE_ERROR", 53)
+        monkeypatch.setattr(table, name, doubt * 2.0**-bits)
     assert_correctly_rounded(table, TIES[dtype], p, dtype, factor)
 
 

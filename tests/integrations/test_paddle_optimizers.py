@@ -1,4 +1,4 @@
-"""`ClipConfig.as_paddle()`: what Paddle's optimizers take as `grad_clip=`."""
+"""`ClipConfig.as_paddle()` creates a clip for `grad_clip=` of Paddle's optimizers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unified_clip import ClipConfig, NonFiniteNormError
 @pytest.fixture(autouse=True)
 def _eager_is_exact(kit: Kit) -> None:
     if not kit.exact:
-        pytest.skip("eager calls on the host path are what is compared with")
+        pytest.skip("compares with eager calls on the host path")
 
 
 def parameters() -> dict[str, Any]:
@@ -34,8 +34,8 @@ def parameters() -> dict[str, Any]:
     }
 
 
-def step(optimizer: Any, named: dict[str, Any], grads: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a step of SGD(1.0) subtracts."""
+def changes_of_step(optimizer: Any, named: dict[str, Any], grads: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return what a step of SGD(1.0) subtracts."""
     before = {name: parameter.numpy() for name, parameter in named.items()}
     for name, parameter in named.items():
         parameter.clear_grad()
@@ -48,12 +48,12 @@ def step(optimizer: Any, named: dict[str, Any], grads: dict[str, np.ndarray]) ->
 
 def optimizers() -> dict[str, Any]:
     names = set(dir(paddle.optimizer)) - {"Optimizer", "LBFGS"}
-    kinds = {name: kind for name in sorted(names) if inspect.isclass(kind := getattr(paddle.optimizer, name))}
-    return {name: kind for name, kind in kinds.items() if issubclass(kind, paddle.optimizer.Optimizer)}
+    classes = {name: class_ for name in sorted(names) if inspect.isclass(class_ := getattr(paddle.optimizer, name))}
+    return {name: class_ for name, class_ in classes.items() if issubclass(class_, paddle.optimizer.Optimizer)}
 
 
-def stepped(clip: Any, model: Any) -> dict[str, np.ndarray]:
-    """What a step of SGD(1.0) subtracts, where every gradient is 3."""
+def changes_with_clip(clip: Any, model: Any) -> dict[str, np.ndarray]:
+    """Return what a step of SGD(1.0) subtracts if every gradient is 3."""
     before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     optimizer = paddle.optimizer.SGD(1.0, parameters=model.parameters(), grad_clip=clip)
     sum((parameter * 3.0).sum() for parameter in model.parameters()).backward()
@@ -64,34 +64,34 @@ def stepped(clip: Any, model: Any) -> dict[str, np.ndarray]:
     return {name: before[name] - parameter.numpy() for name, parameter in model.named_parameters()}
 
 
-def caught(steps: Callable[[], Any]) -> list[str]:
-    """The warnings about patterns."""
-    with warnings.catch_warnings(record=True) as found:
+def pattern_warnings(steps: Callable[[], Any]) -> list[str]:
+    """Return the warnings about patterns."""
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         steps()
-    return [str(each.message) for each in found if "pattern" in str(each.message)]
+    return [str(warning.message) for warning in warned if "pattern" in str(warning.message)]
 
 
 @pytest.mark.parametrize("with_model", [False, True])
-@pytest.mark.parametrize("parts", ["one group", "two groups", "one group, first without the second layer"])
-def test_a_pattern_may_match_a_parameter_of_a_later_call(with_model: bool, parts: str) -> None:
+@pytest.mark.parametrize("groups", ["one group", "two groups", "one group, first without the second layer"])
+def test_a_pattern_may_match_a_parameter_of_a_later_call(with_model: bool, groups: str) -> None:
     model = paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2))
     first, second = model[0].parameters(), model[1].parameters()
     settings = ClipConfig(rule="value", threshold=1.0, exclude=["1.bias" if with_model else model[1].bias.name])
     clip = settings.as_paddle(model if with_model else None)
-    grouped = [{"params": first}, {"params": second}] if parts == "two groups" else model.parameters()
+    grouped = [{"params": first}, {"params": second}] if groups == "two groups" else model.parameters()
     optimizer = paddle.optimizer.SGD(1.0, parameters=grouped, grad_clip=clip)
 
     def steps() -> None:
         for index in range(3):
-            is_part = index == 0 and "first" in parts
-            sum((each * 3.0).sum() for each in (first if is_part else model.parameters())).backward()
+            is_part = index == 0 and "first" in groups
+            sum((parameter * 3.0).sum() for parameter in (first if is_part else model.parameters())).backward()
             optimizer.step()
             optimizer.clear_grad(set_to_zero=False)
 
     before = model[1].bias.numpy()
-    assert caught(steps) == []
-    np.testing.assert_allclose(before - model[1].bias.numpy(), 6.0 if "first" in parts else 9.0, rtol=1e-6)
+    assert pattern_warnings(steps) == []
+    np.testing.assert_allclose(before - model[1].bias.numpy(), 6.0 if "first" in groups else 9.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_a_pattern_may_match_a_parameter_of_a_later_call(with_model: bool, parts
         (True, "If no parameter should match it, remove it."),
     ],
 )
-def test_a_pattern_that_matches_no_name_is_one_warning(with_model: bool, end: str) -> None:
+def test_a_pattern_that_matches_no_name_warns_once(with_model: bool, end: str) -> None:
     model = paddle.nn.Linear(2, 1)
     clip = ClipConfig(rule="value", threshold=1.0, exclude=["*.biass"]).as_paddle(model if with_model else None)
-    (message,) = caught(lambda: [stepped(clip, model) for _ in range(3)])
+    (message,) = pattern_warnings(lambda: [changes_with_clip(clip, model) for _ in range(3)])
     assert message.startswith("The pattern '*.biass' of the configuration matches none of the names ")
     assert message.endswith(end)
 
 
 @pytest.mark.parametrize("names", ["a part of the model", "some parameters", "none"])
-def test_a_parameter_without_a_name_is_an_error_before_anything_is_clipped(names: str) -> None:
-    """Its name would be one of Paddle's own, which `*.bias` does not match."""
+def test_a_parameter_without_a_name_is_rejected_before_clipping(names: str) -> None:
+    """The names of Paddle do not match `*.bias`."""
     model = paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 1))
     before = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     named = {"a part of the model": model[0], "some parameters": {"0.bias": model[0].bias}, "none": {}}[names]
@@ -119,38 +119,38 @@ def test_a_parameter_without_a_name_is_an_error_before_anything_is_clipped(names
     own = model[0].weight.name if names != "a part of the model" else model[1].weight.name
     message = rf"The optimizer's parameter '{own}' is not in .* Pass the whole model: clip\.as_paddle\(model\)\.$"
     with pytest.raises(ValueError, match=message):
-        stepped(clip, model)
+        changes_with_clip(clip, model)
     for name, parameter in model.named_parameters():
         np.testing.assert_array_equal(parameter.numpy(), before[name])
-    everything = ClipConfig(rule="value", threshold=1.0).as_paddle(named)  # which no pattern selects
-    np.testing.assert_allclose(stepped(everything, model)["1.bias"], 1.0, rtol=1e-6)
+    everything = ClipConfig(rule="value", threshold=1.0).as_paddle(named)  # without patterns
+    np.testing.assert_allclose(changes_with_clip(everything, model)["1.bias"], 1.0, rtol=1e-6)
 
 
-def test_patterns_go_by_the_models_names_or_by_paddles_own() -> None:
+def test_patterns_match_names_of_the_model_or_of_paddle() -> None:
     model = paddle.nn.Linear(2, 1)
     config = ClipConfig(rule="value", threshold=1.0, exclude=["*.bias"])
     own = config.model_copy(update={"exclude": ["*.b_0"]})
     for clip in (config.as_paddle(model), config.as_paddle(model.named_parameters()), own.as_paddle()):
-        results = stepped(clip, model)
+        results = changes_with_clip(clip, model)
         np.testing.assert_allclose(results["weight"], 1.0, rtol=1e-6)
         np.testing.assert_allclose(results["bias"], 3.0, rtol=1e-6)
 
 
-def saved_and_loaded(path: Path, clip: Any) -> Any:
+def save_and_load(path: Path, clip: Any) -> Any:
     paddle.save(clip, str(path / "clip.pdparams"))
     return paddle.load(str(path / "clip.pdparams"))
 
 
-@pytest.mark.parametrize("by", ["pickle", "copy", "paddle.save"])
+@pytest.mark.parametrize("method", ["pickle", "copy", "paddle.save"])
 @pytest.mark.parametrize("rule", [{"rule": "norm", "adaptive": {"rule": "adagc"}}, {"rule": "value", "threshold": 1.0}])
-def test_a_copy_has_the_names_and_the_state(rule: dict[str, Any], by: str, tmp_path: Path) -> None:
+def test_a_copy_has_the_names_and_the_state(rule: dict[str, Any], method: str, tmp_path: Path) -> None:
     model = paddle.nn.Linear(2, 1)
     clip = ClipConfig(**rule, exclude=["*.bias"]).as_paddle(model)
-    stepped(clip, model)
-    ways = {"pickle": lambda clip: pickle.loads(pickle.dumps(clip)), "copy": copy.deepcopy}
-    copied = ways.get(by, lambda clip: saved_and_loaded(tmp_path, clip))(clip)
+    changes_with_clip(clip, model)
+    methods = {"pickle": lambda clip: pickle.loads(pickle.dumps(clip)), "copy": copy.deepcopy}
+    copied = methods.get(method, lambda clip: save_and_load(tmp_path, clip))(clip)
     assert copied.state_dict() == clip.state_dict()
-    results = [stepped(each, model) for each in (clip, copied)]
+    results = [changes_with_clip(a_clip, model) for a_clip in (clip, copied)]
     assert clip.step == copied.step == 2
     np.testing.assert_allclose(results[1]["bias"], 3.0, rtol=1e-6)
     for name, change in results[0].items():
@@ -158,36 +158,40 @@ def test_a_copy_has_the_names_and_the_state(rule: dict[str, Any], by: str, tmp_p
 
 
 @pytest.mark.parametrize("case", [*CONFIGS, *NONFINITE])
-def test_every_step_is_clipped_as_on_the_host_path(case: str) -> None:
+def test_every_step_matches_the_host_path(case: str) -> None:
     config = ClipConfig(**(CONFIGS | NONFINITE)[case])
-    given = gradients(inf_at=2 if case in NONFINITE else None)
+    all_grads = gradients(inf_at=2 if case in NONFINITE else None)
     named = parameters()
     clip = config.as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
-    for index, wanted in enumerate(clip_by_numpy(config, given)):
+    for index, expected in enumerate(clip_by_numpy(config, all_grads)):
         for parameter in named.values():
             parameter.set_value(np.zeros(parameter.shape, "float32"))
-        assert_equal(step(optimizer, named, wanted.gradients), wanted.clipped, 0)
-        assert (clip.last.step, str(clip.last.norm), str(clip.last.coef)) == (index, str(wanted.norm), str(wanted.coef))
-        assert clip.last.clipped == wanted.is_clipped
+        assert_equal(changes_of_step(optimizer, named, expected.gradients), expected.clipped, 0)
+        assert (clip.last.step, str(clip.last.norm), str(clip.last.coef)) == (
+            index,
+            str(expected.norm),
+            str(expected.coef),
+        )
+        assert clip.last.clipped == expected.is_clipped
     assert clip.step == STEPS
-    assert clip.rate is None if wanted.is_clipped is None else 0 <= clip.rate <= 1
+    assert clip.rate is None if expected.is_clipped is None else 0 <= clip.rate <= 1
 
 
-@pytest.mark.parametrize("kind", optimizers())
-def test_every_optimizer_takes_it_and_makes_no_step_that_is_skipped(kind: str) -> None:
+@pytest.mark.parametrize("name", optimizers())
+def test_every_optimizer_clips_and_skips_steps(name: str) -> None:
     named = parameters()
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="skip").as_paddle()
-    optimizer = optimizers()[kind](parameters=list(named.values()), grad_clip=clip, learning_rate=0.1)
-    bad, good = gradients(1, nan_at=0)[0], gradients(1)[0]
-    assert not any(change.any() for change in step(optimizer, named, bad).values())
+    optimizer = optimizers()[name](parameters=list(named.values()), grad_clip=clip, learning_rate=0.1)
+    nonfinite_grads, grads = gradients(1, nan_at=0)[0], gradients(1)[0]
+    assert not any(change.any() for change in changes_of_step(optimizer, named, nonfinite_grads).values())
     assert clip.last.skipped
-    assert all(change.any() for change in step(optimizer, named, good).values())
+    assert all(change.any() for change in changes_of_step(optimizer, named, grads).values())
     assert clip.last.clipped
     assert clip.step == 2
 
 
-def test_groups_of_parameters_make_one_step_with_a_norm_each() -> None:
+def test_each_parameter_group_has_its_own_norm_and_all_are_one_step() -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR)
     named = parameters()
     values = list(named.values())
@@ -195,57 +199,61 @@ def test_groups_of_parameters_make_one_step_with_a_norm_each() -> None:
     groups = [{"params": values[:2]}, {"params": values[2:], "learning_rate": 0.5}]
     optimizer = paddle.optimizer.SGD(1.0, groups, grad_clip=clip)
     names = [list(named)[:2], list(named)[2:]]
-    apart = [clip_by_numpy(config, [{name: grads[name] for name in part} for grads in gradients()]) for part in names]
+    expected = [
+        clip_by_numpy(config, [{name: grads[name] for name in group} for grads in gradients()]) for group in names
+    ]
     for index, grads in enumerate(gradients()):
         for parameter in values:
             parameter.set_value(np.zeros(parameter.shape, "float32"))
-        changes = step(optimizer, named, grads)
-        assert_equal({n: changes[n] for n in names[0]}, apart[0][index].clipped, 0)
-        assert_equal({n: changes[n] * 2 for n in names[1]}, apart[1][index].clipped, 0)
-        assert clip.last.norm == apart[1][index].norm
+        changes = changes_of_step(optimizer, named, grads)
+        assert_equal({n: changes[n] for n in names[0]}, expected[0][index].clipped, 0)
+        assert_equal({n: changes[n] * 2 for n in names[1]}, expected[1][index].clipped, 0)
+        assert clip.last.norm == expected[1][index].norm
         assert clip.step == index + 1
 
 
-def test_groups_without_a_gradient_are_no_step() -> None:
+def test_groups_without_gradients_do_not_count_as_steps() -> None:
     named = parameters()
     values = list(named.values())
     clip = ClipConfig(rule="global_norm", threshold=LINEAR).as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, [{"params": values[:2]}, {"params": values[2:]}], grad_clip=clip)
     grads = {name: grad for name, grad in gradients(1)[0].items() if name.startswith("output")}
     for count in (1, 2):
-        step(optimizer, named, grads)
+        changes_of_step(optimizer, named, grads)
         assert clip.step == count
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
-def test_what_a_second_group_could_not_take_back_is_refused(nonfinite: str) -> None:
+def test_raise_and_skip_are_rejected_with_several_groups(nonfinite: str) -> None:
     named = parameters()
     values = list(named.values())
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite=nonfinite).as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, [{"params": values[:2]}, {"params": values[2:]}], grad_clip=clip)
     grads = gradients(2, nan_at=1)
-    for count, given in enumerate(grads, 1):
+    for count, step_grads in enumerate(grads, 1):
         with pytest.raises(
             RuntimeError, match=rf"nonfinite = '{nonfinite}' needs an optimizer with a single group .* 'zero'"
         ):
-            step(optimizer, named, given)
+            changes_of_step(optimizer, named, step_grads)
         assert not any(value.numpy().any() for value in values[2:])
         assert clip.step == count
 
 
-def test_where_heads_take_turns_the_step_is_set() -> None:
+def test_the_step_can_be_set_if_heads_take_turns() -> None:
     named = parameters()
     clip = ClipConfig(rule="global_norm", threshold=LINEAR, nonfinite="skip").as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
-    given = gradients()
-    turns = [{name: each[name] for name in list(SHAPES)[index % 2 :: 2]} for index, each in enumerate(given)]
-    for index, wanted in enumerate(clip_by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), turns)):
+    all_grads = gradients()
+    grads_of_turns = [
+        {name: step_grads[name] for name in list(SHAPES)[index % 2 :: 2]} for index, step_grads in enumerate(all_grads)
+    ]
+    for index, expected in enumerate(clip_by_numpy(ClipConfig(rule="global_norm", threshold=LINEAR), grads_of_turns)):
         optimizer.clear_grad(set_to_zero=False)
-        for name, grad in wanted.gradients.items():
+        for name, grad in expected.gradients.items():
             (named[name] * paddle.to_tensor(grad)).sum().backward()
         clip.step = index
         optimizer.step()
-        assert (clip.last.step, clip.last.norm, clip.last.coef) == (index, wanted.norm, wanted.coef)
+        assert (clip.last.step, clip.last.norm, clip.last.coef) == (index, expected.norm, expected.coef)
     assert clip.step == STEPS
 
 
@@ -265,18 +273,18 @@ def test_lbfgs_clips_nothing() -> None:
     assert clip.step == 0
 
 
-def test_a_run_that_goes_on_sets_the_step() -> None:
+def test_a_resumed_run_sets_the_step() -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR)
     named = parameters()
     clip = config.as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
     clip.step = 3
-    wanted = clip_by_numpy(config, gradients())[3]
-    assert_equal(step(optimizer, named, wanted.gradients), wanted.clipped, 0)
+    expected = clip_by_numpy(config, gradients())[3]
+    assert_equal(changes_of_step(optimizer, named, expected.gradients), expected.clipped, 0)
     assert clip.step == 4
 
 
-def test_names_are_those_of_paddle_or_of_a_layer() -> None:
+def test_names_come_from_paddle_or_from_a_layer() -> None:
     layer = paddle.nn.Linear(3, 2)
     assert not layer.bias.name.endswith("bias")
     for names, pattern in ((None, layer.bias.name), (layer, "bias")):
@@ -313,30 +321,32 @@ def test_a_model_of_another_framework_is_rejected(names: Any, message: str) -> N
         ClipConfig(rule="global_norm", threshold=1.0).as_paddle(names)
 
 
-def test_it_raises_before_anything_is_written() -> None:
+def test_a_nonfinite_norm_raises_before_parameters_change() -> None:
     named = parameters()
     clip = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").as_paddle(named)
     optimizer = paddle.optimizer.SGD(1.0, list(named.values()), grad_clip=clip)
     with pytest.raises(NonFiniteNormError, match=r"output.kernel|has 1 NaN"):
-        step(optimizer, named, gradients(1, nan_at=0)[0])
+        changes_of_step(optimizer, named, gradients(1, nan_at=0)[0])
     assert not any(parameter.numpy().any() for parameter in named.values())
 
 
-def run_static(config: ClipConfig, given: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """What SGD(1.0) of a static program subtracts, step by step."""
+def changes_of_static_program(
+    config: ClipConfig, all_grads: list[dict[str, np.ndarray]]
+) -> list[dict[str, np.ndarray]]:
+    """Return what SGD(1.0) of a static program subtracts in each step."""
     paddle.enable_static()
     try:
-        program, first = paddle.static.Program(), paddle.static.Program()
-        with warnings.catch_warnings(), paddle.static.program_guard(program, first):
-            warnings.simplefilter("ignore")  # of Paddle's own
+        program, startup = paddle.static.Program(), paddle.static.Program()
+        with warnings.catch_warnings(), paddle.static.program_guard(program, startup):
+            warnings.simplefilter("ignore")  # warnings of Paddle
             named = parameters()
             feeds = {name: paddle.static.data(name, list(shape)) for name, shape in SHAPES.items()}
             loss = sum((named[name] * feeds[name]).sum() for name in SHAPES)
             paddle.optimizer.SGD(1.0, grad_clip=config.as_paddle(named)).minimize(loss)
             executor = paddle.static.Executor()
-            executor.run(first)
+            executor.run(startup)
             before, changes = {name: np.zeros(shape, "float32") for name, shape in SHAPES.items()}, []
-            for grads in given:
+            for grads in all_grads:
                 after = executor.run(program, feed=grads, fetch_list=[named[name] for name in SHAPES])
                 after = dict(zip(SHAPES, map(np.array, after), strict=True))
                 changes.append({name: before[name] - after[name] for name in SHAPES})
@@ -347,9 +357,9 @@ def run_static(config: ClipConfig, given: list[dict[str, np.ndarray]]) -> list[d
 
 
 @pytest.mark.parametrize("case", ["global norm", "a norm for each", "values", "two bounds", "without biases", "groups"])
-def test_a_static_program(case: str) -> None:
+def test_a_static_program_matches_the_host_path(case: str) -> None:
     config = ClipConfig(**CONFIGS[case])
-    (changes,) = run_static(config, gradients(1))
+    (changes,) = changes_of_static_program(config, gradients(1))
     assert_equal(changes, clip_by_numpy(config, gradients(1))[0].clipped, 1)
 
 
@@ -364,12 +374,12 @@ def test_a_static_program_warns_about_a_pattern_that_matches_no_name() -> None:
         finally:
             paddle.disable_static()
 
-    (message,) = caught(build)
+    (message,) = pattern_warnings(build)
     assert message.startswith("The pattern '*.biass' of the configuration matches none of the names so far, 'linear_")
 
 
-def test_a_static_program_with_gradients_that_are_not_finite() -> None:
-    (changes,) = run_static(ClipConfig(**NONFINITE["zero"]), gradients(1, nan_at=0))
+def test_a_static_program_zeroes_nonfinite_gradients() -> None:
+    (changes,) = changes_of_static_program(ClipConfig(**NONFINITE["zero"]), gradients(1, nan_at=0))
     assert not any(change.any() for change in changes.values())
 
 
@@ -385,21 +395,21 @@ HEAD = {"name": "head", "include": ["output*"], "threshold": LINEAR}
         ("a threshold with a schedule works", {"threshold": 1.0, "groups": [HEAD]}),
     ],
 )
-def test_what_a_static_program_cannot_do_is_refused(message: str, settings: dict[str, Any]) -> None:
+def test_options_that_static_programs_do_not_support_are_rejected(message: str, settings: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match=f"{message} in dynamic mode only"):
-        run_static(ClipConfig(rule="global_norm", **settings), gradients(1))
+        changes_of_static_program(ClipConfig(rule="global_norm", **settings), gradients(1))
 
 
-def test_a_schedule_that_stays_the_same_is_a_number_in_a_static_program() -> None:
-    (changes,) = run_static(
+def test_a_static_program_supports_a_constant_schedule() -> None:
+    (changes,) = changes_of_static_program(
         ClipConfig(rule="global_norm", threshold={"schedule": "constant", "value": 1.5}), gradients(1)
     )
-    (wanted,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
-    assert_equal(changes, wanted.clipped, 1)
+    (expected,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
+    assert_equal(changes, expected.clipped, 1)
 
 
 @pytest.mark.parametrize("schedule", [False, True])
-def test_a_step_in_to_static(schedule: bool) -> None:
+def test_a_clip_inside_to_static(schedule: bool) -> None:
     config = ClipConfig(rule="global_norm", threshold=LINEAR if schedule else 1.5)
     named = parameters()
     clip = config.as_paddle(named)
@@ -408,12 +418,12 @@ def test_a_step_in_to_static(schedule: bool) -> None:
     def clipped(grads: Any) -> Any:
         return [grad for _, grad in clip([(named[name], grads[i]) for i, name in enumerate(SHAPES)])]
 
-    (wanted,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
-    grads = [paddle.to_tensor(wanted.gradients[name]) for name in SHAPES]
+    (expected,) = clip_by_numpy(ClipConfig(rule="global_norm", threshold=1.5), gradients(1))
+    grads = [paddle.to_tensor(expected.gradients[name]) for name in SHAPES]
     if schedule:
         with pytest.raises(TypeError, match="a threshold with a schedule works in dynamic mode only"):
             clipped(grads)
         return
     results = clipped(grads)
-    assert_equal({name: grad.numpy() for name, grad in zip(SHAPES, results, strict=True)}, wanted.clipped, 1)
+    assert_equal({name: grad.numpy() for name, grad in zip(SHAPES, results, strict=True)}, expected.clipped, 1)
     assert clip.step == 0

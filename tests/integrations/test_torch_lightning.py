@@ -1,4 +1,4 @@
-"""Lightning: a callback that clips in the place of `gradient_clip_val`."""
+"""Lightning: a callback that clips instead of `gradient_clip_val`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 class Module(pl.LightningModule):
-    """`Model` with the names that it has by itself."""
+    """`Model` as a LightningModule, with the same parameter names."""
 
     def __init__(self, **optimizer: Any) -> None:
         super().__init__()
@@ -48,19 +48,19 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=RATE, **self._of_optimizer)
 
 
-class Unlike16(MixedPrecision):
-    """Lightning's own way to scale, without the half precision, whose bits are others."""
+class ScaledFloat32(MixedPrecision):
+    """Lightning's loss scaling, without half precision, which would change the bits."""
 
     def forward_context(self) -> Any:
         return torch.enable_grad()
 
 
-def scaled() -> Unlike16:
-    return Unlike16("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3))
+def scaled_precision() -> ScaledFloat32:
+    return ScaledFloat32("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=3))
 
 
-class Logged(pl.loggers.logger.DummyLogger):
-    """Keeps what is logged."""
+class KeepingLogger(pl.loggers.logger.DummyLogger):
+    """Keeps the logged metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Logged(pl.loggers.logger.DummyLogger):
 
 
 def trainer(path: Path, *callbacks: pl.Callback, **changes: Any) -> pl.Trainer:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "accelerator": "cpu",
         "max_epochs": 1,
         "logger": False,
@@ -81,30 +81,30 @@ def trainer(path: Path, *callbacks: pl.Callback, **changes: Any) -> pl.Trainer:
         "default_root_dir": path,
         "log_every_n_steps": 1,
     }
-    return pl.Trainer(callbacks=list(callbacks), **given | changes)
+    return pl.Trainer(callbacks=list(callbacks), **defaults | changes)
 
 
 def loader() -> torch.utils.data.DataLoader[Any]:
     return torch.utils.data.DataLoader(rows(), batch_size=DATA.BATCH)
 
 
-def records_of(path: Path, made: pl.Trainer, module: Module, **arguments: Any) -> list[dict[str, Any]]:
-    return recorded(path, module, lambda: made.fit(module, loader(), **arguments))
+def records_of(path: Path, a_trainer: pl.Trainer, module: Module, **arguments: Any) -> list[dict[str, Any]]:
+    return recorded(path, module, lambda: a_trainer.fit(module, loader(), **arguments))
 
 
 # -- the same as a plain loop
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("precision", [None, scaled])
-def test_records_are_those_of_a_plain_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
+@pytest.mark.parametrize("precision", [None, scaled_precision])
+def test_clips_match_a_plain_training_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
     plugins = [precision()] if precision else None
-    made = trainer(tmp_path, ClipCallback(config()), plugins=plugins)
-    records = records_of(tmp_path / "run.jsonl", made, Module(fused=fused))
+    a_trainer = trainer(tmp_path, ClipCallback(config()), plugins=plugins)
+    records = records_of(tmp_path / "run.jsonl", a_trainer, Module(fused=fused))
     assert records == plain_records(tmp_path / "plain.jsonl")
 
 
-class WithHook(Module):
+class ModuleWithAttachedClip(Module):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = super().configure_optimizers()
         self.handle = config().attach_to(optimizer, self)
@@ -112,14 +112,16 @@ class WithHook(Module):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("precision", [None, scaled])
-def test_a_hook_in_the_optimizer_makes_the_same_records(tmp_path: Path, precision: Any, fused: bool) -> None:
+@pytest.mark.parametrize("precision", [None, scaled_precision])
+def test_an_attached_clip_matches_a_plain_training_loop(tmp_path: Path, precision: Any, fused: bool) -> None:
     plugins = [precision()] if precision else None
-    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, plugins=plugins), WithHook(fused=fused))
+    records = records_of(
+        tmp_path / "run.jsonl", trainer(tmp_path, plugins=plugins), ModuleWithAttachedClip(fused=fused)
+    )
     assert records == plain_records(tmp_path / "plain.jsonl")
 
 
-class Manual(Module):
+class ManualModule(Module):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -144,7 +146,7 @@ LIMIT = "gradient_clip_val=0.05"
         (f"{LIMIT}, gradient_clip_algorithm=algorithm", "norm", 1e-6),
     ],
 )
-def test_the_lines_that_port_suggests_train_as_lightnings_own_clip_does(
+def test_the_suggestion_of_port_trains_as_lightnings_clip_does(
     tmp_path: Path, arguments: str, algorithm: str, tolerance: float
 ) -> None:
     source = f"import lightning.pytorch as pl\ntrainer = pl.Trainer({arguments})\n"
@@ -152,45 +154,45 @@ def test_the_lines_that_port_suggests_train_as_lightnings_own_clip_does(
     names: dict[str, Any] = {"algorithm": algorithm, "Trainer": lambda callbacks: trainer(tmp_path, *callbacks)}
     exec("\n".join(site.suggestion), names)
     native = eval(f"trainer(path, {arguments})", {"trainer": trainer, "path": tmp_path, "algorithm": algorithm})
-    weights = [_trained(made) for made in (names["trainer"], native, trainer(tmp_path))]
+    weights = [_trained(a_trainer) for a_trainer in (names["trainer"], native, trainer(tmp_path))]
     assert torch.allclose(weights[0], weights[1], rtol=tolerance, atol=tolerance)
     assert not torch.allclose(weights[0], weights[2], rtol=1e-3, atol=1e-3)
 
 
-def _trained(made: pl.Trainer) -> torch.Tensor:
+def _trained(a_trainer: pl.Trainer) -> torch.Tensor:
     torch.manual_seed(0)
     module = Module()
-    made.fit(module, loader())
+    a_trainer.fit(module, loader())
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
 def test_manual_optimization_is_clipped_too(tmp_path: Path) -> None:
-    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, ClipCallback(config())), Manual())
+    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path, ClipCallback(config())), ManualModule())
     assert records == plain_records(tmp_path / "plain.jsonl")
 
 
-class ManualWithHook(Manual):
+class ManualModuleWithAttachedClip(ManualModule):
     def on_train_start(self) -> None:
         config().attach_to(self.optimizers(), self)
 
 
-def test_a_configuration_is_attached_to_the_optimizer_inside_lightnings(tmp_path: Path) -> None:
-    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path), ManualWithHook())
+def test_a_clip_attaches_to_the_optimizer_inside_lightnings(tmp_path: Path) -> None:
+    records = records_of(tmp_path / "run.jsonl", trainer(tmp_path), ManualModuleWithAttachedClip())
     assert records == plain_records(tmp_path / "plain.jsonl")
 
 
 def test_accumulated_gradients_are_clipped_once(tmp_path: Path) -> None:
     clip = ClipCallback(config())
-    made = trainer(tmp_path, clip, accumulate_grad_batches=4)
-    assert len(records_of(tmp_path / "run.jsonl", made, Module())) == DATA.STEPS / 4
+    a_trainer = trainer(tmp_path, clip, accumulate_grad_batches=4)
+    assert len(records_of(tmp_path / "run.jsonl", a_trainer, Module())) == DATA.STEPS / 4
     assert clip.last.step == DATA.STEPS / 4 - 1
 
 
-# -- what it logs
+# -- logging
 
 
-def test_what_happened_is_logged_under_its_names(tmp_path: Path) -> None:
-    logged, clip = Logged(), ClipCallback(config(threshold=1.0))
+def test_the_outcome_is_logged(tmp_path: Path) -> None:
+    logged, clip = KeepingLogger(), ClipCallback(config(threshold=1.0))
     trainer(tmp_path, clip, logger=logged).fit(Module(), loader())
     lines = [line for line in logged.lines if "grad_norm" in line]
     assert len(lines) == DATA.STEPS
@@ -203,16 +205,14 @@ def test_what_happened_is_logged_under_its_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "count"), [({"log_every": 20}, 1), ({"log_every": 0}, 0), ({}, 4)])
-def test_it_logs_as_often_as_log_every_or_the_trainer_says(
-    tmp_path: Path, arguments: dict[str, int], count: int
-) -> None:
-    logged = Logged()
-    made = trainer(tmp_path, ClipCallback(config(), **arguments), logger=logged, log_every_n_steps=5)
-    made.fit(Module(), loader())
+def test_log_every_sets_how_often_it_logs(tmp_path: Path, arguments: dict[str, int], count: int) -> None:
+    logged = KeepingLogger()
+    a_trainer = trainer(tmp_path, ClipCallback(config(), **arguments), logger=logged, log_every_n_steps=5)
+    a_trainer.fit(Module(), loader())
     assert sum("grad_norm" in line for line in logged.lines) == count
 
 
-class TwoOptimizers(Manual):
+class ModuleWithTwoOptimizers(ManualModule):
     def training_step(self, batch: list[torch.Tensor], index: int) -> None:
         optimizers = self.optimizers()
         for optimizer in optimizers:
@@ -222,27 +222,27 @@ class TwoOptimizers(Manual):
             optimizer.step()
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        return [torch.optim.SGD(each.parameters(), lr=RATE) for each in (self.hidden, self.output)]
+        return [torch.optim.SGD(layer.parameters(), lr=RATE) for layer in (self.hidden, self.output)]
 
 
-def test_each_optimizer_has_a_norm_and_a_rate_of_its_own(tmp_path: Path) -> None:
-    logged, clip = Logged(), ClipCallback(ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"]))
-    made, module = trainer(tmp_path, clip, logger=logged, log_every_n_steps=5), TwoOptimizers()
-    records = records_of(tmp_path / "run.jsonl", made, module)
+def test_each_optimizer_has_its_own_norm_and_rate(tmp_path: Path) -> None:
+    logged, clip = KeepingLogger(), ClipCallback(ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"]))
+    a_trainer, module = trainer(tmp_path, clip, logger=logged, log_every_n_steps=5), ModuleWithTwoOptimizers()
+    records = records_of(tmp_path / "run.jsonl", a_trainer, module)
     names = [set(line["parameters"]) for line in records]
     assert names == [{"hidden.weight"}, {"output.weight"}] * DATA.STEPS
     for index in (0, 1):
-        own = records[index::2]
+        events = records[index::2]
         assert [line[f"optimizer{index}/grad_norm"] for line in logged.lines] == pytest.approx(
-            [line["norm"] for line in own[4::5]]
+            [line["norm"] for line in events[4::5]]
         )
-        rate = sum(line["clipped"] for line in own) / len(own)
-        assert made.callback_metrics[f"optimizer{index}/clip_rate"] == pytest.approx(rate)
-    assert "grad_norm" not in made.callback_metrics
+        rate = sum(line["clipped"] for line in events) / len(events)
+        assert a_trainer.callback_metrics[f"optimizer{index}/clip_rate"] == pytest.approx(rate)
+    assert "grad_norm" not in a_trainer.callback_metrics
 
 
-class InTurns(TwoOptimizers):
-    """In five batches the first optimizer makes five steps, the second one."""
+class ModuleWithAlternatingOptimizers(ModuleWithTwoOptimizers):
+    """In five batches, the first optimizer steps five times, and the second once."""
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> None:
         for optimizer in self.optimizers()[: 2 if index % 5 == 4 else 1]:
@@ -252,9 +252,9 @@ class InTurns(TwoOptimizers):
 
 
 @pytest.mark.parametrize(("log_every", "logged"), [(1, DATA.STEPS // 5), (3, 1), (4, 1)])
-def test_each_of_several_optimizers_logs_by_its_own_steps(tmp_path: Path, log_every: int, logged: int) -> None:
+def test_each_optimizer_logs_by_its_own_steps(tmp_path: Path, log_every: int, logged: int) -> None:
     clip = ClipCallback(ClipConfig(rule="global_norm", threshold=1.0), log_every=log_every)
-    module, counts = InTurns(), {0: 0, 1: 0}
+    module, counts = ModuleWithAlternatingOptimizers(), {0: 0, 1: 0}
 
     def log_dict(metrics: dict[str, float]) -> None:
         counts[int(min(metrics)[len("optimizer")])] += 1
@@ -264,56 +264,56 @@ def test_each_of_several_optimizers_logs_by_its_own_steps(tmp_path: Path, log_ev
     assert counts == {0: DATA.STEPS // log_every, 1: logged}
 
 
-def test_names_can_be_given(tmp_path: Path) -> None:
+def test_names_can_be_passed(tmp_path: Path) -> None:
     module = Module()
     clip = ClipCallback(
         ClipConfig(rule="global_norm", threshold=1.0, include=["w.*"]),
-        {"w.1": module.hidden.weight, "b.1": module.hidden.bias, **_outputs(module)},
+        {"w.1": module.hidden.weight, "b.1": module.hidden.bias, **_output_parameters(module)},
     )
     (first, *_) = records_of(tmp_path / "run.jsonl", trainer(tmp_path, clip, max_steps=1), module)
     assert set(first["parameters"]) == {"hidden.weight"}
 
 
-def _outputs(module: Module) -> dict[str, torch.nn.Parameter]:
+def _output_parameters(module: Module) -> dict[str, torch.nn.Parameter]:
     return {"o.1": module.output.weight, "o.2": module.output.bias}
 
 
 # -- mixed precision
 
 
-class Overflows(Module):
+class OverflowingModule(Module):
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         return Model.loss(self, *batch) * (math.inf if index == 1 else 1)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("nonfinite", ["family", "raise", "skip", "zero"])
-def test_a_step_that_the_scaler_leaves_out_is_no_error(tmp_path: Path, nonfinite: str, fused: bool) -> None:
+def test_a_step_that_the_scaler_skips_is_not_clipped(tmp_path: Path, nonfinite: str, fused: bool) -> None:
     clip = ClipCallback(config(nonfinite=nonfinite))
-    plugin = scaled()
-    made = trainer(tmp_path, clip, plugins=[plugin], max_steps=3)
-    records = records_of(tmp_path / "run.jsonl", made, Overflows(fused=fused))
+    plugin = scaled_precision()
+    a_trainer = trainer(tmp_path, clip, plugins=[plugin], max_steps=3)
+    records = records_of(tmp_path / "run.jsonl", a_trainer, OverflowingModule(fused=fused))
     assert plugin.scaler.get_scale() == SCALE / 2
     assert [math.isfinite(line["norm"]) for line in records] == [True, True]
     assert clip.last.step == 2
 
 
-class Forgetful(Module):
+class ModuleWithoutSecondLoss(Module):
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor | None:
         return None if index == 1 else Model.loss(self, *batch)
 
 
 @pytest.mark.filterwarnings("ignore:.*training_step. returned .None.")
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_batch_without_a_loss_is_no_step_of_the_scalers(tmp_path: Path, fused: bool) -> None:
-    made = trainer(tmp_path, ClipCallback(config()), plugins=[scaled()], max_steps=4)
-    assert len(records_of(tmp_path / "run.jsonl", made, Forgetful(fused=fused))) == 3
+def test_a_batch_without_a_loss_is_not_clipped(tmp_path: Path, fused: bool) -> None:
+    a_trainer = trainer(tmp_path, ClipCallback(config()), plugins=[scaled_precision()], max_steps=4)
+    assert len(records_of(tmp_path / "run.jsonl", a_trainer, ModuleWithoutSecondLoss(fused=fused))) == 3
 
 
-# -- going on
+# -- checkpoints and copies
 
 
-def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> None:
+def test_training_resumed_from_a_checkpoint_matches_an_uninterrupted_run(tmp_path: Path) -> None:
     expected = records_of(tmp_path / "whole.jsonl", trainer(tmp_path, ClipCallback(config()), max_epochs=2), Module())
     first = trainer(tmp_path, ClipCallback(config()))
     first.fit(Module(), loader())
@@ -321,22 +321,22 @@ def test_training_goes_on_from_a_checkpoint_as_it_would_have(tmp_path: Path) -> 
     second = trainer(tmp_path, ClipCallback(config()), max_epochs=2)
     records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
     for parameter in records[0]["parameters"].values():
-        assert parameter.pop("fingerprints")  # each recording has that of the first weights
+        assert parameter.pop("fingerprints")  # each recording has the fingerprints of its first weights
     assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
 
 
-COPIES = [copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))]
+COPIES = [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))]
 
 
-@pytest.mark.parametrize("copies", COPIES)
+@pytest.mark.parametrize("make_copy", COPIES)
 @pytest.mark.filterwarnings("ignore:.*not attached to a `Trainer`", "ignore:The .lr_scheduler_step.")
-def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
+def test_a_copied_callback_starts_with_a_new_state(tmp_path: Path, make_copy: Any) -> None:
     clip = ClipCallback(config(), log_every=3)
     module = Module()
     module.clip = clip
     trainer(tmp_path, clip, max_steps=2).fit(module, loader())
     module.trainer = None
-    for index, copied in enumerate([copies(clip), copies(module).clip]):
+    for index, copied in enumerate([make_copy(clip), make_copy(module).clip]):
         with pytest.raises(RuntimeError, match="nothing has been clipped"):
             _ = copied.last
         assert copied._log_every == 3
@@ -344,74 +344,76 @@ def test_a_copy_begins_anew(tmp_path: Path, copies: Any) -> None:
         assert records == plain_records(tmp_path / f"plain{index}.jsonl")
 
 
-def test_what_is_stated_is_that_of_the_clip(tmp_path: Path) -> None:
+def test_the_callback_passes_the_declared_ownership(tmp_path: Path) -> None:
     clip = ClipCallback(config(), process_group=None, check_numel=1)
     with pytest.raises(ValueError, match="gradient elements together, and check_numel expects 1"):
         trainer(tmp_path, clip).fit(Module(), loader())
 
 
-@pytest.mark.parametrize("copies", COPIES)
-def test_a_module_that_holds_a_handle_can_be_copied(tmp_path: Path, copies: Any) -> None:
-    module = WithHook()
+@pytest.mark.parametrize("make_copy", COPIES)
+def test_a_module_with_an_attached_clip_can_be_copied(tmp_path: Path, make_copy: Any) -> None:
+    module = ModuleWithAttachedClip()
     trainer(tmp_path, max_steps=2).fit(module, loader())
     module.trainer = None
-    copied = copies(module)
+    copied = make_copy(module)
     assert module.handle.is_attached
     assert not copied.handle.is_attached
     assert copied.handle.step == 2
 
 
-# -- what is refused
+# -- rejections
 
 
-def test_a_trainer_that_clips_too_is_refused(tmp_path: Path) -> None:
-    made = trainer(tmp_path, ClipCallback(config()), gradient_clip_val=0.5)
+def test_a_trainer_that_clips_too_is_rejected(tmp_path: Path) -> None:
+    a_trainer = trainer(tmp_path, ClipCallback(config()), gradient_clip_val=0.5)
     with pytest.raises(ValueError, match=r"gradient_clip_val=0\.5\. Gradients would be clipped twice\. Remove"):
-        made.fit(Module(), loader())
+        a_trainer.fit(Module(), loader())
 
 
-def test_two_of_them_are_refused(tmp_path: Path) -> None:
+def test_two_clip_callbacks_are_rejected(tmp_path: Path) -> None:
     module = Module()
     before = module.output.weight.detach().clone()
-    made = trainer(tmp_path, ClipCallback(config()), ClipCallback(ClipConfig(rule="value", threshold=1.0)))
+    a_trainer = trainer(tmp_path, ClipCallback(config()), ClipCallback(ClipConfig(rule="value", threshold=1.0)))
     with pytest.raises(ValueError, match=r"two ClipCallbacks, which would clip gradients twice\. Remove one"):
-        made.fit(module, loader())
+        a_trainer.fit(module, loader())
     assert torch.equal(module.output.weight, before)
 
 
-def test_an_optimizer_that_clips_too_is_refused(tmp_path: Path) -> None:
-    for module in (WithHook(), ManualWithHook()):
+def test_an_optimizer_that_clips_too_is_rejected(tmp_path: Path) -> None:
+    for module in (ModuleWithAttachedClip(), ManualModuleWithAttachedClip()):
         before = module.output.weight.detach().clone()
         with pytest.raises(ValueError, match=r"attached to this SGD already\. Gradients would be clipped twice"):
             trainer(tmp_path, ClipCallback(config())).fit(module, loader())
         assert torch.equal(module.output.weight, before)
 
 
-class ClipsByItself(Module):
+class ClippingModule(Module):
     def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self.clip_gradients(optimizer, gradient_clip_val=1.0)
 
 
-def test_a_module_that_clips_too_is_refused(tmp_path: Path) -> None:
+def test_a_module_that_clips_too_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ClipsByItself defines configure_gradient_clipping"):
-        trainer(tmp_path, ClipCallback(config())).fit(ClipsByItself(), loader())
+        trainer(tmp_path, ClipCallback(config())).fit(ClippingModule(), loader())
 
 
 @pytest.mark.parametrize("strategy", [DeepSpeedStrategy, XLAStrategy])
-def test_gradients_out_of_reach_are_refused(tmp_path: Path, strategy: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(tmp_path)
+def test_strategies_that_hide_the_gradients_are_rejected(
+    tmp_path: Path, strategy: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_trainer = trainer(tmp_path)
     monkeypatch.setattr(pl.Trainer, "strategy", object.__new__(type("Own", (strategy,), {})))
     with pytest.raises(RuntimeError, match=f"{strategy.__name__} does not expose the gradients"):
-        ClipCallback(config()).setup(made, Module(), "fit")
+        ClipCallback(config()).setup(a_trainer, Module(), "fit")
 
 
-def test_evaluation_needs_no_gradients(tmp_path: Path) -> None:
+def test_the_trainers_own_clip_is_not_checked_for_evaluation(tmp_path: Path) -> None:
     ClipCallback(config()).setup(trainer(tmp_path, gradient_clip_val=0.5), Module(), "validate")
 
 
 @pytest.fixture
 def older_name(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module as it is where only `pytorch_lightning` is installed."""
+    """Import the module as if only `pytorch_lightning` is installed."""
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)
     monkeypatch.setitem(sys.modules, "pytorch_lightning", pl)
     monkeypatch.delitem(sys.modules, lightning_callback.__name__)

@@ -1,4 +1,4 @@
-"""PyTorch: optimizers that clip before every step they make."""
+"""PyTorch: clips attached to an optimizer run before each of its steps."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from unified_clip import ClipConfig, ClipWarning
 from unified_clip.errors import NonFiniteNormError
 from unified_clip.integrations import torch_optimizers, torch_scaling
 
-LIMIT = 0.5
-GLOBAL = ClipConfig(rule="global_norm", threshold=LIMIT)
+THRESHOLD = 0.5
+GLOBAL = ClipConfig(rule="global_norm", threshold=THRESHOLD)
 
 
 def sgd(model: torch.nn.Module, **changes: Any) -> torch.optim.Optimizer:
@@ -43,19 +43,19 @@ def one_parameter(*gradient: float, **changes: Any) -> tuple[torch.nn.Parameter,
 # -- the same as a plain loop
 
 
-def after(model: Model, optimizer: torch.optim.Optimizer) -> None:
-    for inputs, wanted in batches():
+def train_by_step(model: Model, optimizer: torch.optim.Optimizer) -> None:
+    for inputs, targets in batches():
         optimizer.zero_grad()
-        model.loss(inputs, wanted).backward()
+        model.loss(inputs, targets).backward()
         optimizer.step()
 
 
-def by_closure(model: Model, optimizer: torch.optim.Optimizer, *, named: bool) -> None:
-    for inputs, wanted in batches():
+def train_by_closure(model: Model, optimizer: torch.optim.Optimizer, *, named: bool) -> None:
+    for inputs, targets in batches():
 
-        def closure(inputs: torch.Tensor = inputs, wanted: torch.Tensor = wanted) -> torch.Tensor:
+        def closure(inputs: torch.Tensor = inputs, targets: torch.Tensor = targets) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = model.loss(inputs, wanted)
+            loss = model.loss(inputs, targets)
             loss.backward()
             return loss
 
@@ -63,11 +63,11 @@ def by_closure(model: Model, optimizer: torch.optim.Optimizer, *, named: bool) -
         assert isinstance(loss, torch.Tensor)
 
 
-def scaled(model: Model, optimizer: torch.optim.Optimizer, *, unscaled_before: bool = False) -> None:
+def train_with_scaler(model: Model, optimizer: torch.optim.Optimizer, *, unscaled_before: bool = False) -> None:
     scaling = scaler()
-    for inputs, wanted in batches():
+    for inputs, targets in batches():
         optimizer.zero_grad()
-        scaling.scale(model.loss(inputs, wanted)).backward()
+        scaling.scale(model.loss(inputs, targets)).backward()
         if unscaled_before:
             scaling.unscale_(optimizer)
         scaling.step(optimizer)
@@ -75,21 +75,25 @@ def scaled(model: Model, optimizer: torch.optim.Optimizer, *, unscaled_before: b
     assert scaling.get_scale() > SCALE, "the scale has grown meanwhile"
 
 
-WAYS: dict[str, tuple[Callable[..., None], dict[str, Any], dict[str, Any]]] = {
-    "step()": (after, {}, {}),
-    "step() of a fused optimizer": (after, {}, {"fused": True}),
-    "step(closure)": (by_closure, {"named": False}, {}),
-    "step(closure=closure)": (by_closure, {"named": True}, {}),
-    "GradScaler": (scaled, {}, {}),
-    "GradScaler, unscaled before": (scaled, {"unscaled_before": True}, {}),
-    "GradScaler and a fused optimizer": (scaled, {}, {"fused": True}),
-    "GradScaler and a fused optimizer, unscaled before": (scaled, {"unscaled_before": True}, {"fused": True}),
+LOOPS: dict[str, tuple[Callable[..., None], dict[str, Any], dict[str, Any]]] = {
+    "step()": (train_by_step, {}, {}),
+    "step() of a fused optimizer": (train_by_step, {}, {"fused": True}),
+    "step(closure)": (train_by_closure, {"named": False}, {}),
+    "step(closure=closure)": (train_by_closure, {"named": True}, {}),
+    "GradScaler": (train_with_scaler, {}, {}),
+    "GradScaler, unscaled before": (train_with_scaler, {"unscaled_before": True}, {}),
+    "GradScaler and a fused optimizer": (train_with_scaler, {}, {"fused": True}),
+    "GradScaler and a fused optimizer, unscaled before": (
+        train_with_scaler,
+        {"unscaled_before": True},
+        {"fused": True},
+    ),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_records_are_those_of_a_plain_loop(tmp_path: Path, way: str) -> None:
-    train, arguments, changes = WAYS[way]
+@pytest.mark.parametrize("way", LOOPS)
+def test_clips_match_a_plain_training_loop(tmp_path: Path, way: str) -> None:
+    train, arguments, changes = LOOPS[way]
     model = Model()
     optimizer = sgd(model, **changes)
     handle = config().attach_to(optimizer, model)
@@ -104,13 +108,13 @@ def test_accumulated_gradients_are_clipped_once() -> None:
     model = Model()
     optimizer = sgd(model)
     handle = GLOBAL.attach_to(optimizer)
-    for inputs, wanted in list(batches())[:3]:
+    for inputs, targets in list(batches())[:3]:
         optimizer.zero_grad()
         for half in (slice(4), slice(4, 8)):
-            (model.loss(inputs[half], wanted[half]) / 2).backward()
-        whole = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+            (model.loss(inputs[half], targets[half]) / 2).backward()
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
         optimizer.step()
-        assert handle.last.norm == pytest.approx(float(whole), rel=1e-6)
+        assert handle.last.norm == pytest.approx(float(norm), rel=1e-6)
     assert handle.step == 3
 
 
@@ -123,8 +127,8 @@ def test_all_groups_of_an_optimizer_have_one_norm() -> None:
     assert (three.item(), four.item()) == (-1.5, pytest.approx(-0.2))
 
 
-def test_every_evaluation_of_a_closure_is_clipped_and_all_are_one_step() -> None:
-    model, (inputs, wanted) = Model(), next(batches())
+def test_every_evaluation_of_a_closure_is_clipped_and_counts_as_one_step() -> None:
+    model, (inputs, targets) = Model(), next(batches())
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
     handle = config(threshold={"schedule": "piecewise", "values": [1.0, 2.0], "boundaries": [1]}).attach_to(
         optimizer, model
@@ -133,7 +137,7 @@ def test_every_evaluation_of_a_closure_is_clipped_and_all_are_one_step() -> None
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = model.loss(inputs, wanted)
+        loss = model.loss(inputs, targets)
         loss.backward()
         norms.append(float(torch.nn.utils.get_total_norm([model.hidden.weight.grad, model.output.weight.grad])))
         return loss
@@ -147,16 +151,16 @@ def test_every_evaluation_of_a_closure_is_clipped_and_all_are_one_step() -> None
         assert handle.last.parts[""].threshold == threshold
 
 
-def test_a_closure_of_none_is_none() -> None:
+def test_the_closure_may_be_none() -> None:
     for arguments in ({"args": (None,)}, {"kwargs": {"closure": None}}):
         parameter, optimizer = one_parameter(3.0, 4.0)
         GLOBAL.attach_to(optimizer)
         optimizer.step(*arguments.get("args", ()), **arguments.get("kwargs", {}))
-        assert parameter.grad.norm() == pytest.approx(LIMIT)
+        assert parameter.grad.norm() == pytest.approx(THRESHOLD)
 
 
-class WithMore(torch.optim.SGD):
-    """Its step takes more, and calls that of its base, which is wrapped as well."""
+class OptimizerWithArgument(torch.optim.SGD):
+    """Its step has another argument, and calls the step of its base class, which PyTorch wraps too."""
 
     def step(self, closure: Any = None, more: str = "") -> Any:
         self.more = more
@@ -173,10 +177,10 @@ SCHEDULED = ClipConfig(
 
 
 @pytest.mark.parametrize("by_closure", [False, True])
-def test_a_step_that_calls_that_of_its_base_is_clipped_and_counted_once(by_closure: bool) -> None:
-    torch.optim.SGD([torch.zeros(1)])  # torch wraps the step of a class when the first of it is made
+def test_a_step_that_calls_its_base_class_is_clipped_once(by_closure: bool) -> None:
+    torch.optim.SGD([torch.zeros(1)])  # PyTorch wraps the step of a class when the class is first used
     parameter = torch.nn.Parameter(torch.zeros(2))
-    optimizer = WithMore([parameter], lr=1.0)
+    optimizer = OptimizerWithArgument([parameter], lr=1.0)
     handle = SCHEDULED.attach_to(optimizer)
 
     def closure() -> float:
@@ -193,10 +197,10 @@ def test_a_step_that_calls_that_of_its_base_is_clipped_and_counted_once(by_closu
         assert handle.last.norm == 5
 
 
-def test_after_a_step_that_has_failed_the_next_one_is_clipped() -> None:
+def test_the_step_after_a_failed_step_is_clipped() -> None:
     torch.optim.SGD([torch.zeros(1)])
     parameter = torch.nn.Parameter(torch.zeros(2))
-    optimizer = WithMore([parameter], lr=1.0)
+    optimizer = OptimizerWithArgument([parameter], lr=1.0)
     handle = SCHEDULED.attach_to(optimizer)
     parameter.grad = torch.tensor([3.0, 4.0])
     with pytest.raises(KeyError) as failed:
@@ -206,7 +210,7 @@ def test_after_a_step_that_has_failed_the_next_one_is_clipped() -> None:
         parameter.grad = torch.tensor([3.0, 4.0])
         optimizer.step()
         assert parameter.grad.norm() == pytest.approx(threshold)
-    assert failed.traceback, "which holds what the step that has failed had"
+    assert failed.traceback, "the traceback keeps the failed step's frames alive"
 
 
 # -- mixed precision
@@ -215,13 +219,13 @@ def test_after_a_step_that_has_failed_the_next_one_is_clipped() -> None:
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("unscaled_before", [False, True])
 @pytest.mark.parametrize("nonfinite", ["family", "raise", "skip", "zero"])
-def test_a_step_that_the_scaler_leaves_out_is_no_error(fused: bool, unscaled_before: bool, nonfinite: str) -> None:
+def test_a_step_that_the_scaler_skips_is_not_clipped(fused: bool, unscaled_before: bool, nonfinite: str) -> None:
     parameter, optimizer = one_parameter(math.inf, 1.0, fused=fused)
-    handle = ClipConfig(rule="global_norm", threshold=LIMIT, eps=0.0, nonfinite=nonfinite).attach_to(optimizer)
+    handle = ClipConfig(rule="global_norm", threshold=THRESHOLD, eps=0.0, nonfinite=nonfinite).attach_to(optimizer)
     scaling = scaler()
     for gradient, expected in [([math.inf, 1.0], [0.0, 0.0]), ([3 * SCALE / 2, 4 * SCALE / 2], [-0.3, -0.4])]:
         parameter.grad = torch.tensor(gradient)
-        scaling.scale(torch.zeros(()))  # which makes the scale
+        scaling.scale(torch.zeros(()))  # creates the scale
         if unscaled_before:
             scaling.unscale_(optimizer)
         scaling.step(optimizer)
@@ -231,7 +235,7 @@ def test_a_step_that_the_scaler_leaves_out_is_no_error(fused: bool, unscaled_bef
         assert handle.step == (expected[0] != 0)
 
 
-def test_on_a_gpu_nothing_waits_for_the_scaler_unless_the_configuration_does() -> None:
+def test_only_raise_and_skip_wait_for_the_scaler() -> None:
     unreadable = [torch.empty((), device="meta")]
     for nonfinite in ("family", "zero"):
         assert not torch_scaling.is_skipped(unreadable, ClipConfig(rule="norm", threshold=1, nonfinite=nonfinite))
@@ -241,10 +245,10 @@ def test_on_a_gpu_nothing_waits_for_the_scaler_unless_the_configuration_does() -
 
 
 @pytest.mark.parametrize("unscaled_before", [False, True])
-def test_an_error_in_a_fused_step_leaves_everything_as_it_was(unscaled_before: bool) -> None:
-    huge = torch.full((8,), 3e38)  # each is finite, and their norm is not
+def test_an_error_in_a_fused_step_changes_nothing(unscaled_before: bool) -> None:
+    huge = torch.full((8,), 3e38)  # the elements are finite, and their norm is not
     parameter, optimizer = one_parameter(*huge.tolist(), fused=True)
-    ClipConfig(rule="global_norm", threshold=LIMIT, nonfinite="raise").attach_to(optimizer)
+    ClipConfig(rule="global_norm", threshold=THRESHOLD, nonfinite="raise").attach_to(optimizer)
     scaling = scaler(2.0)
     scaling.scale(torch.zeros(()))
     if unscaled_before:
@@ -256,12 +260,12 @@ def test_an_error_in_a_fused_step_leaves_everything_as_it_was(unscaled_before: b
     assert not hasattr(optimizer, "grad_scale")
     assert not hasattr(optimizer, "found_inf")
     scaling.update()
-    parameter.grad = torch.full((8,), 2 * LIMIT / 8**0.5 / 2)
+    parameter.grad = torch.full((8,), 2 * THRESHOLD / 8**0.5 / 2)
     scaling.step(optimizer)
-    assert parameter.detach().tolist() == pytest.approx([-LIMIT / 8**0.5 / 2] * 8)
+    assert parameter.detach().tolist() == pytest.approx([-THRESHOLD / 8**0.5 / 2] * 8)
 
 
-def test_a_scale_that_is_no_power_of_two_is_taken_away_as_by_the_scaler() -> None:
+def test_gradients_are_unscaled_as_the_scaler_does() -> None:
     gradient = (torch.arange(1.0, 65.0) / 7).tolist()
     for scale in (3.0, 7.0, 11.0, 1e-3):
         gradients = []
@@ -277,13 +281,13 @@ def test_a_scale_that_is_no_power_of_two_is_taken_away_as_by_the_scaler() -> Non
         assert torch.equal(*gradients)
 
 
-# -- not finite
+# -- nonfinite gradients
 
 
 @pytest.mark.parametrize("by_closure", [False, True])
-def test_a_skipped_step_leaves_weights_and_momentum(by_closure: bool) -> None:
+def test_a_skipped_step_does_not_change_weights_and_momentum(by_closure: bool) -> None:
     parameter, optimizer = one_parameter(3.0, 4.0, momentum=0.9)
-    handle = ClipConfig(rule="global_norm", threshold=LIMIT, nonfinite="skip").attach_to(optimizer)
+    handle = ClipConfig(rule="global_norm", threshold=THRESHOLD, nonfinite="skip").attach_to(optimizer)
     optimizer.step()
     before = parameter.detach().clone(), optimizer.state[parameter]["momentum_buffer"].clone()
 
@@ -299,7 +303,7 @@ def test_a_skipped_step_leaves_weights_and_momentum(by_closure: bool) -> None:
     assert torch.equal(optimizer.state[parameter]["momentum_buffer"], before[1])
 
 
-def test_lbfgs_takes_what_is_skipped_for_zeros() -> None:
+def test_lbfgs_reads_skipped_gradients_as_zeros() -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     optimizer = torch.optim.LBFGS([parameter], lr=0.1, max_iter=4)
     handle = ClipConfig(rule="global_norm", threshold=10.0, nonfinite="skip").attach_to(optimizer)
@@ -317,7 +321,7 @@ def test_lbfgs_takes_what_is_skipped_for_zeros() -> None:
 
 def test_an_error_comes_before_the_step() -> None:
     parameter, optimizer = one_parameter(math.nan, 1.0)
-    ClipConfig(rule="global_norm", threshold=LIMIT, nonfinite="raise").attach_to(optimizer)
+    ClipConfig(rule="global_norm", threshold=THRESHOLD, nonfinite="raise").attach_to(optimizer)
     with pytest.raises(NonFiniteNormError, match=r"nonfinite = 'raise'\. .*No gradient .* position 0 has 1 NaN"):
         optimizer.step()
     assert parameter.detach().tolist() == [0, 0]
@@ -327,47 +331,47 @@ def test_an_error_comes_before_the_step() -> None:
 
 
 def weights_only(*names: str) -> ClipConfig:
-    return ClipConfig(rule="global_norm", threshold=LIMIT, exclude=list(names))
+    return ClipConfig(rule="global_norm", threshold=THRESHOLD, exclude=list(names))
 
 
 @pytest.mark.parametrize(
     "names", ["a model", "a dict", "its named parameters", "a list of them", "the optimizer's own"]
 )
-def test_patterns_go_by_names(names: str) -> None:
-    model, (inputs, wanted) = Model(), next(batches())
-    own = names == "the optimizer's own"
-    optimizer = torch.optim.SGD(model.named_parameters() if own else model.parameters(), lr=RATE)
-    given = {
+def test_patterns_match_parameter_names(names: str) -> None:
+    model, (inputs, targets) = Model(), next(batches())
+    has_own_names = names == "the optimizer's own"
+    optimizer = torch.optim.SGD(model.named_parameters() if has_own_names else model.parameters(), lr=RATE)
+    named = {
         "a model": model,
         "a dict": dict(model.named_parameters()),
         "its named parameters": model.named_parameters(),
         "a list of them": list(model.named_parameters()),
     }.get(names)
-    handle = weights_only("*.bias", "hidden.*").attach_to(optimizer, given)
-    model.loss(inputs, wanted).backward()
+    handle = weights_only("*.bias", "hidden.*").attach_to(optimizer, named)
+    model.loss(inputs, targets).backward()
     norm = float(model.output.weight.grad.norm())
     optimizer.step()
     assert handle.last.norm == pytest.approx(norm, rel=1e-6)
-    assert model.output.weight.grad.norm() == pytest.approx(LIMIT, rel=1e-5)
+    assert model.output.weight.grad.norm() == pytest.approx(THRESHOLD, rel=1e-5)
 
 
 @pytest.mark.parametrize("names", ["a model", "its named parameters"])
 @pytest.mark.parametrize("pattern", ["output.bias", "output.biass"])
 def test_a_pattern_may_match_a_parameter_of_another_optimizer(names: str, pattern: str) -> None:
-    model, (inputs, wanted) = Model(), next(batches())
+    model, (inputs, targets) = Model(), next(batches())
     optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE)
     weights_only(pattern).attach_to(optimizer, model if names == "a model" else model.named_parameters())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            model.loss(inputs, wanted).backward()
+            model.loss(inputs, targets).backward()
             optimizer.step()
     is_wrong = pattern == "output.biass"
     message = "The pattern 'output.biass' of the configuration matches none of the names 'hidden.weight', "
-    assert [str(each.message).startswith(message) for each in caught] == [True] * is_wrong
+    assert [str(warning.message).startswith(message) for warning in caught] == [True] * is_wrong
 
 
-def test_the_model_gives_the_names_of_a_layer_by_itself() -> None:
+def test_a_single_layer_has_parameter_names() -> None:
     model = torch.nn.Linear(2, 1)
     handle = ClipConfig(rule="global_norm", threshold=1.0, exclude=["*.bias"], nonfinite="skip").attach_to(
         optimizer := sgd(model), model
@@ -379,7 +383,7 @@ def test_the_model_gives_the_names_of_a_layer_by_itself() -> None:
     assert model.bias.grad.item() == 3.0
 
 
-def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> None:
+def test_patterns_need_names_of_all_parameters() -> None:
     model = Model()
     with pytest.raises(
         ValueError, match=r"Parameter 0 of this SGD, of shape \(6, 4\), has no name\. Pass .*\(optimizer, model\)"
@@ -392,30 +396,30 @@ def test_parameters_without_names_are_refused_when_patterns_are_to_choose() -> N
 
 
 def test_a_pattern_that_matches_nothing_warns() -> None:
-    model, (inputs, wanted) = Model(), next(batches())
+    model, (inputs, targets) = Model(), next(batches())
     optimizer = sgd(model)
     weights_only("embedding.*").attach_to(optimizer, model)
-    model.loss(inputs, wanted).backward()
+    model.loss(inputs, targets).backward()
     with pytest.warns(ClipWarning, match="'embedding"):
         optimizer.step()
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_parameters_that_are_added_later_are_known_by_name(own: bool) -> None:
-    model, (inputs, wanted) = Model(), next(batches())
-    hidden, output = ([(f"{part}.{name}", each) for name, each in getattr(model, part).named_parameters()]
+def test_parameters_added_later_have_names(own: bool) -> None:
+    model, (inputs, targets) = Model(), next(batches())
+    hidden, output = ([(f"{part}.{name}", parameter) for name, parameter in getattr(model, part).named_parameters()]
                       for part in ("hidden", "output"))  # fmt: skip
     optimizer = torch.optim.SGD(hidden if own else model.hidden.parameters(), lr=RATE)
     handle = weights_only("*.bias", "hidden.*").attach_to(optimizer, None if own else model)
     optimizer.add_param_group({"params": output if own else list(model.output.parameters())})
-    model.loss(inputs, wanted).backward()
+    model.loss(inputs, targets).backward()
     norm = float(model.output.weight.grad.norm())
     optimizer.step()
     assert handle.last.norm == pytest.approx(norm, rel=1e-6)
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_parameters_that_are_added_later_without_a_name_are_refused(fused: bool) -> None:
+def test_parameters_added_later_without_names_are_rejected(fused: bool) -> None:
     model = Model()
     optimizer = torch.optim.SGD(model.hidden.parameters(), lr=RATE, fused=fused)
     weights_only("*.bias").attach_to(optimizer, model.hidden)
@@ -427,7 +431,7 @@ def test_parameters_that_are_added_later_without_a_name_are_refused(fused: bool)
 # -- the handle
 
 
-def test_attaching_twice_is_refused_until_it_is_detached() -> None:
+def test_attaching_twice_is_rejected_until_detached() -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     handle = GLOBAL.attach_to(optimizer)
     with pytest.raises(ValueError, match=r"attached to this SGD already\. .* Remove the second clip, or call detach"):
@@ -439,10 +443,10 @@ def test_attaching_twice_is_refused_until_it_is_detached() -> None:
     assert parameter.grad.tolist() == [3, 4]
     GLOBAL.attach_to(optimizer)
     optimizer.step()
-    assert parameter.grad.norm() == pytest.approx(LIMIT)
+    assert parameter.grad.norm() == pytest.approx(THRESHOLD)
 
 
-def test_a_with_block_ends_it() -> None:
+def test_a_with_block_detaches() -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     with pytest.raises(KeyError), GLOBAL.attach_to(optimizer) as handle:
         raise KeyError
@@ -460,48 +464,48 @@ def pickled(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def from_a_state_dict(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    other = one_parameter(0.0, 0.0)[1]
-    other.load_state_dict(optimizer.state_dict())
-    return other
+    restored = one_parameter(0.0, 0.0)[1]
+    restored.load_state_dict(optimizer.state_dict())
+    return restored
 
 
-@pytest.mark.parametrize("copies", [copied, pickled, from_a_state_dict])
-def test_a_copy_does_not_clip_until_it_is_attached_to_and_told_its_step(copies: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make_copy", [copied, pickled, from_a_state_dict])
+def test_a_copied_optimizer_does_not_clip_until_a_clip_is_attached(make_copy: Callable[..., Any]) -> None:
     clip = ClipConfig(
         rule="global_norm", threshold={"schedule": "piecewise", "values": [1.0, 2.0], "boundaries": [1]}, eps=0.0
     )
     _, optimizer = one_parameter(3.0, 4.0)
     handle = clip.attach_to(optimizer)
     optimizer.step()
-    other = copies(optimizer)
-    (parameter,) = other.param_groups[0]["params"]
+    optimizer_copy = make_copy(optimizer)
+    (parameter,) = optimizer_copy.param_groups[0]["params"]
     parameter.grad = torch.tensor([3.0, 4.0])
-    other.step()
+    optimizer_copy.step()
     assert parameter.grad.tolist() == [3, 4]
-    again = clip.attach_to(other)
-    assert again.step == 0
-    again.step = handle.step
-    other.step()
+    second_handle = clip.attach_to(optimizer_copy)
+    assert second_handle.step == 0
+    second_handle.step = handle.step
+    optimizer_copy.step()
     assert parameter.grad.norm() == pytest.approx(2.0)
     assert optimizer.param_groups[0]["params"][0].grad.norm() == pytest.approx(1.0)
 
 
-def test_an_optimizer_that_nobody_uses_is_let_go() -> None:
+def test_a_handle_does_not_keep_its_optimizer_alive() -> None:
     _, optimizer = one_parameter(3.0, 4.0)
     handle = GLOBAL.attach_to(optimizer)
-    gone = weakref.ref(optimizer)
+    reference = weakref.ref(optimizer)
     del optimizer
     gc.collect()
-    assert gone() is None
+    assert reference() is None
     handle.detach()
 
 
-@pytest.mark.parametrize("copies", [copy.deepcopy, lambda handle: pickle.loads(pickle.dumps(handle))])
-def test_a_copy_of_a_handle_is_attached_to_nothing(copies: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda handle: pickle.loads(pickle.dumps(handle))])
+def test_a_copied_handle_is_not_attached(make_copy: Callable[..., Any]) -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     handle = SCHEDULED.attach_to(optimizer, {"weight": parameter})
     optimizer.step()
-    copied = copies(handle)
+    copied = make_copy(handle)
     assert not copied.is_attached
     assert copied.step == 1
     with pytest.raises(RuntimeError, match="nothing has been clipped"):
@@ -510,41 +514,41 @@ def test_a_copy_of_a_handle_is_attached_to_nothing(copies: Callable[..., Any]) -
     assert handle.is_attached
 
 
-def test_loading_a_state_into_an_optimizer_that_clips_leaves_it_clipping() -> None:
+def test_an_attached_clip_survives_load_state_dict() -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     GLOBAL.attach_to(optimizer)
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.step()
-    assert parameter.grad.norm() == pytest.approx(LIMIT)
+    assert parameter.grad.norm() == pytest.approx(THRESHOLD)
 
 
-# -- what is refused
+# -- rejections
 
 
-def test_what_is_no_optimizer_is_refused() -> None:
+def test_other_objects_than_optimizers_are_rejected() -> None:
     with pytest.raises(TypeError, match=r"optimizer is a Linear"):
         GLOBAL.attach_to(torch.nn.Linear(1, 1))
 
 
 class Lookahead(torch.optim.Optimizer):
-    """One around another, that is not built as an optimizer."""
+    """A wrapper that does not call the constructor of Optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.param_groups = optimizer, optimizer.param_groups
 
 
-def test_a_wrapper_that_is_no_whole_optimizer_is_refused() -> None:
+def test_a_wrapper_without_hooks_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"This Lookahead has no hooks: .* that makes the steps, pass that optimizer"):
         GLOBAL.attach_to(Lookahead(one_parameter(3.0, 4.0)[1]))
 
 
 @pytest.mark.parametrize("package", ["accelerate", "lightning", "pytorch_lightning"])
-def test_the_optimizer_inside_a_trainers_is_attached_to(package: str) -> None:
+def test_a_clip_attaches_to_the_optimizer_inside_a_wrapper(package: str) -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     wrapper = type("Wrapper", (), {"__module__": f"{package}.core.optimizer", "optimizer": optimizer})()
     torch_optimizers.attach(GLOBAL, wrapper)
     optimizer.step()
-    assert parameter.grad.norm() == pytest.approx(LIMIT)
+    assert parameter.grad.norm() == pytest.approx(THRESHOLD)
     with pytest.raises(ValueError, match="attached to this SGD already"):
         torch_optimizers.attach(GLOBAL, wrapper)
 
@@ -558,7 +562,7 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.usefixtures("process_group")
 @pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`", "ignore:.*NO_SHARD.*:FutureWarning")
-def test_shards_that_do_not_tell_so_are_refused_unless_somebody_says_whose_they_are() -> None:
+def test_fsdp1_parameters_are_rejected_unless_ownership_is_declared() -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     flat = FullyShardedDataParallel(Model(), device_id=torch.device("cpu"))
@@ -571,7 +575,7 @@ def test_shards_that_do_not_tell_so_are_refused_unless_somebody_says_whose_they_
         assert GLOBAL.attach_to(optimizer, process_group=world, ownership="distinct").is_attached
 
 
-class OfAnotherFramework:
+class ModelOfAnotherFramework:
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
         yield "weight", np.ones(2, np.float32)
 
@@ -580,12 +584,12 @@ class OfAnotherFramework:
 def test_a_model_of_another_framework_is_rejected(config: ClipConfig) -> None:
     parameter, optimizer = one_parameter(3.0, 4.0)
     with pytest.raises(TypeError, match=r"'weight' in names is a numpy.ndarray, not a parameter of Py"):
-        config.attach_to(optimizer, OfAnotherFramework())
-    optimizer.step()  # without a clip
+        config.attach_to(optimizer, ModelOfAnotherFramework())
+    optimizer.step()  # no clip is attached
     assert parameter.tolist() == [-3.0, -4.0]
 
 
-def test_a_handle_prints_its_rule_and_its_step() -> None:
+def test_the_repr_of_a_handle_has_its_rule_and_step() -> None:
     _, optimizer = one_parameter(3.0)
     handle = GLOBAL.attach_to(optimizer)
     optimizer.step()

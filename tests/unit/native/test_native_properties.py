@@ -1,4 +1,4 @@
-"""The compiled kernels against exact rational arithmetic: any list of numbers, at any address, in any view."""
+"""The compiled kernels match exact rational arithmetic, for any numbers, addresses and views."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ REAL = [*NARROW, "float64"]
 
 
 def exponents(name: str) -> tuple[int, int]:
-    """Of the smallest and the greatest power of two in a format."""
+    """Return the exponents of the smallest and the largest power of two in a format."""
     return FORMATS[name].min_exponent - FORMATS[name].precision + 1, FORMATS[name].max_exponent
 
 
-def moved(array: Any, offset: int) -> Any:
-    """A copy that starts `offset` bytes after an aligned address, among bytes that `untouched` looks at."""
-    held = np.full(array.nbytes + 32, 0xA5, np.uint8)
-    view = held[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+def copy_at_offset(array: Any, offset: int) -> Any:
+    """Return a copy that starts `offset` bytes after an aligned address, surrounded by known bytes."""
+    memory = np.full(array.nbytes + 32, 0xA5, np.uint8)
+    view = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
     view[...] = array
     return view
 
@@ -49,7 +49,7 @@ def storage(array: Any) -> Any:
     return kernels.storage(array)[0]
 
 
-def untouched(view: Any) -> bool:
+def is_surrounding_unchanged(view: Any) -> bool:
     start = view.ctypes.data - view.base.ctypes.data
     return bool((np.delete(view.base, slice(start, start + view.nbytes)) == 0xA5).all())
 
@@ -63,50 +63,52 @@ def numbers(name: str) -> st.SearchStrategy[float]:
 
 @st.composite
 def arrays(draw: st.DrawFn, names: list[str]) -> Any:
-    """A few numbers, each many times, in any order, at any address."""
+    """Draw an array of a few numbers that repeat, in any order, at any address."""
     name = draw(st.sampled_from(names))
     values = draw(st.lists(numbers(name), min_size=1, max_size=5))
     length = draw(st.one_of(st.integers(0, 70), st.sampled_from([4095, 4096, 4097, 9000])))
     shuffled = np.random.default_rng(draw(st.integers(0, 9))).permutation(np.resize(values, length))
-    return moved(reference.array(shuffled, name), draw(st.integers(0, 15)))
+    return copy_at_offset(reference.array(shuffled, name), draw(st.integers(0, 15)))
 
 
-def listed(given: list[Any]) -> Any:
-    tensor_list = kernels.array_list([kernels.storage(array) for array in given])
+def tensor_list_of(arrays_: list[Any]) -> Any:
+    tensor_list = kernels.array_list([kernels.storage(array) for array in arrays_])
     assert isinstance(tensor_list, NATIVE.TensorList)
     return tensor_list
 
 
-def power_sum(given: list[Any], p: int, how: str, threads: int = 1) -> Accumulator:
-    limbs, nan, infinite = listed(given).power_sum(p, how, threads)
-    return kernels.SUMS[how](int.from_bytes(limbs, "little")) + Accumulator(nan=nan, infinite=infinite)
+def power_sum(arrays_: list[Any], p: int, method: str, threads: int = 1) -> Accumulator:
+    limbs, nan, infinite = tensor_list_of(arrays_).power_sum(p, method, threads)
+    return kernels.SUMS[method](int.from_bytes(limbs, "little")) + Accumulator(nan=nan, infinite=infinite)
 
 
-def ways_to_sum(given: list[Any]) -> list[str]:
-    return ["exact", "compensated", *(["blocks"] if all(array.dtype != np.float64 for array in given) else [])]
+def sum_methods(arrays_: list[Any]) -> list[str]:
+    return ["exact", "compensated", *(["blocks"] if all(array.dtype != np.float64 for array in arrays_) else [])]
 
 
-def rational_sum(given: list[Any], p: int) -> Fraction:
-    found = Fraction(0)
-    for array in given:
+def rational_sum(arrays_: list[Any], p: int) -> Fraction:
+    total = Fraction(0)
+    for array in arrays_:
         for value, count in zip(*np.unique(np.abs(array.astype(np.float64)), return_counts=True), strict=True):
-            found += int(count) * Fraction(float(value)) ** p
-    return found
+            total += int(count) * Fraction(float(value)) ** p
+    return total
 
 
 def rational_norm(total: Fraction, p: int, dtype: str) -> float:
     return reference.nearest_root(total, dtype) if p == 2 else reference.nearest(total, dtype)
 
 
-def check_norms(given: list[Any], p: int, total: Fraction, threads: int = 1) -> None:
-    """Every sum and its bound, and the norms."""
-    for how in ways_to_sum(given):
-        found = power_sum(given, p, how, threads)
-        assert abs(Fraction(found.total, 2**UNIT) - total) <= Fraction(found.slack, 2**UNIT)
-    for dtype in ("float32", "float64") if "blocks" in ways_to_sum(given) else ("float64",):
-        wanted = rational_norm(total, p, dtype)
-        assert rounded_norm(partial(kernels.power_sum, listed(given), p, dtype, threads), p, dtype) == wanted
-        assert listed(given).norm(p, dtype == "float64", threads) == wanted
+def assert_norms_are_exact(arrays_: list[Any], p: int, total: Fraction, threads: int = 1) -> None:
+    """Compare every sum with its error bound, and the norms with exact rounding."""
+    for method in sum_methods(arrays_):
+        accumulated = power_sum(arrays_, p, method, threads)
+        assert abs(Fraction(accumulated.total, 2**UNIT) - total) <= Fraction(accumulated.slack, 2**UNIT)
+    for dtype in ("float32", "float64") if "blocks" in sum_methods(arrays_) else ("float64",):
+        expected = rational_norm(total, p, dtype)
+        assert (
+            rounded_norm(partial(kernels.power_sum, tensor_list_of(arrays_), p, dtype, threads), p, dtype) == expected
+        )
+        assert tensor_list_of(arrays_).norm(p, dtype == "float64", threads) == expected
 
 
 # -- sums and norms
@@ -115,44 +117,44 @@ def check_norms(given: list[Any], p: int, total: Fraction, threads: int = 1) -> 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("names", [NARROW, REAL], ids=["narrow", "real"])
 @given(data=st.data())
-def test_lists(names: list[str], p: int, data: st.DataObject) -> None:
-    given = data.draw(st.lists(arrays(names), max_size=5))
-    check_norms(given, p, rational_sum(given, p))
-    greatest = max((float(np.abs(array.astype(np.float64)).max()) for array in given if array.size), default=0.0)
-    assert listed(given).max_abs(1) == greatest
+def test_norms_of_lists_are_exact(names: list[str], p: int, data: st.DataObject) -> None:
+    arrays_ = data.draw(st.lists(arrays(names), max_size=5))
+    assert_norms_are_exact(arrays_, p, rational_sum(arrays_, p))
+    greatest = max((float(np.abs(array.astype(np.float64)).max()) for array in arrays_ if array.size), default=0.0)
+    assert tensor_list_of(arrays_).max_abs(1) == greatest
 
 
-def terms(total: int, p: int, bits: int) -> list[int]:
-    """Integers of so many bits whose powers add up to a total: each is the greatest that fits."""
-    found: list[int] = []
+def integers_with_power_sum(total: int, p: int, bits: int) -> list[int]:
+    """Return integers of at most `bits` bits whose powers add up to `total`. Each is the largest that fits."""
+    terms_: list[int] = []
     while total:
         term = math.isqrt(total) if p == 2 else total
         spare = max(0, term.bit_length() - bits)
-        found.append(term >> spare << spare)
-        total -= found[-1] ** p
-    return found
+        terms_.append(term >> spare << spare)
+        total -= terms_[-1] ** p
+    return terms_
 
 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("name", REAL)
 @given(data=st.data())
-def test_norms_half_way_between_two_floats(name: str, p: int, data: st.DataObject) -> None:
+def test_norms_half_way_between_two_floats_are_exact(name: str, p: int, data: st.DataObject) -> None:
     bits = FORMATS["float64" if name == "float64" else "float32"].precision
     middle = 2 * data.draw(st.integers(2 ** (bits - 1), 2**bits - 1)) + 1
-    beside = data.draw(st.sampled_from([-1, 0, 1]))  # the least that decides
-    values = terms(middle**p + beside, p, FORMATS[name].precision)
+    beside = data.draw(st.sampled_from([-1, 0, 1]))  # the smallest change that decides the rounding
+    values = integers_with_power_sum(middle**p + beside, p, FORMATS[name].precision)
     low, high = exponents(name)
     exponent = data.draw(st.integers(low, high - bits - 1))
     wide = np.array([math.ldexp(value, exponent) for value in data.draw(st.permutations(values))])
     step = data.draw(st.integers(1, 3))
-    given = [moved(reference.array(wide[start::step], name), start) for start in range(step)]
-    check_norms(given, p, (middle**p + beside) * Fraction(2) ** (exponent * p))
+    arrays_ = [copy_at_offset(reference.array(wide[start::step], name), start) for start in range(step)]
+    assert_norms_are_exact(arrays_, p, (middle**p + beside) * Fraction(2) ** (exponent * p))
 
 
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("name", REAL)
 @given(data=st.data())
-def test_one_great_number_among_many_small_ones(name: str, p: int, data: st.DataObject) -> None:
+def test_norms_of_one_large_and_many_small_numbers_are_exact(name: str, p: int, data: st.DataObject) -> None:
     low, high = exponents(name)
     great = data.draw(st.integers(low, high))
     small = data.draw(st.one_of(st.just(low), st.integers(max(low, great - 60), great)))
@@ -160,14 +162,14 @@ def test_one_great_number_among_many_small_ones(name: str, p: int, data: st.Data
     place = data.draw(st.integers(0, count))
     array = reference.array(np.insert(np.full(count, 2.0**small), place, 2.0**great), name)
     total = Fraction(2) ** (great * p) + count * Fraction(2) ** (small * p)
-    check_norms([moved(array, 1)], p, total, threads=data.draw(st.integers(1, 3)))
+    assert_norms_are_exact([copy_at_offset(array, 1)], p, total, threads=data.draw(st.integers(1, 3)))
 
 
 # -- scaling
 
 
 def scaled(value: float, coef: float, name: str) -> float:
-    """One multiplication, rounded once; for 16-bit numbers to float32 and then to their format."""
+    """Multiply, and round once. 16-bit numbers are rounded to float32 first."""
     magnitude = abs(Fraction(value) * Fraction(coef))
     for dtype in [name] if name in ("float32", "float64") else ["float32", name]:
         rounded = reference.nearest(magnitude, dtype)
@@ -187,17 +189,17 @@ def all_scaled(array: Any, coef: float) -> Any:
 COEFFICIENTS = st.one_of(st.floats(-2, 2), st.floats(allow_nan=False, allow_infinity=False))
 
 
-@given(given=st.lists(arrays(REAL), max_size=4), coef=COEFFICIENTS, offset=st.integers(0, 15))
-def test_lists_are_scaled(given: list[Any], coef: float, offset: int) -> None:
+@given(inputs=st.lists(arrays(REAL), max_size=4), coef=COEFFICIENTS, offset=st.integers(0, 15))
+def test_scaled_lists_are_rounded_once(inputs: list[Any], coef: float, offset: int) -> None:
     with np.errstate(over="ignore"):
         narrow = float(np.float32(coef))
-    given = [array for array in given if array.dtype == np.float64 or math.isfinite(narrow)]
-    wanted = [all_scaled(array, coef if array.dtype == np.float64 else narrow).tobytes() for array in given]
-    elsewhere = [moved(np.zeros_like(array), offset) for array in given]
-    for results in (elsewhere, given):
-        listed(given).scale(coef, 1, [storage(array) for array in results])
-        assert [array.tobytes() for array in results] == wanted
-        assert all(untouched(array) for array in results)
+    inputs = [array for array in inputs if array.dtype == np.float64 or math.isfinite(narrow)]
+    expected = [all_scaled(array, coef if array.dtype == np.float64 else narrow).tobytes() for array in inputs]
+    new_arrays = [copy_at_offset(np.zeros_like(array), offset) for array in inputs]
+    for results in (new_arrays, inputs):
+        tensor_list_of(inputs).scale(coef, 1, [storage(array) for array in results])
+        assert [array.tobytes() for array in results] == expected
+        assert all(is_surrounding_unchanged(array) for array in results)
 
 
 # -- views
@@ -205,82 +207,86 @@ def test_lists_are_scaled(given: list[Any], coef: float, offset: int) -> None:
 
 @st.composite
 def views(draw: st.DrawFn) -> tuple[Any, Callable[[Any], Any]]:
-    """An array, and what takes a view of it: slices with gaps and backwards, axes in any order."""
+    """Draw an array, and a function that returns a view: slices with gaps and backwards, axes in any order."""
     shape = draw(npst.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=6))
     index = draw(npst.basic_indices(shape, min_dims=1, allow_newaxis=True))
     name = draw(st.sampled_from([*REAL, "complex64", "complex128"]))
     rng = np.random.default_rng(draw(st.integers(0, 9)))
     values = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if name.startswith("complex") else 0)
     axes = draw(st.permutations(range(np.empty(shape)[index].ndim)))
-    return moved(reference.array(values, name), draw(st.integers(0, 15))), lambda array: array[index].transpose(axes)
+    return copy_at_offset(reference.array(values, name), draw(st.integers(0, 15))), lambda array: array[
+        index
+    ].transpose(axes)
 
 
 @given(views(), st.integers(1, 3))
-def test_views_are_measured(given: tuple[Any, Callable[[Any], Any]], times: int) -> None:
-    view = given[1](given[0])
-    for each in (
+def test_norms_of_views_are_exact(array_and_view: tuple[Any, Callable[[Any], Any]], repeats: int) -> None:
+    view = array_and_view[1](array_and_view[0])
+    for viewed in (
         view,
-        np.broadcast_to(view, (times, *view.shape)),
-        np.broadcast_to(view[..., None], (*view.shape, times)),
+        np.broadcast_to(view, (repeats, *view.shape)),
+        np.broadcast_to(view[..., None], (*view.shape, repeats)),
     ):
-        name = kernels.storage(each)[1]
+        name = kernels.storage(viewed)[1]
         dtype = reference.norm_dtype([name])
-        assert listed([each]).norm(2, dtype == "float64", 1) == reference.norm([each])
+        assert tensor_list_of([viewed]).norm(2, dtype == "float64", 1) == reference.norm([viewed])
         if name in REAL:
-            assert listed([each]).norm(1, dtype == "float64", 1) == reference.norm([each], 1)
-            assert listed([each]).max_abs(1) == reference.norm([each], math.inf)
+            assert tensor_list_of([viewed]).norm(1, dtype == "float64", 1) == reference.norm([viewed], 1)
+            assert tensor_list_of([viewed]).max_abs(1) == reference.norm([viewed], math.inf)
 
 
 @given(views(), st.sampled_from([0.3, -2.0, 1e-40]), st.booleans())
-def test_views_are_written(given: tuple[Any, Callable[[Any], Any]], factor: float, clamp: bool) -> None:
-    base, take = given
+def test_views_are_scaled_and_clamped(
+    array_and_view: tuple[Any, Callable[[Any], Any]], factor: float, clamp: bool
+) -> None:
+    base, take_view = array_and_view
     stored, name = kernels.storage(base)
-    view, wanted = take(stored), base.copy()
+    view, expected = take_view(stored), base.copy()
     if clamp and name in REAL:
-        take(wanted)[...] = reference.clamped(take(base), -abs(factor), abs(factor))
+        take_view(expected)[...] = reference.clamped(take_view(base), -abs(factor), abs(factor))
         low, high = kernels.bounds(-abs(factor)), kernels.bounds(abs(factor))
         write = partial(kernels.array_list([(view, name)]).clamp, low, high, 1)
     else:
-        take(wanted)[...] = reference.scaled(take(base), factor)
+        take_view(expected)[...] = reference.scaled(take_view(base), factor)
         write = partial(kernels.array_list([(view, name)]).scale, factor, 1)
     result = np.empty_like(view)
     write([result])
-    assert result.tobytes() == take(wanted).tobytes()
+    assert result.tobytes() == take_view(expected).tobytes()
     write([view])
-    assert base.tobytes() == wanted.tobytes()
-    assert untouched(base)
+    assert base.tobytes() == expected.tobytes()
+    assert is_surrounding_unchanged(base)
 
 
-# -- memory that ends where the numbers do
+# -- memory limits
 
 
 @pytest.fixture(scope="module")
 def pages() -> Any:
-    """Bytes between two pages that cannot be touched."""
+    """Return bytes between two protected pages."""
     if sys.platform == "win32":
         pytest.skip("about POSIX systems")
     size = mmap.PAGESIZE
     memory = mmap.mmap(-1, 12 * size)
-    whole = np.frombuffer(memory, np.uint8)
+    bytes_ = np.frombuffer(memory, np.uint8)
     for page in (0, 11):
-        address = ctypes.c_void_p(whole.ctypes.data + page * size)
+        address = ctypes.c_void_p(bytes_.ctypes.data + page * size)
         assert ctypes.CDLL(None).mprotect(address, ctypes.c_size_t(size), 0) == 0
-    return whole[size : 11 * size]
+    return bytes_[size : 11 * size]
 
 
 @pytest.mark.parametrize("gaps", [1, -2])
 @pytest.mark.parametrize("name", REAL)
-def test_nothing_outside_is_touched(name: str, gaps: int, pages: Any) -> None:
+def test_kernels_read_and_write_only_the_given_memory(name: str, gaps: int, pages: Any) -> None:
     rng = np.random.default_rng(0)
     for length in [*range(1, 140), 4095, 4096, 4097]:
-        numbers = reference.array(rng.standard_normal(length), name)
-        for place in (slice(numbers.nbytes), slice(-numbers.nbytes, None)):
-            view = pages[place].view(numbers.dtype)[::gaps]
-            view[:] = array = numbers[::gaps].copy()
+        array_of_numbers = reference.array(rng.standard_normal(length), name)
+        for place in (slice(array_of_numbers.nbytes), slice(-array_of_numbers.nbytes, None)):
+            view = pages[place].view(array_of_numbers.dtype)[::gaps]
+            view[:] = array = array_of_numbers[::gaps].copy()
             for p in (1, 2):
-                for how in ways_to_sum([array]):
-                    assert power_sum([view], p, how) == power_sum([array], p, how)
-            assert listed([view]).max_abs(1) == float(np.abs(array).max())
-            listed([view]).scale_(0.5, 1)
-            listed([view]).clamp_(kernels.bounds(-0.25), kernels.bounds(0.25), 1)
+                for method in sum_methods([array]):
+                    assert power_sum([view], p, method) == power_sum([array], p, method)
+            assert tensor_list_of([view]).max_abs(1) == float(np.abs(array).max())
+            tensor_list_of([view]).scale_(0.5, 1)
+            tensor_list_of([view]).clamp_(kernels.bounds(-0.25), kernels.bounds(0.25), 1)
             assert view.tobytes() == reference.clamped(reference.scaled(array, 0.5), -0.25, 0.25).tobytes()
