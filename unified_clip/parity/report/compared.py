@@ -27,14 +27,14 @@ def numbers(result: Result) -> list[str]:
 
 def titles(report: ParityReport) -> dict[str, str]:
     """Return {mode: title} for columns that have the results of all frameworks."""
-    theirs, yours = _kinds(report)
-    return {**TITLES, NATIVE: (BOTH if theirs else YOURS) if yours else TITLES[NATIVE]}
+    has_native, yours = _kinds(report)
+    return {**TITLES, NATIVE: (BOTH if has_native else YOURS) if yours else TITLES[NATIVE]}
 
 
 def whose(report: ParityReport) -> str:
     """Return "the frameworks' functions", "your functions", or both."""
-    theirs, yours = _kinds(report)
-    return (f"{THEIRS} and yours" if theirs else "your functions") if yours else THEIRS
+    has_native, yours = _kinds(report)
+    return (f"{THEIRS} and yours" if has_native else "your functions") if yours else THEIRS
 
 
 def line(report: ParityReport) -> str:

@@ -139,7 +139,7 @@ class View:
     @cached_property
     def tiles(self) -> list[tuple[str, str, str]]:
         """(number, label, CSS class) for each tile below the verdict, without the frameworks' functions if none ran."""
-        own, theirs = self._verdicts(native=False), self._verdicts(native=True)
+        own, native = self._verdicts(native=False), self._verdicts(native=True)
         kept = own["equal"] + own["close"] + own["flushed"]
         quality = "equal" if 0 < kept == own.total() else "different"
         problems = len(self.report.problems)
@@ -148,10 +148,10 @@ class View:
             (str(len(self.rows)), "cases", ""),
             (str(len(self.report.frameworks)), "frameworks", ""),
             (f"{kept} of {own.total()}", "results of unified_clip within the contract", quality),
-            (f"{theirs['known']} of {theirs.total()}", known, "known"),
+            (f"{native['known']} of {native.total()}", known, "known"),
             (str(problems), "problem" if problems == 1 else "problems", "different" if problems else "equal"),
         ]
-        return [tile for tile in tiles if theirs or tile[1] != known]
+        return [tile for tile in tiles if native or tile[1] != known]
 
     def _verdicts(self, *, native: bool) -> Counter[str]:
         """Return the number of results with each verdict: of the frameworks' own functions, or of unified_clip."""
