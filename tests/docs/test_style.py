@@ -1,14 +1,17 @@
 """Prose of pages, docstrings and messages: no long sentence, private word or heading that is a clause.
 
-support/prose.py has the rules, and support/source_prose.py finds the prose in source files.
+support/prose.py has the rules, and support/source_prose.py finds the prose in source files. Names of variables and
+parameters have to be nouns of the things that they are.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
-from support import prose, source_prose
+from support import prose, source_prose, syntax
 
 ROOT = Path(__file__).parents[2]
 TOP = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conformance/README.md", "examples/README.md")
@@ -107,3 +110,46 @@ def test_habits_in_source_files_are_reported(tmp_path: Path) -> None:
         ("module.py:4", "docstring", "37 words: write two sentences, or a list"),
         ("module.py:4", "docstring", "return, print, report, or show"),
     ]
+
+
+EMPTY_NAMES = {"found", "wanted", "told", "said", "stated", "held", "ours", "theirs"}
+"""Names of variables and parameters that do not show what the value is."""
+
+
+def empty_names(path: Path) -> list[str]:
+    """Return the places of `EMPTY_NAMES` in a file, except fields of classes, which may be keys of reports."""
+    if not re.search(rf"\b(?:{'|'.join(EMPTY_NAMES)})\b", path.read_text(encoding="utf-8")):
+        return []  # most files, without the time to parse them
+    nodes = syntax.nodes(path)
+    fields = {
+        id(statement.target)
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    names = [
+        (node.lineno, node.arg if isinstance(node, ast.arg) else node.id)
+        for node in nodes
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        if id(node) not in fields
+    ]
+    return [f"{path}:{line}: {name}" for line, name in names if name in EMPTY_NAMES]
+
+
+@pytest.mark.parametrize("folder", ["unified_clip", "tests", "tools", "benchmarks", "examples"])
+def test_names_of_variables_and_parameters_are_nouns(folder: str) -> None:
+    files = [path for path in (ROOT / folder).rglob("*.py") if ROOT / "tests" / "data" not in path.parents]
+    assert files
+    names = [name for path in files for name in empty_names(path)]
+    assert names == [], "Name the thing: norms, gradients, result, expected, report, options, ..."
+
+
+def test_empty_names_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        "found = 1\ndef check(wanted, *, expected):\n    return [told for told in expected]\n"
+        "class Report:\n    ours: float\n    def add(self, found): self.found = found\n",
+        encoding="utf-8",
+    )
+    assert sorted(empty_names(path)) == [f"{path}:{line}" for line in ("1: found", "2: wanted", "3: told", "6: found")]
