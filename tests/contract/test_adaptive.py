@@ -60,11 +60,11 @@ def test_thresholds_results_and_states_have_the_bits_of_the_recursion_also_after
             assert clip.step == 110
         (result,) = clip([gradient(kit, norm)])
         assert clip.last.parts[""].threshold == threshold
-        wanted = np.array([0.0, -norm, 0.0], np.float32)
+        expected = np.array([0.0, -norm, 0.0], np.float32)
         if threshold < math.inf:
             with np.errstate(invalid="ignore"):
-                wanted = reference.scaled(wanted, reference.coefficient(norm, threshold, 1e-6))
-        np.testing.assert_array_equal(kit.array(result), wanted)
+                expected = reference.scaled(expected, reference.coefficient(norm, threshold, 1e-6))
+        np.testing.assert_array_equal(kit.array(result), expected)
     assert clip.state_dict() == {
         "version": 1, "step": 200, "adaptive": {"": {"rule": settings["rule"], "state": wanted_steps[-1][1]}}
     }  # fmt: skip

@@ -42,8 +42,8 @@ def tensors(kit: Kit, arrays: Any) -> list[Any]:
     return [None if array is None else kit.tensor(array) for array in arrays]
 
 
-def check(kit: Kit, results: Any, wanted: Any) -> None:
-    for result, array in zip(results, wanted, strict=True):
+def check(kit: Kit, results: Any, expected: Any) -> None:
+    for result, array in zip(results, expected, strict=True):
         assert (result is None) == (array is None)
         if array is not None:
             np.testing.assert_array_equal(kit.array(result), array)
@@ -71,8 +71,8 @@ def test_adagc_has_the_bits_of_the_recursion_and_resumes_from_a_json_file(kit: K
 
 def test_adagc_in_place_and_with_a_largest_threshold(kit: Kit) -> None:
     clip = adagc(warmup_steps=8).model_copy(update={"threshold": 0.25, "family": "paddle"}).clipper()
-    wanted = oracle.adagc(oracle.NORMS[:60], warmup_steps=8, eps=0.0, limit=0.25)
-    for norms, (coefs, state) in zip(oracle.NORMS, wanted, strict=False):
+    expected = oracle.adagc(oracle.NORMS[:60], warmup_steps=8, eps=0.0, limit=0.25)
+    for norms, (coefs, state) in zip(oracle.NORMS, expected, strict=False):
         holders = kit.in_place(tensors(kit, oracle.gradients(norms)))
         clip.clip_(holders)
         check(kit, kit.kept(holders), oracle.scaled(norms, coefs))
@@ -86,7 +86,7 @@ def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_grad
         pytest.skip("gradients are collected one by one")
     clip = adagc(warmup_steps=2).model_copy(update={"family": "paddle"}).clipper()
     steps = [[2.0, None, 1.0], [3.0, 1.0, None], [9.0, None, 1.0], [None, None, None], [2.0, 2.0, 2.0]]
-    wanted = oracle.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
+    expected = oracle.adagc(steps[:3] + steps[4:], warmup_steps=2, eps=0.0)
     monkeypatch.setattr(tensor_thresholds, "_decided", None)  # which decides on tensors that were measured alone
     for norms in steps:
         holders = kit.in_place(tensors(kit, oracle.gradients(norms)))
@@ -95,7 +95,7 @@ def test_adagc_in_place_measures_tensors_together_also_beside_one_without_a_grad
         clip.clip_(holders)
         if norms == [None] * 3:
             continue
-        coefs, state = next(wanted)
+        coefs, state = next(expected)
         check(kit, kit.kept(holders), oracle.scaled(norms, coefs))
         assert clip.state_dict()["adaptive"][""]["state"] == state
 
@@ -134,9 +134,9 @@ SHAPES = [(), (5,), (1, 6), (4, 3), (2, 3, 4), (2, 3, 2, 4)]
 def arrays(seed: int, scale: float) -> list[np.ndarray]:
     """Arrays with units of different sizes. Some units are 0."""
     chance = np.random.default_rng(seed)
-    found = [(scale * chance.standard_normal(shape) * chance.choice([0.02, 1, 8], shape[:1])[:, None].T.ravel()[0]
+    result = [(scale * chance.standard_normal(shape) * chance.choice([0.02, 1, 8], shape[:1])[:, None].T.ravel()[0]
               if shape else np.asarray(scale)) for shape in SHAPES]  # fmt: skip
-    arrays = [np.asarray(array, np.float32) for array in found]
+    arrays = [np.asarray(array, np.float32) for array in result]
     arrays[3][1] = 0
     arrays[5][1] *= 1e-4
     return arrays
@@ -156,9 +156,9 @@ def test_agc_has_the_bits_of_its_definition(kit: Kit, settings: dict[str, Any]) 
     gradients, parameters = arrays(0, 1.0), arrays(1, 1.0)
     gradients[5][0, 0, 0, 0], gradients[4][1, 1, 1] = np.nan, np.inf
     parameters[3][0] = 0
-    wanted = [oracle.agc(*pair, **settings) for pair in zip(gradients, parameters, strict=True)]
+    expected = [oracle.agc(*pair, **settings) for pair in zip(gradients, parameters, strict=True)]
     results = clip(tensors(kit, gradients), parameters=tensors(kit, parameters))
-    check(kit, results, wanted)
+    check(kit, results, expected)
     assert math.isnan(clip.last.parts[""].coef)
     finite = [index for index in range(len(SHAPES)) if index < 4]
     clip([kit.tensor(gradients[index]) for index in finite], parameters=[kit.tensor(parameters[i]) for i in finite])
@@ -193,13 +193,13 @@ def test_agc_in_place_takes_the_parameters_that_it_gets(kit: Kit) -> None:
         with pytest.raises(TypeError, match=r"have no gradients\. Use clip_by_unit_norm"):
             adaptive.clip_unit_norm_(tensors(kit, gradients))
         return
-    wanted = [oracle.agc(*pair) for pair in zip(gradients, parameters, strict=True)]
+    expected = [oracle.agc(*pair) for pair in zip(gradients, parameters, strict=True)]
     for function in (clip.clip_, adaptive.clip_unit_norm_):
         holders = [parameter_of(kit, array) for array in parameters]
         for holder, array in zip(holders, gradients, strict=True):
             holder.grad = kit.tensor(array)
         function(holders)
-        check(kit, kit.kept(holders), wanted)
+        check(kit, kit.kept(holders), expected)
 
 
 def test_agc_of_pairs_takes_their_parameters(kit: Kit) -> None:
@@ -248,8 +248,8 @@ def test_a_recording_has_the_norms_and_coefficients_of_units_and_tensors(kit: Ki
         adaptive.clip_by_unit_norm(tensors(kit, gradients), tensors(kit, parameters))
         clip(tensors(kit, gradients))
     _, *lines = map(json.loads, (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines())
-    found = [(line["call"], line["rule"], len(line["norm"]), line["threshold"] is None) for line in lines]
-    assert sorted(found) == sorted([
+    result = [(line["call"], line["rule"], len(line["norm"]), line["threshold"] is None) for line in lines]
+    assert sorted(result) == sorted([
         ("clip_by_unit_norm", "each", 1, False), ("clip_by_unit_norm", "slices", 4, True),
         ("ClipConfig", "each", 1, False), ("ClipConfig", "each", 1, False),
     ])  # fmt: skip

@@ -30,9 +30,9 @@ def expected(arrays: list[np.ndarray], limit: float, eps: float) -> list[np.ndar
     return [reference.scaled(array, coef) for array in arrays]
 
 
-def check(kit: Kit, got: list[object], wanted: list[np.ndarray], *, exact: bool | None = None) -> None:
+def check(kit: Kit, got: list[object], expected_result: list[np.ndarray], *, exact: bool | None = None) -> None:
     """The same bits, or on the device path the bits that follow from a norm 1 ULP off."""
-    for tensor, array in zip(got, wanted, strict=True):
+    for tensor, array in zip(got, expected_result, strict=True):
         result = kit.array(tensor)
         assert result.shape == array.shape
         assert result.dtype == array.dtype
@@ -256,11 +256,11 @@ def test_axes_clip_each_slice_by_its_own_norm(kit: Kit, axes: object, dtype: str
     array[0] *= 0  # a slice of zeros
     got = kit.array(kit.namespace.clip_by_norm(kit.tensor(array, dtype), 1.5, axes=axes))
     reduced = {axis % 3 for axis in ([axes] if isinstance(axes, int) else axes)}  # type: ignore[union-attr]
-    wanted = array.copy()
+    expected_result = array.copy()
     for index in np.ndindex(*(1 if axis in reduced else n for axis, n in enumerate(array.shape))):
         where = tuple(slice(None) if axis in reduced else slice(i, i + 1) for axis, i in enumerate(index))
-        wanted[where] = expected([array[where]], 1.5, 0.0)[0]
-    check(kit, [kit.tensor(got, dtype)], [wanted])
+        expected_result[where] = expected([array[where]], 1.5, 0.0)[0]
+    check(kit, [kit.tensor(got, dtype)], [expected_result])
 
 
 def test_a_slice_on_a_rounding_boundary_is_exact_too(kit: Kit) -> None:
@@ -296,8 +296,8 @@ def test_slices_of_extreme_float64_neither_overflow_nor_underflow(kit: Kit, scal
         return
     array = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]) * scale
     got = kit.namespace.clip_by_norm(kit.tensor(array, "float64"), scale, axes=1)
-    wanted = np.array([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]) * scale
-    np.testing.assert_allclose(kit.array(got), wanted, rtol=1e-12)
+    expected_result = np.array([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]) * scale
+    np.testing.assert_allclose(kit.array(got), expected_result, rtol=1e-12)
 
 
 def test_a_zero_size_gradient_still_counts_for_the_dtype(kit: Kit) -> None:

@@ -87,7 +87,7 @@ def test_the_same_numbers_give_the_same_bits_everywhere(kit: Kit) -> None:
     holders = kit.in_place([kit.tensor(a) for a in arrays])
     same_norm = kit.namespace.clip_grad_norm_(holders, 1.0)
     coef = reference.coefficient(reference.norm(arrays), 1.0)
-    wanted = [*(reference.scaled(array, coef) for array in arrays), np.float32(reference.norm(arrays))]
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in wanted)).hexdigest()
+    expected = [*(reference.scaled(array, coef) for array in arrays), np.float32(reference.norm(arrays))]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in expected)).hexdigest()
     for results in ([*clipped, norm], [*kit.kept(holders), same_norm]):  # a norm of this size does not show eps
         assert hashlib.sha256(b"".join(kit.bits(tensor) for tensor in results)).hexdigest() == digest

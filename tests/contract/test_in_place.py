@@ -242,12 +242,12 @@ def test_any_layout_can_be_read_and_written(kit: Kit) -> None:
         np.ascontiguousarray,
     ):
         view = make(random.standard_normal((6, 9)).astype(np.float32))
-        wanted, norm = kit.namespace.clip_by_global_norm([np.ascontiguousarray(view)], 0.5)
+        expected, norm = kit.namespace.clip_by_global_norm([np.ascontiguousarray(view)], 0.5)
         got, same_norm = kit.namespace.clip_by_global_norm([view], 0.5)
         assert norm == same_norm
-        np.testing.assert_array_equal(got[0], wanted[0])
+        np.testing.assert_array_equal(got[0], expected[0])
         kit.namespace.clip_grads_with_norm_(view, 0.5, norm)
-        np.testing.assert_allclose(view, wanted[0], rtol=1e-6)
+        np.testing.assert_allclose(view, expected[0], rtol=1e-6)
 
 
 def test_pairs_of_a_name_and_a_gradient_may_be_lists(kit: Kit) -> None:

@@ -45,8 +45,8 @@ def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     came = pool.run(pool.command(kit.name), [pool.WorkItem(NATIVE, case) for case in cases], chosen.timeout)
     results = {case.name: came.results[NATIVE, case.name] for case in cases}
     measured = {case.name: measure.measure(case, oracle.expect(case), results[case.name]) for case in cases}
-    found = {(kit.name, name): difference for name, difference in measured.items() if difference}
-    return Ran(found, {kit.name: came.versions})
+    result = {(kit.name, name): difference for name, difference in measured.items() if difference}
+    return Ran(result, {kit.name: came.versions})
 
 
 @pytest.fixture(scope="module")

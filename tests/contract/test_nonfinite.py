@@ -81,8 +81,8 @@ def test_error_if_nonfinite_names_the_tensors_and_changes_nothing(kit: Kit) -> N
         kit.namespace.clip_grad_norm_(holders, 1.0, error_if_nonfinite=True)
     assert isinstance(caught.value, RuntimeError)
     named = r"(?: \(parameter '[^']+'\))?"  # where parameters have names
-    found = rf"position 1{named} has 2 NaN and 1 inf; position 2{named} has 0 NaN and 1 inf"
-    assert re.search(found, str(caught.value))
+    result = rf"position 1{named} has 2 NaN and 1 inf; position 2{named} has 0 NaN and 1 inf"
+    assert re.search(result, str(caught.value))
     assert "position 0" not in str(caught.value)
     assert [kit.bits(gradient) for gradient in kit.kept(holders)] == before
     named = dict(zip(("first", "second"), kit.in_place([kit.tensor([1.0]), kit.tensor([INF])]), strict=True))
@@ -103,15 +103,15 @@ def test_error_if_nonfinite_says_nothing_of_finite_gradients(kit: Kit) -> None:
 def test_an_infinite_threshold_that_is_not_read_measures_only(kit: Kit, values: list[float]) -> None:
     """As one by which a derivative is wanted, or one in a graph."""
     gradient = kit.tensor(values)
-    found = []
+    result = []
 
     def function(threshold: Any) -> Any:
         clipped, norm = kit.namespace.clip_by_global_norm([gradient], threshold)
-        found.extend([clipped[0], kit.namespace.clip_by_norm(gradient, threshold)])
+        result.extend([clipped[0], kit.namespace.clip_by_norm(gradient, threshold)])
         return norm * threshold
 
     if not kit.differentiates or kit.name.startswith("jax"):
         pytest.skip("not watched; JAX's are tested in its own graphs")
     kit.derivative(function, kit.tensor(math.inf))
-    for clipped in found:
+    for clipped in result:
         assert kit.bits(clipped) == kit.bits(gradient)

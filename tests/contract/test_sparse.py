@@ -51,25 +51,25 @@ def test_beside_dense_gradients(kit: Kit) -> None:
 
 def test_classes(kit: Kit) -> None:
     pairs = [(kit.parameter(), kit.sparse(ROWS, VALUES, HEIGHT))]
-    for clip, wanted in (
+    for clip, expected in (
         (kit.namespace.GradientClipByGlobalNorm(1.0), reference.scaled(DENSE, 0.04)),
         (kit.namespace.GradientClipByNorm(1.0), reference.scaled(DENSE, 0.04)),
         (kit.namespace.GradientClipByValue(5.0), DENSE.clip(-5, 5)),
     ):
-        np.testing.assert_array_equal(kit.dense(clip(pairs)[0][1]), wanted)
+        np.testing.assert_array_equal(kit.dense(clip(pairs)[0][1]), expected)
     if kit.exact:
         assert kit.namespace.GradientClipByNorm(25.0)(pairs)[0][1] is pairs[0][1]
 
 
 def test_in_place(kit: Kit) -> None:
-    for function, wanted in (
+    for function, expected in (
         (lambda holders: kit.namespace.clip_grad_norm_(holders, 5.0), reference.scaled(DENSE, 5 / (25 + 1e-6))),
         (kit.namespace.GradientClipByGlobalNorm(5.0).clip_, reference.scaled(DENSE, 0.2)),
         (lambda holders: kit.namespace.clip_grad_value_(holders, 5.0), DENSE.clip(-5, 5)),
     ):
         holders = kit.in_place([kit.sparse(ROWS, VALUES, HEIGHT)])
         function(holders)
-        np.testing.assert_array_equal(kit.dense(kit.kept(holders)[0]), wanted)
+        np.testing.assert_array_equal(kit.dense(kit.kept(holders)[0]), expected)
     holders = kit.in_place([kit.sparse(ROWS, VALUES, HEIGHT)])
     kit.namespace.clip_grad_norm_(holders, 26.0)
     np.testing.assert_array_equal(kit.dense(kit.kept(holders)[0]), DENSE)
@@ -92,18 +92,18 @@ def test_sums_of_rows_are_rounded_once_whatever_their_order(kit: Kit, dtype: str
     values[::2] = -values[1::2] * reference.array(1, dtype)  # cancellation
     values[0] = reference.array(random.standard_normal(3), dtype)
     rows = random.integers(0, 5, 400)
-    wanted = np.zeros((5, 3), values.dtype)
+    expected = np.zeros((5, 3), values.dtype)
     for index in np.ndindex(5, 3):
         exact = sum((reference.Fraction(float(v)) for v in values[rows == index[0], index[1]]), reference.Fraction(0))
         sign = -1 if exact < 0 else 1
-        wanted[index] = sign * reference.nearest(abs(exact), dtype)
+        expected[index] = sign * reference.nearest(abs(exact), dtype)
     for order in (np.arange(400), random.permutation(400)):
         sparse = kit.sparse(rows[order].tolist(), values[order], 5, dtype)
         got = kit.dense(kit.namespace.clip_by_global_norm([sparse], math.inf)[0][0])
         if kit.exact:
-            assert got.tobytes() == wanted.tobytes()
+            assert got.tobytes() == expected.tobytes()
         else:  # summed in float64, then rounded
-            np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=TOLERANCE[dtype])
+            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=TOLERANCE[dtype])
 
 
 def test_infinities_stay_and_sums_that_overflow_on_the_way_do_not(kit: Kit) -> None:
@@ -129,11 +129,11 @@ def check_as_dense(kit: Kit, sparse: Any, dense: np.ndarray, limit: float, axes:
     """On the host path both have correctly rounded norms, so the same bits but for the sign of zeros."""
     dtype = dense.dtype.name
     got = kit.dense(kit.namespace.clip_by_norm(sparse, limit, axes=axes))
-    wanted = kit.array(kit.namespace.clip_by_norm(kit.tensor(dense, dtype), limit, axes=axes))
+    expected = kit.array(kit.namespace.clip_by_norm(kit.tensor(dense, dtype), limit, axes=axes))
     if kit.exact:
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(got, expected)
     else:
-        np.testing.assert_allclose(got.astype("complex128"), wanted.astype("complex128"), rtol=TOLERANCE[dtype])
+        np.testing.assert_allclose(got.astype("complex128"), expected.astype("complex128"), rtol=TOLERANCE[dtype])
 
 
 @st.composite

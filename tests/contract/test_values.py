@@ -26,18 +26,18 @@ def test_every_name_clips_every_dtype_alike(kit: Kit, dtype: str, limit: float) 
     if dtype not in kit.floating:
         return
     array = reference.array(VALUES, dtype)
-    wanted = reference.clamped(array, -limit, limit).tobytes()
+    expected = reference.clamped(array, -limit, limit).tobytes()
     tensor = kit.tensor(array, dtype)
-    assert bits(kit, kit.namespace.clip_by_value(tensor, -limit, limit)) == wanted
+    assert bits(kit, kit.namespace.clip_by_value(tensor, -limit, limit)) == expected
     holders = kit.in_place([kit.tensor(array, dtype)])
     assert kit.namespace.clip_grad_value_(holders, limit) is None
-    assert bits(kit, kit.kept(holders)[0]) == wanted
+    assert bits(kit, kit.kept(holders)[0]) == expected
     clip = kit.namespace.GradientClipByValue(limit)
-    assert bits(kit, clip([(kit.parameter(), tensor)])[0][1]) == wanted
+    assert bits(kit, clip([(kit.parameter(), tensor)])[0][1]) == expected
     holders = kit.in_place([kit.tensor(array, dtype)])
     assert clip.clip_(holders) is None
-    assert bits(kit, kit.kept(holders)[0]) == wanted
-    assert bits(kit, kit.namespace.ErrorClipByValue(limit)(tensor)) == wanted
+    assert bits(kit, kit.kept(holders)[0]) == expected
+    assert bits(kit, kit.namespace.ErrorClipByValue(limit)(tensor)) == expected
 
 
 def test_zeros_equal_to_a_bound_keep_their_sign(kit: Kit) -> None:

@@ -176,9 +176,9 @@ def test_agc_is_optaxs_but_for_rounding(shape: tuple[int, ...]) -> None:
     chance = np.random.default_rng(1)
     params, grads = ([jnp.asarray(chance.standard_normal(shape), jnp.float32)] for _ in "pg")
     native = optax.adaptive_grad_clip(0.3)
-    wanted, _ = native.update(grads, native.init(params), params)
+    expected, _ = native.update(grads, native.init(params), params)
     (result,) = functions.clip_by_unit_norm(grads, params, functions.AGC(0.3, "optax"))
-    np.testing.assert_allclose(result, wanted[0], rtol=4e-7)
+    np.testing.assert_allclose(result, expected[0], rtol=4e-7)
     assert (result != grads[0]).any()
 
 

@@ -24,8 +24,8 @@ def test_a_threshold_follows_its_schedule_in_a_graph(settings: dict[str, Any], t
     grads = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([6.0, 8.0])}
     clip = jax.jit(lambda g, step: in_graph(g, step=step))
     for step in range(9):
-        found, wanted = clip(grads, jnp.full((1,) * (step % 3), step)), eager(grads, step=step)
-        assert {name: g.tolist() for name, g in found.items()} == {name: g.tolist() for name, g in wanted.items()}
+        result, expected = clip(grads, jnp.full((1,) * (step % 3), step)), eager(grads, step=step)
+        assert {name: g.tolist() for name, g in result.items()} == {name: g.tolist() for name, g in expected.items()}
 
 
 def test_zero_is_chosen_inside_the_graph() -> None:

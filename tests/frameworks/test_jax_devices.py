@@ -25,15 +25,15 @@ def _eager_is_exact(kit: Kit) -> None:
 
 
 def clip_grad_norm(grads: list[Any]) -> Any:
-    held = list(grads)
-    norm = uc.clip_grad_norm_(held, 2.0)
-    return held, norm
+    parameters = list(grads)
+    norm = uc.clip_grad_norm_(parameters, 2.0)
+    return parameters, norm
 
 
 def clip_grad_value(grads: list[Any]) -> Any:
-    held = list(grads)
-    uc.clip_grad_value_(held, 0.5)
-    return held, jnp.zeros(())
+    parameters = list(grads)
+    uc.clip_grad_value_(parameters, 0.5)
+    return parameters, jnp.zeros(())
 
 
 CLIPS: dict[str, Function] = {
@@ -59,8 +59,8 @@ def test_results_are_committed_where_the_gradients_are(name: str) -> None:
     plain = [jnp.array([3.0, 4.0], "float32"), jnp.array([12.0], "float32")]
     grads = jax.device_put(plain, second)
     results, norm = CLIPS[name](grads)
-    wanted, _ = CLIPS[name](plain)
-    for result, one in zip(results, wanted, strict=True):
+    expected, _ = CLIPS[name](plain)
+    for result, one in zip(results, expected, strict=True):
         assert result.committed
         assert result.devices() == {second}
         np.testing.assert_array_equal(result, one)
@@ -138,8 +138,8 @@ def sharded(axis_type: AxisType = AxisType.Auto) -> tuple[Mesh, list[Any], list[
 def test_sharded_arrays_stay_sharded(name: str, jitted: bool) -> None:
     _, given, plain = sharded()
     results, norm = (jax.jit(CLIPS[name]) if jitted else CLIPS[name])(given)
-    wanted, same_norm = CLIPS[name](plain)
-    for result, one, gradient in zip(results, wanted, given, strict=True):
+    expected, same_norm = CLIPS[name](plain)
+    for result, one, gradient in zip(results, expected, given, strict=True):
         assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
         np.testing.assert_array_equal(result, one)
     assert norm.sharding.is_fully_replicated
@@ -152,8 +152,8 @@ def test_shardings_that_are_part_of_the_type(name: str) -> None:
     mesh, given, plain = sharded(AxisType.Explicit)
     with jax.set_mesh(mesh):
         results, norm = jax.jit(CLIPS[name])(given)
-    wanted, same_norm = CLIPS[name](plain)
-    for result, one, gradient in zip(results, wanted, given, strict=True):
+    expected, same_norm = CLIPS[name](plain)
+    for result, one, gradient in zip(results, expected, given, strict=True):
         assert result.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
         np.testing.assert_array_equal(result, one)
     np.testing.assert_array_equal(norm, same_norm)
@@ -171,6 +171,6 @@ def test_slices_of_an_array_whose_sharding_is_part_of_its_type(axes: int) -> Non
 def test_the_derivative_of_a_sharded_array_is_sharded_as_it_is() -> None:
     _, given, plain = sharded()
     derivative = jax.jit(jax.grad(lambda grads: sum(g.sum() for g in uc.clip_by_global_norm(grads, 1.0)[0])))
-    for got, wanted, gradient in zip(derivative(given), derivative(plain), given, strict=True):
+    for got, expected, gradient in zip(derivative(given), derivative(plain), given, strict=True):
         assert got.sharding.is_equivalent_to(gradient.sharding, gradient.ndim)
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)

@@ -23,8 +23,8 @@ GRADIENTS = {"a": [3.0, -4.0], "b": [[12.0]]}
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of clips."""
-    found = map(json.loads, path.read_text().splitlines()[1:])
-    return [line for line in found if "call" in line]
+    result = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in result if "call" in line]
 
 
 @pytest.mark.parametrize("compile", [jax.jit, lambda function: function], ids=["jit", "eager"])
@@ -52,9 +52,9 @@ def test_a_transformation_is_an_event_of_each_update(
     alone = updates()
     with unified_clip.record(tmp_path / "run.jsonl", norms=True):
         assert updates() == alone
-    found = lines(tmp_path / "run.jsonl")
-    assert [line["step"] for line in found] == [1, 2]
-    for line in found:
+    output = lines(tmp_path / "run.jsonl")
+    assert [line["step"] for line in output] == [1, 2]
+    for line in output:
         assert {key: line[key] for key in expected} == expected
         assert {name: each["norm"] for name, each in line["parameters"].items()} == {"['a']": 5.0, "['b']": 12.0}
 

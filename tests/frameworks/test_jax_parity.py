@@ -78,8 +78,8 @@ def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it
     with_optax: Callable[[str], Path],
 ) -> None:
     where = with_optax("import jax\njax.a_function_that_was_removed")
-    found = suites.read(where)
-    report = run_suite.run(found)
+    output = suites.read(where)
+    report = run_suite.run(output)
     assert report.exit_code == 3
     assert "cannot be imported: AttributeError: module 'jax' has no attribute" in report.problems[0].detail
     assert {result.verdict for _, result in report.results()} == {"equal"}

@@ -174,9 +174,9 @@ def test_a_float64_array_stays_one_where_the_process_has_no_x64() -> None:
 def test_extreme_float64_in_a_graph(scale: float) -> None:
     with jax.enable_x64(True):
         wide = jnp.asarray(np.array([3.0, 4.0]) * scale)
-    for p, wanted in ((2, 5.0), (1, 7.0), (3, 91 ** (1 / 3))):
+    for p, expected in ((2, 5.0), (1, 7.0), (3, 91 ** (1 / 3))):
         norm = jax.jit(lambda x, p=p: uc.get_total_norm([x], p))(wide)
-        np.testing.assert_allclose(float(norm), wanted * scale, rtol=1e-12)
+        np.testing.assert_allclose(float(norm), expected * scale, rtol=1e-12)
 
 
 def test_refusals_that_need_a_value_are_left_out_of_graphs() -> None:
@@ -192,11 +192,11 @@ def test_refusals_that_need_a_value_are_left_out_of_graphs() -> None:
 
 def test_sparse_gradients_inside_a_graph_and_with_padding() -> None:
     sparse = BCOO((jnp.array([[3.0], [4.0], [24.0], [7.0]], "float32"), jnp.array([[1], [1], [2], [4]])), shape=(4, 1))
-    wanted = np.array([[0], [7], [24], [0]], np.float32) * np.float32(0.04)
+    expected = np.array([[0], [7], [24], [0]], np.float32) * np.float32(0.04)
     for clip in (uc.clip_by_norm, jax.jit(uc.clip_by_norm)):
         clipped = clip(sparse, 1.0)
         assert isinstance(clipped, BCOO)
-        np.testing.assert_array_equal(clipped.todense(), wanted)
+        np.testing.assert_array_equal(clipped.todense(), expected)
 
 
 @pytest.mark.parametrize("axes", [0, [-1, 0]], ids=str)
@@ -228,8 +228,8 @@ def test_axes_of_sparse_gradients_inside_a_graph_with_derivatives(axes: Any) -> 
     assert isinstance(result, BCOO)
     np.testing.assert_allclose(result.todense(), uc.clip_by_norm(dense, 1.0, axes=axes), rtol=2**-22)
     derivative = jax.jit(jax.grad(lambda data: (clipped(data).todense() * weights).sum()))(data)
-    wanted = jax.grad(lambda dense: (uc.clip_by_norm(dense, 1.0, axes=axes) * weights).sum())(dense)
-    np.testing.assert_allclose(derivative[: len(half.data)].reshape(4, 3, 2), wanted, rtol=1e-5, atol=1e-6)
+    expected = jax.grad(lambda dense: (uc.clip_by_norm(dense, 1.0, axes=axes) * weights).sum())(dense)
+    np.testing.assert_allclose(derivative[: len(half.data)].reshape(4, 3, 2), expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(derivative[len(half.data)], 0)
 
 
@@ -436,15 +436,15 @@ def test_an_unchanged_list_of_small_arrays_is_copied_since_its_arrays_may_be_don
     for _ in range(3):
         grads = small_gradients()
         clipped, _ = uc.clip_by_global_norm(grads, math.inf)
-        wanted = [_bits(array) for array in grads]
+        expected = [_bits(array) for array in grads]
         for array in grads:
             array.delete()
-        assert [_bits(array) for array in clipped] == wanted
+        assert [_bits(array) for array in clipped] == expected
 
 
 def test_eager_calls_on_constants_of_a_traced_function_return_arrays() -> None:
     grads = small_gradients()
-    wanted = uc.clip_by_global_norm(grads, 1.0)[0]
+    expected = uc.clip_by_global_norm(grads, 1.0)[0]
 
     @jax.jit
     def step(x: Any) -> Any:
@@ -452,7 +452,7 @@ def test_eager_calls_on_constants_of_a_traced_function_return_arrays() -> None:
         assert not any(isinstance(array, jax.core.Tracer) for array in clipped)
         return [x * array for array in clipped]
 
-    assert [_bits(array) for array in step(jnp.float32(1.0))] == [_bits(array) for array in wanted]
+    assert [_bits(array) for array in step(jnp.float32(1.0))] == [_bits(array) for array in expected]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64"])

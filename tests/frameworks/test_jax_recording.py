@@ -31,10 +31,10 @@ def test_a_jitted_call_is_recorded_with_its_coefficient_in_float64(tmp_path: Pat
             run.next_step()
             clip(GRADIENTS)
     clip(GRADIENTS)  # is told to nobody
-    found = lines(tmp_path / "run.jsonl")
-    assert [(line["step"], line["norm"], line["coef"]) for line in found] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
-    assert found[0]["seconds"] is None
-    assert found[0]["parameters"] == {"b": {"shape": [1], "norm": 12.0}, "w": {"shape": [2, 1], "norm": 5.0}}
+    result = lines(tmp_path / "run.jsonl")
+    assert [(line["step"], line["norm"], line["coef"]) for line in result] == [(1, 13.0, 1 / 13), (2, 13.0, 1 / 13)]
+    assert result[0]["seconds"] is None
+    assert result[0]["parameters"] == {"b": {"shape": [1], "norm": 12.0}, "w": {"shape": [2, 1], "norm": 5.0}}
 
 
 def test_each_run_of_a_graph_has_its_own_numbers(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_each_run_of_a_graph_has_its_own_numbers(tmp_path: Path) -> None:
         for scale in (1.0, float("nan"), 2.0):
             run.next_step()
             clip({"w": scale * GRADIENTS["w"]})
-    found = lines(tmp_path / "run.jsonl")
-    assert [(line["norm"], line["clipped"]) for line in found] == [([5.0], False), (["nan"], True), ([10.0], True)]
-    assert [line["nan"] for line in found] == [0, None, 0]
+    result = lines(tmp_path / "run.jsonl")
+    assert [(line["norm"], line["clipped"]) for line in result] == [([5.0], False), (["nan"], True), ([10.0], True)]
+    assert [line["nan"] for line in result] == [0, None, 0]
 
 
 def test_gradients_clipped_each_by_its_own_norm_are_one_line(tmp_path: Path) -> None:

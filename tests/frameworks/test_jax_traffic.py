@@ -31,9 +31,9 @@ def test_the_page_has_the_bytes_of_a_compiled_clip(name: str, kit: Kit, monkeypa
         pytest.skip("once is enough")
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    found = []
+    result = []
     for dtype in (jnp.float32, jnp.bfloat16):
         arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape in SHAPES]
         analysis = jax.jit(CLIPS[name]).lower(arrays).compile().cost_analysis()
-        found += [round(analysis["bytes accessed"] / ELEMENTS)] * 2
-    assert row_of(name)[:4] == found
+        result += [round(analysis["bytes accessed"] / ELEMENTS)] * 2
+    assert row_of(name)[:4] == result

@@ -99,21 +99,21 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 }
 
 
-def assert_same(got: Any, wanted: Any) -> None:
-    assert jax.tree.structure(got) == jax.tree.structure(wanted)
-    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+def assert_same(got: Any, expected: Any) -> None:
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(np.asarray(one, "float64"), np.asarray(other, "float64"), rtol=3e-7)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_the_rule_in_a_transformation_without_state(case: str) -> None:
-    make, wanted = CASES[case]
+    make, expected_result = CASES[case]
     clip, updates = make(), tree()
     assert isinstance(clip, optax.GradientTransformation)
     state = clip.init(updates)
     assert state == optax.EmptyState()
-    expected = wanted(updates)
+    expected = expected_result(updates)
     for update in (clip.update, jax.jit(clip.update)):
         got, after = update(updates, state)
         assert after == state
@@ -125,7 +125,7 @@ def test_it_is_the_rule_in_a_transformation_without_state(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_goes_into_a_chain_and_a_scan(case: str) -> None:
-    make, wanted = CASES[case]
+    make, expected = CASES[case]
     optimizer = optax.chain(make(), optax.sgd(0.5))
     params = tree()
 
@@ -136,7 +136,7 @@ def test_it_goes_into_a_chain_and_a_scan(case: str) -> None:
 
     (after, _), _ = jax.jit(lambda p: jax.lax.scan(step, (p, optimizer.init(p)), None, length=2))(params)
     for _ in range(2):
-        clipped = wanted(jax.tree.map(lambda p: 3 * p, params))
+        clipped = expected(jax.tree.map(lambda p: 3 * p, params))
         params = jax.tree.map(lambda p, c: (p - 0.5 * c.astype(p.dtype)).astype(p.dtype), params, clipped)
     for one, other in zip(*map(jax.tree.leaves, (after, params)), strict=True):
         tolerance = 2e-2 if one.dtype == jnp.bfloat16 else 1e-5
@@ -166,10 +166,10 @@ def test_sparse_updates_stay_sparse() -> None:
 def test_masked_out_updates_are_neither_counted_nor_scaled() -> None:
     updates = {"w": jnp.array([3.0, 4.0], "float32"), "b": jnp.array([100.0], "float32")}
     clip = optax.masked(transforms.clip_by_global_norm(1.0), {"w": True, "b": False})
-    wanted = {"w": UNIT, "b": updates["b"]}
-    assert_same(jax.jit(clip.update)(updates, clip.init(updates))[0], wanted)
+    expected = {"w": UNIT, "b": updates["b"]}
+    assert_same(jax.jit(clip.update)(updates, clip.init(updates))[0], expected)
     by_path = transforms.gradient_clip_by_global_norm(1.0, need_clip=lambda path: path != "b")
-    assert_same(jax.jit(by_path.update)(updates, by_path.init(updates))[0], wanted)
+    assert_same(jax.jit(by_path.update)(updates, by_path.init(updates))[0], expected)
 
 
 def test_need_clip_is_asked_of_paths() -> None:
@@ -315,12 +315,15 @@ def test_integers_are_refused_when_it_is_used(name: str) -> None:
 
 def test_norms_that_are_not_finite_follow_the_rule_and_raise_nothing() -> None:
     updates = [jnp.array([1.0, math.inf], "float32")]
-    for make, wanted in ((transforms.clip_by_global_norm, [math.nan] * 2), (transforms.clip_grad_norm, [0, math.nan])):
+    for make, expected in (
+        (transforms.clip_by_global_norm, [math.nan] * 2),
+        (transforms.clip_grad_norm, [0, math.nan]),
+    ):
         try:
             (clipped,), _ = jax.jit(make(1.0).update)(updates, optax.EmptyState())
         except NonFiniteNormError:
             pytest.fail("it raised")
-        np.testing.assert_array_equal(clipped, np.float32(wanted))
+        np.testing.assert_array_equal(clipped, np.float32(expected))
 
 
 # -- the package optax

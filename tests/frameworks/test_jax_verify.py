@@ -36,7 +36,7 @@ def step(weights, batches):
 @pytest.mark.nightly
 @pytest.mark.parametrize("jit", ["", "@jax.jit"])
 @pytest.mark.parametrize(
-    ("clip", "ours"),
+    ("clip", "replacement"),
     [
         ("clip_by_global_norm(0.5)", "grads, _ = uc.clip_by_global_norm(grads, 0.5)"),
         ("clip_by_global_norm(max_norm=0.5)", "grads, _ = uc.clip_by_global_norm(grads, 0.5)"),
@@ -44,10 +44,10 @@ def step(weights, batches):
     ],
 )
 def test_optax_is_recorded_inside_jit_and_outside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, ours: str, jit: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clip: str, replacement: str, jit: str
 ) -> None:
     old = OPTAX.replace("CLIP", clip).replace("JIT", jit)
-    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", replacement), "--max-ulp", "64")
     assert data["same"]
     assert called_names(data, "old") == {f"optax.{clip.partition('(')[0]}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])

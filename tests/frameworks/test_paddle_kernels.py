@@ -113,10 +113,10 @@ def test_an_unknown_number_of_rows_may_be_none() -> None:
         executor = paddle.static.Executor()
         for count in (0, 2):
             fed = np.full((count, 3), 2.0, np.float32)
-            found = executor.run(feed={"rows": fed}, fetch_list=[norm, *clipped, *each])
+            results = executor.run(feed={"rows": fed}, fetch_list=[norm, *clipped, *each])
             exact = np.float32(np.sqrt(12.0 * count))
-            assert found[0] == exact
-            for result in found[1:]:
+            assert results[0] == exact
+            for result in results[1:]:
                 np.testing.assert_array_equal(result, fed * np.float32(1 / max(exact, 1)), strict=True)
 
 
@@ -156,8 +156,8 @@ def test_optimizers_of_a_program_train_as_in_dynamic_mode(clip: Any) -> None:
         assert len(operators()) == 1
         executor = paddle.static.Executor()
         executor.run(paddle.static.default_startup_program())
-        found = [executor.run(feed={"x": batch(step)}, fetch_list=[loss])[0] for step in range(5)]
-    np.testing.assert_array_equal(found, [float(loss) for loss in losses])
+        result = [executor.run(feed={"x": batch(step)}, fetch_list=[loss])[0] for step in range(5)]
+    np.testing.assert_array_equal(result, [float(loss) for loss in losses])
 
 
 def test_branches_and_loops_call_the_kernels() -> None:
@@ -174,9 +174,9 @@ def test_branches_and_loops_call_the_kernels() -> None:
         executor = paddle.static.Executor()
         for sign in (1, -1):
             fed = np.float32([3.0, 4.0]) * np.float32(sign)
-            found = executor.run(feed={"t": fed}, fetch_list=[chosen, looped])
-            np.testing.assert_allclose(found[0], fed / 10 if sign > 0 else fed, rtol=1e-6)
-            np.testing.assert_allclose(found[1], fed * 0.3, rtol=1e-6)
+            result = executor.run(feed={"t": fed}, fetch_list=[chosen, looped])
+            np.testing.assert_allclose(result[0], fed / 10 if sign > 0 else fed, rtol=1e-6)
+            np.testing.assert_allclose(result[1], fed * 0.3, rtol=1e-6)
 
 
 def test_a_result_shares_no_memory_with_an_unchanged_gradient() -> None:
@@ -186,15 +186,15 @@ def test_a_result_shares_no_memory_with_an_unchanged_gradient() -> None:
         for index in (0, 5):  # a short and a long one
             paddle.assign(given[index] * 2.0, results[index])
             afterwards = given[index] + (results[index] - results[index])
-            found = paddle.static.Executor().run(feed=fed, fetch_list=[afterwards, results[index]])
-            np.testing.assert_array_equal(found[0], fed[f"g{index}"])
-            np.testing.assert_array_equal(found[1], fed[f"g{index}"] * 2)
+            result = paddle.static.Executor().run(feed=fed, fetch_list=[afterwards, results[index]])
+            np.testing.assert_array_equal(result[0], fed[f"g{index}"])
+            np.testing.assert_array_equal(result[1], fed[f"g{index}"] * 2)
 
 
 def test_programs_run_in_several_threads() -> None:
     """An operator computes eagerly in its own thread. Another thread that builds a program stays in static mode."""
     arrays = [np.random.default_rng(0).standard_normal((300, 400)).astype("float32")] * 20
-    found: list[bytes] = []
+    result: list[bytes] = []
     with static_mode():
         with program():
             given, fed = values(arrays)
@@ -203,7 +203,7 @@ def test_programs_run_in_several_threads() -> None:
 
         def run(executor: Any, scope: Any, times: int) -> None:
             for _ in range(times):
-                found.append(executor.run(main, feed=fed, fetch_list=[fetched], scope=scope)[0].tobytes())
+                result.append(executor.run(main, feed=fed, fetch_list=[fetched], scope=scope)[0].tobytes())
 
         both = [(paddle.static.Executor(), paddle.static.Scope()) for _ in range(2)]
         for executor, scope in both:
@@ -215,8 +215,8 @@ def test_programs_run_in_several_threads() -> None:
             assert not paddle.in_dynamic_mode()
         for thread in threads:
             thread.join()
-    assert len(found) == 42
-    assert set(found) == {uc.global_norm([paddle.to_tensor(array) for array in arrays]).numpy().tobytes()}
+    assert len(result) == 42
+    assert set(result) == {uc.global_norm([paddle.to_tensor(array) for array in arrays]).numpy().tobytes()}
 
 
 # -- without the kernels
@@ -229,8 +229,8 @@ def test_derivatives_need_operations_of_paddle() -> None:
         clipped = uc.clip_by_norm(t, 1.0)
         (derivative,) = paddle.static.gradients([clipped.sum()], [t])
         assert operators() == []
-        found = paddle.static.Executor().run(feed={"t": np.float32([3, 0, 4])}, fetch_list=[derivative])[0]
-    np.testing.assert_allclose(found, [0.032, 0.2, -0.024], rtol=1e-6)
+        result = paddle.static.Executor().run(feed={"t": np.float32([3, 0, 4])}, fetch_list=[derivative])[0]
+    np.testing.assert_allclose(result, [0.032, 0.2, -0.024], rtol=1e-6)
 
 
 @pytest.mark.parametrize("variable", ["UNIFIED_CLIP_GRAPH", "UNIFIED_CLIP_PATH"])

@@ -21,8 +21,8 @@ from unified_clip.recording import runs
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of clips."""
-    found = map(json.loads, path.read_text().splitlines()[1:])
-    return [line for line in found if "call" in line]
+    result = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in result if "call" in line]
 
 
 def train(clip: Any, steps: int = 2) -> list[bytes]:
@@ -54,17 +54,17 @@ def test_a_class_on_an_optimizer_is_an_event_of_each_step(
     alone = train(clip)
     with unified_clip.record(tmp_path / "run.jsonl", norms=norms):
         assert train(clip) == alone
-    found = lines(tmp_path / "run.jsonl")
-    assert [line["step"] for line in found] == [1, 2]
-    assert {(line["call"], line["rule"]) for line in found} == {(f"paddle.nn.{kind}", rule)}
-    assert found[0]["threshold"] == threshold
+    result = lines(tmp_path / "run.jsonl")
+    assert [line["step"] for line in result] == [1, 2]
+    assert {(line["call"], line["rule"]) for line in result} == {(f"paddle.nn.{kind}", rule)}
+    assert result[0]["threshold"] == threshold
     if rule == "global":
-        assert found[0]["coef"] == pytest.approx(0.5 / found[0]["norm"])
-        assert found[0]["clipped"]
+        assert result[0]["coef"] == pytest.approx(0.5 / result[0]["norm"])
+        assert result[0]["clipped"]
     if norms:
-        assert len(found[0]["parameters"]) == 2
-        total = math.hypot(*(each["norm"] for each in found[0]["parameters"].values()))
-        assert rule != "global" or found[0]["norm"] == pytest.approx(total)
+        assert len(result[0]["parameters"]) == 2
+        total = math.hypot(*(each["norm"] for each in result[0]["parameters"].values()))
+        assert rule != "global" or result[0]["norm"] == pytest.approx(total)
 
 
 def test_a_function_is_an_event_with_the_norm_that_it_returns(tmp_path: Path) -> None:

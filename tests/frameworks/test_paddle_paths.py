@@ -63,12 +63,12 @@ def test_one_tensor_that_is_not_plain_sends_the_whole_list_to_the_device_path() 
 
 
 def test_a_derivative_is_wanted() -> None:
-    wanted = tensor([3.0, 4.0], stop_gradient=False)
-    assert not on_host(wanted)
+    expected = tensor([3.0, 4.0], stop_gradient=False)
+    assert not on_host(expected)
     assert not on_host(after_backward([1.0]).grad)
-    assert on_host(wanted, differentiable=False)
+    assert on_host(expected, differentiable=False)
     with paddle.no_grad():
-        assert on_host(wanted)
+        assert on_host(expected)
 
 
 def test_functional_names_take_gradients_as_a_backward_pass_leaves_them() -> None:
@@ -165,17 +165,17 @@ def test_tiny_float16_products_become_zero() -> None:
     # Paddle's own conversion of 7e-27 from float32 to float16 gives 1e-7.
     values = tensor([6e-8, -6e-8, 1.0, 0.0, -0.0], "float16")
     (clipped,), _ = uc.clip_by_global_norm([values], 1.0, use_norm=8e18)
-    wanted = np.array([0.0, -0.0, 0.0, 0.0, -0.0], np.float16)
-    assert clipped.numpy().tobytes() == wanted.tobytes()
+    expected = np.array([0.0, -0.0, 0.0, 0.0, -0.0], np.float16)
+    assert clipped.numpy().tobytes() == expected.tobytes()
     parameter = with_gradient(values)
     uc.clip_grads_with_norm_([parameter], 1.0, 8e18)
-    assert parameter.grad.numpy().tobytes() == wanted.tobytes()
+    assert parameter.grad.numpy().tobytes() == expected.tobytes()
     every = np.arange(-(2**15), 2**15).astype(np.int16).view(np.float16)
     every = every[np.isfinite(every)]
     for coef in (1.0, 0.3, 1e-4, 1e-15, 1e-20):
         (clipped,), _ = uc.clip_by_global_norm([tensor(every, "float16")], 1.0, use_norm=1 / coef)
-        wanted = (every.astype(np.float32) * np.float32(1 / (1 / coef))).astype(np.float16)
-        assert clipped.numpy().tobytes() == wanted.tobytes()
+        expected = (every.astype(np.float32) * np.float32(1 / (1 / coef))).astype(np.float16)
+        assert clipped.numpy().tobytes() == expected.tobytes()
 
 
 @pytest.mark.usefixtures("device_path")
@@ -248,10 +248,10 @@ def test_in_place_names_and_class_instances_record_no_gradient(forced: bool, mon
         monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     parameter = after_backward([3.0, 4.0])
     assert uc.clip_grad_norm_([parameter], 1.0).stop_gradient
-    wanted = tensor([3.0, 4.0], stop_gradient=False)
+    expected = tensor([3.0, 4.0], stop_gradient=False)
     for clip in (uc.GradientClipByNorm(1.0), uc.GradientClipByGlobalNorm(1.0), uc.GradientClipByValue(1.0)):
-        assert clip([(None, wanted)])[0][1].stop_gradient
-        assert clip([(None, wanted * tensor([1.0, 1.0]))])[0][1].stop_gradient
+        assert clip([(None, expected)])[0][1].stop_gradient
+        assert clip([(None, expected * tensor([1.0, 1.0]))])[0][1].stop_gradient
 
 
 def test_views_of_any_layout_are_written_where_they_are() -> None:
@@ -265,8 +265,8 @@ def test_views_of_any_layout_are_written_where_they_are() -> None:
         base = paddle.arange(24, dtype="float32").reshape([4, 6])
         view = view_of(base)
         before = view.numpy()
-        wanted = uc.clip_by_norm(before, 1.0).numpy()
-        assert uc.clip_by_norm(view, 1.0).numpy().tobytes() == wanted.tobytes()
+        expected = uc.clip_by_norm(before, 1.0).numpy()
+        assert uc.clip_by_norm(view, 1.0).numpy().tobytes() == expected.tobytes()
         uc.clip_grads_with_norm_([with_gradient(view)], 1.0, 2.0)
         np.testing.assert_allclose(view_of(base).numpy(), before * (1 / (2 + 1e-6)), rtol=1e-6)
 
@@ -390,20 +390,20 @@ def test_selected_rows_of_a_real_backward_pass(forced: bool, monkeypatch: pytest
     if forced:
         monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
     weight = embedding([1, 1, 2], [3.0], [4.0], [24.0]).weight
-    wanted = np.float32([0.0, 0.28, 0.96, 0.0])
+    expected = np.float32([0.0, 0.28, 0.96, 0.0])
     (clipped,), norm = uc.clip_by_global_norm([weight.grad], 1.0)
     assert norm.item() == 25.0
-    np.testing.assert_allclose(dense(clipped), wanted, rtol=1e-6)
+    np.testing.assert_allclose(dense(clipped), expected, rtol=1e-6)
     assert dense(weight.grad) == [0.0, 7.0, 24.0, 0.0]
     clip = uc.GradientClipByGlobalNorm(1.0)
-    np.testing.assert_allclose(dense(clip([(weight, weight.grad)])[0][1]), wanted, rtol=1e-6)
+    np.testing.assert_allclose(dense(clip([(weight, weight.grad)])[0][1]), expected, rtol=1e-6)
     assert uc.clip_grad_norm_([weight], 1.0).item() == 25.0
     assert weight.grad.is_selected_rows()
     assert weight.grad.rows() == [1, 2]
-    np.testing.assert_allclose(dense(weight.grad), wanted, rtol=1e-6)
+    np.testing.assert_allclose(dense(weight.grad), expected, rtol=1e-6)
     before = weight.numpy()[:, 0]
     paddle.optimizer.SGD(1.0, parameters=[weight]).step()
-    np.testing.assert_allclose(before - weight.numpy()[:, 0], wanted, atol=1e-6)
+    np.testing.assert_allclose(before - weight.numpy()[:, 0], expected, atol=1e-6)
 
 
 def test_sparse_gradients_do_not_leave_the_host_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from unified_clip import ClipWarning
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of clips."""
-    found = map(json.loads, path.read_text().splitlines()[1:])
-    return [line for line in found if "call" in line]
+    result = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in result if "call" in line]
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -82,8 +82,8 @@ def follows(clipped: list[np.ndarray], plain: list[np.ndarray], limit: float) ->
     which is what the device path promises."""
     exact = np.float32(reference.norm(plain))
     near = (exact, np.nextafter(exact, np.float32(0)), np.nextafter(exact, np.float32(np.inf)))
-    wanted = [[reference.scaled(array, reference.coefficient(float(n), limit)) for array in plain] for n in near]
-    return [array.tobytes() for array in clipped] in [[array.tobytes() for array in arrays] for arrays in wanted]
+    expected = [[reference.scaled(array, reference.coefficient(float(n), limit)) for array in plain] for n in near]
+    return [array.tobytes() for array in clipped] in [[array.tobytes() for array in arrays] for arrays in expected]
 
 
 @pytest.mark.nightly
@@ -265,8 +265,8 @@ def test_groups_are_by_name_and_threshold(apply: Callable[[Network], object]) ->
     network.set(uc.GradientClipByGlobalNorm(1.0, group_name="one"), param_list=("b",))
     network.set(uc.GradientClipByGlobalNorm(1.0, group_name="two"), param_list=["c", network.parameter("d")])
     network.set(uc.GradientClipByGlobalNorm(2.0, group_name="one"), param_list=["e"])
-    wanted = {"a": [0.6], "b": [0.8], "c": [round(5 / 13, 6)], "d": [round(12 / 13, 6)], "e": [2.0]}
-    assert apply(network) == wanted
+    expected = {"a": [0.6], "b": [0.8], "c": [round(5 / 13, 6)], "d": [round(12 / 13, 6)], "e": [2.0]}
+    assert apply(network) == expected
 
 
 @APPLIED
@@ -361,8 +361,8 @@ def test_every_static_optimizer_reads_what_is_set(name: str) -> None:
     network = Network(a=[3.0, 4.0], b=[12.0])
     network.set(uc.GradientClipByGlobalNorm(1.0))
     unclipped = updates(Network(a=[3.0, 4.0], b=[12.0]))
-    wanted = updates(Network(a=[3.0, 4.0], b=[12.0]), grad_clip=uc.GradientClipByGlobalNorm(1.0))
-    assert updates(network) == wanted != unclipped
+    expected = updates(Network(a=[3.0, 4.0], b=[12.0]), grad_clip=uc.GradientClipByGlobalNorm(1.0))
+    assert updates(network) == expected != unclipped
 
 
 @pytest.mark.usefixtures("static")

@@ -53,7 +53,7 @@ def on_the_device_path(dtype: str, monkeypatch: pytest.MonkeyPatch) -> list[byte
 def test_static_programs_compute_what_the_device_path_does(
     dtype: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = on_the_device_path(dtype, monkeypatch)
+    expected = on_the_device_path(dtype, monkeypatch)
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")  # test_paddle_kernels.py is about the kernels
     paddle.enable_static()
     try:
@@ -64,7 +64,7 @@ def test_static_programs_compute_what_the_device_path_does(
             )
     finally:
         paddle.disable_static()
-    assert [result.tobytes() for result in fetched] == wanted
+    assert [result.tobytes() for result in fetched] == expected
 
 
 @pytest.mark.usefixtures("static")
@@ -145,13 +145,13 @@ def test_programs_are_cloned_saved_and_loaded(tmp_path: Path) -> None:
         mapping = paddle.pir.IrMapping()
         main = paddle.static.default_main_program()
         clone = main.clone(mapping)
-        wanted = executor.run(main, feed={"t": INPUT}, fetch_list=[y])[0]
+        expected = executor.run(main, feed={"t": INPUT}, fetch_list=[y])[0]
         cloned = executor.run(clone, feed={"t": INPUT}, fetch_list=[mapping.look_up(y)])[0]
         paddle.static.save_inference_model(path, [t], [y], executor)
     loaded, names, fetched = paddle.static.load_inference_model(path, executor)
-    found = executor.run(loaded, feed={names[0]: INPUT}, fetch_list=fetched)[0]
-    assert found.tobytes() == cloned.tobytes() == wanted.tobytes()
-    assert np.linalg.norm(wanted, axis=1).max() == pytest.approx(0.5, rel=1e-6)
+    result = executor.run(loaded, feed={names[0]: INPUT}, fetch_list=fetched)[0]
+    assert result.tobytes() == cloned.tobytes() == expected.tobytes()
+    assert np.linalg.norm(expected, axis=1).max() == pytest.approx(0.5, rel=1e-6)
 
 
 # -- derivatives
@@ -168,16 +168,16 @@ def clips_of(t: Any) -> list[Any]:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_derivatives_in_programs_are_the_eager_ones(dtype: str) -> None:
     point = tensor(INPUT, dtype, stop_gradient=False)
-    wanted = [paddle.grad([y.astype("float64").sum()], [point])[0].numpy() for y in clips_of(point)]
+    expected = [paddle.grad([y.astype("float64").sum()], [point])[0].numpy() for y in clips_of(point)]
     paddle.enable_static()
     try:
-        found = ran(
+        result = ran(
             lambda t: [paddle.static.gradients([y.astype("float64").sum()], [t])[0] for y in clips_of(t)],
             t=INPUT.astype(dtype),
         )
     finally:
         paddle.disable_static()
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(result, expected, strict=True):
         assert np.isfinite(b).all()
         np.testing.assert_allclose(a, b, rtol=1e-3 if dtype == "float16" else 1e-6, atol=1e-7)
 
@@ -207,13 +207,13 @@ def test_derivatives_inside_to_static() -> None:
         (slope,) = paddle.grad([(y * y * y).sum()], [y], create_graph=True)
         return (uc.clip_by_norm(slope, 5.0) * y).sum()
 
-    found = []
+    result = []
     for each in (function, paddle.jit.to_static(function, full_graph=True)):
         point = tensor(INPUT[:3], stop_gradient=False)
         each(point).backward()
-        found.append(point.grad.numpy())
-    assert np.isfinite(found[0]).all()
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-7)
+        result.append(point.grad.numpy())
+    assert np.isfinite(result[0]).all()
+    np.testing.assert_allclose(result[1], result[0], rtol=1e-6, atol=1e-7)
 
 
 # -- how norms are taken of many numbers
@@ -244,7 +244,7 @@ def test_norms_of_pieces_are_those_of_the_whole(
     dtypes[len(SHAPES) :] = ["complex64"] * 3
     flat = np.concatenate([array.ravel() for array in arrays])
     orders = [1, 2, 2.5, math.inf]
-    wanted = [np.linalg.norm(flat, p) if p != 2.5 else (np.abs(flat) ** p).sum() ** (1 / p) for p in orders]
+    expected = [np.linalg.norm(flat, p) if p != 2.5 else (np.abs(flat) ** p).sum() ** (1 / p) for p in orders]
     given = [a if "16" in d else a.astype(d) for a, d in zip(arrays, dtypes, strict=True)]
     if static_mode:
         paddle.enable_static()
@@ -254,14 +254,14 @@ def test_norms_of_pieces_are_those_of_the_whole(
             for value in values:
                 value.stop_gradient = False
             norms = [uc.get_total_norm(values, p) for p in orders]
-            clipped = uc.clip_by_global_norm(values, wanted[1] / 2)[0]
+            clipped = uc.clip_by_global_norm(values, expected[1] / 2)[0]
             scaled = [c.astype(d if "16" not in d else "float32") for c, d in zip(clipped, dtypes, strict=True)]
             both = [*norms, *scaled]
-            found = paddle.static.Executor().run(fetch_list=both) if static_mode else [each.numpy() for each in both]
+            result = paddle.static.Executor().run(fetch_list=both) if static_mode else [each.numpy() for each in both]
     finally:
         paddle.disable_static()
-    np.testing.assert_allclose(found[:4], wanted, rtol=1e-12 if widest == "float64" else 2.0**-23)
-    for a, b in zip(found[4:], arrays, strict=True):
+    np.testing.assert_allclose(result[:4], expected, rtol=1e-12 if widest == "float64" else 2.0**-23)
+    for a, b in zip(result[4:], arrays, strict=True):
         np.testing.assert_allclose(a, b / 2, rtol=1e-6, atol=1e-12)
 
 
@@ -310,8 +310,8 @@ def test_to_static_leaves_its_graph_for_the_host_path_by_default() -> None:
 
     translated = paddle.jit.to_static(function, full_graph=False)
     for values in (INPUT, INPUT * 3, INPUT):
-        for got, wanted in zip(translated(tensor(values)), function(tensor(values)), strict=True):
-            assert got.numpy().tobytes() == wanted.numpy().tobytes()
+        for got, expected in zip(translated(tensor(values)), function(tensor(values)), strict=True):
+            assert got.numpy().tobytes() == expected.numpy().tobytes()
 
 
 def test_in_place_names_under_to_static() -> None:

@@ -54,7 +54,7 @@ def test_the_page_has_the_bytes_of_operations(name: str, kit: Kit, monkeypatch: 
     clip, dtypes = CLIPS[name]
     paddle.enable_static()
     try:
-        found = [per_element(clip, dtype) for dtype in dtypes for _ in range(2)]
+        result = [per_element(clip, dtype) for dtype in dtypes for _ in range(2)]
     finally:
         paddle.disable_static()
-    assert row_of(name)[: len(found)] == found
+    assert row_of(name)[: len(result)] == result

@@ -88,8 +88,8 @@ def test_every_optimizer_takes_every_clip(name: str, steps: Callable[..., list[n
     plain = steps(name, None, GRADIENTS)
     for clip, clipped in CLIPS.values():
         assert isinstance(clip, paddle.nn.clip.ClipGradBase)
-        got, wanted = steps(name, clip, GRADIENTS), steps(name, None, clipped)
-        for a, b in zip(got, wanted, strict=True):
+        got, expected = steps(name, clip, GRADIENTS), steps(name, None, clipped)
+        for a, b in zip(got, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
         if name != "Rprop":  # it goes by the signs
             assert any(not np.allclose(a, b, rtol=1e-5) for a, b in zip(got, plain, strict=True))
@@ -182,17 +182,17 @@ def trained(
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_whole_steps_under_to_static(in_place: bool) -> None:
-    wanted = trained(network(), in_place)
+    expected = trained(network(), in_place)
     got = trained(network(), in_place, lambda step: paddle.jit.to_static(step, full_graph=False))
-    assert got == wanted != weights(network())
+    assert got == expected != weights(network())
 
 
 @pytest.mark.parametrize("full_graph", [True, False])
 @pytest.mark.parametrize("clip", CLIPS)
 def test_a_compiled_model_is_clipped_as_any_other(clip: str, full_graph: bool) -> None:
-    wanted = trained(network(), False, clip=CLIPS[clip][0])
+    expected = trained(network(), False, clip=CLIPS[clip][0])
     compiled = paddle.jit.to_static(network(), full_graph=full_graph)
-    assert trained(compiled, False, clip=CLIPS[clip][0]) == wanted
+    assert trained(compiled, False, clip=CLIPS[clip][0]) == expected
 
 
 def test_a_compiled_function_is_traced_once() -> None:
@@ -212,7 +212,7 @@ def test_a_compiled_function_is_traced_once() -> None:
 
 
 def test_a_clip_in_a_compiled_forward_pass_has_derivatives() -> None:
-    model, found = network(), []
+    model, result = network(), []
 
     def forward(x: Any) -> Any:
         hidden = uc.clip_by_norm(model[0](x), 1.0, axes=1)
@@ -221,9 +221,9 @@ def test_a_clip_in_a_compiled_forward_pass_has_derivatives() -> None:
 
     for function in (forward, paddle.jit.to_static(forward, full_graph=True)):
         function(tensor(INPUT)).backward()
-        found.append([parameter.grad.numpy() for parameter in model.parameters()])
+        result.append([parameter.grad.numpy() for parameter in model.parameters()])
         model.clear_gradients()
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*result, strict=True):
         assert np.abs(a).max() > 1e-3
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
 

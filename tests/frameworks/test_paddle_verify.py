@@ -94,7 +94,7 @@ def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("old", "call", "ours"),
+    ("old", "call", "replacement"),
     [
         (
             paddle(DYGRAPH, "ClipGradByNorm"),
@@ -122,9 +122,9 @@ def test_a_port_that_adds_eps_is_found(tmp_path: Path, capsys: pytest.CaptureFix
     ],
 )
 def test_clips_of_paddle_are_recorded_in_dygraph_and_in_static_programs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, replacement: str
 ) -> None:
-    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", replacement), "--max-ulp", "64")
     assert data["same"]
     assert called_names(data, "old") == {f"paddle.{call}"}
     assert all(len(step["old"]) == 1 for step in data["steps"])

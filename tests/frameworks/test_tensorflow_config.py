@@ -27,9 +27,9 @@ def test_a_threshold_follows_its_schedule_in_a_graph(
     grads = {"a": tf.constant([3.0, 4.0]), "b": tf.constant([6.0, 8.0])}
     clip = tf.function(lambda g, step: in_graph(g, step=step), jit_compile=jit_compile)
     for step in range(9):
-        found, wanted = clip(grads, tf.fill((1,) * (step % 3), step)), eager(grads, step=step)
-        assert {name: g.numpy().tolist() for name, g in found.items()} == {
-            name: g.numpy().tolist() for name, g in wanted.items()
+        result, expected = clip(grads, tf.fill((1,) * (step % 3), step)), eager(grads, step=step)
+        assert {name: g.numpy().tolist() for name, g in result.items()} == {
+            name: g.numpy().tolist() for name, g in expected.items()
         }
 
 

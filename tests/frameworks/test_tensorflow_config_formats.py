@@ -37,8 +37,8 @@ def imported(optimizer: Any) -> ClipConfig:
 @pytest.mark.parametrize("read", [imported, ClipConfig.of])
 def test_what_keras_serializes_clips_the_same_here(clip: dict[str, float], read: Any) -> None:
     optimizer = keras.optimizers.Adam(1e-3, **clip)
-    ours = read(optimizer)(GRADS)
-    for native, result, grad in zip(by_keras(optimizer), ours, GRADS, strict=True):
+    unified_clip_result = read(optimizer)(GRADS)
+    for native, result, grad in zip(by_keras(optimizer), unified_clip_result, GRADS, strict=True):
         np.testing.assert_allclose(result, native, rtol=1e-6)
         assert np.array_equal(native, grad) == (clip in OFF)
 

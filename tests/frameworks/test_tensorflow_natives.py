@@ -17,9 +17,9 @@ def test_the_functions_that_are_found_are_there_with_the_parameters_that_are_kno
 
 def test_those_of_tensorflow_1_are_there_too() -> None:
     for name in ("clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "clip_by_average_norm"):
-        found = clip_function(f"tensorflow.compat.v1.{name}")
-        assert found is not None
-        assert port_natives.parameter_names(getattr(tf.compat.v1, name)) == list(found.parameters)
+        result = clip_function(f"tensorflow.compat.v1.{name}")
+        assert result is not None
+        assert port_natives.parameter_names(getattr(tf.compat.v1, name)) == list(result.parameters)
 
 
 def test_ours_take_the_same_arguments() -> None:

@@ -25,8 +25,8 @@ TOTAL = math.sqrt(25 + 144 + 7056)
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of clips."""
-    found = map(json.loads, path.read_text().splitlines()[1:])
-    return [line for line in found if "call" in line]
+    result = map(json.loads, path.read_text().splitlines()[1:])
+    return [line for line in result if "call" in line]
 
 
 def gradients() -> tuple[list[tf.Variable], list[tf.Tensor]]:
@@ -68,9 +68,9 @@ def test_each_native_clip_is_an_event_with_unchanged_results(
     with unified_clip.record(tmp_path / "run.jsonl"):
         results = step(clip)
     assert [each.numpy().tobytes() for each in results] == [each.numpy().tobytes() for each in alone]
-    found = lines(tmp_path / "run.jsonl")
-    assert len(found) == len(expected)
-    for line, fields in zip(found, expected, strict=True):
+    result = lines(tmp_path / "run.jsonl")
+    assert len(result) == len(expected)
+    for line, fields in zip(result, expected, strict=True):
         assert line["watched"]
         assert {key: line[key] for key in fields} == {
             key: pytest.approx(value, rel=1e-6) if isinstance(value, float) else value for key, value in fields.items()
@@ -114,11 +114,11 @@ def test_an_optimizer_of_keras_is_recorded_in_fit_with_equal_weights(
     alone = trained()
     with unified_clip.record(tmp_path / "run.jsonl", norms=True):
         assert trained() == alone
-    found = lines(tmp_path / "run.jsonl")
-    assert [line["step"] for line in found] == [1, 2, 3, 4]
-    assert {(line["call"], line["rule"]) for line in found} == {(f"keras.optimizers.SGD({setting}=)", rule)}
-    assert found[0]["threshold"] == threshold
-    assert {name.rpartition("/")[2] for name in found[0]["parameters"]} == {"kernel", "bias"}
+    result = lines(tmp_path / "run.jsonl")
+    assert [line["step"] for line in result] == [1, 2, 3, 4]
+    assert {(line["call"], line["rule"]) for line in result} == {(f"keras.optimizers.SGD({setting}=)", rule)}
+    assert result[0]["threshold"] == threshold
+    assert {name.rpartition("/")[2] for name in result[0]["parameters"]} == {"kernel", "bias"}
 
 
 def test_eager_operations_are_as_before_after_the_recording(tmp_path: Path) -> None:
@@ -358,9 +358,9 @@ def test_steps_have_the_learning_rate_of_a_schedule(tmp_path: Path, in_graph: bo
         for _ in range(3):
             run()
         tf.clip_by_global_norm(grads, 1.0)  # a recording without a clip call is reported
-    found = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]]
-    assert [line["settings"]["lr"] for line in found] == [pytest.approx(rate) for rate in (0.1, 0.05, 0.025)]
-    assert {(line["optimizer"], line["settings"]["momentum"]) for line in found} == {("keras.optimizers.SGD", 0.9)}
+    result = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()[1:-1]]
+    assert [line["settings"]["lr"] for line in result] == [pytest.approx(rate) for rate in (0.1, 0.05, 0.025)]
+    assert {(line["optimizer"], line["settings"]["momentum"]) for line in result} == {("keras.optimizers.SGD", 0.9)}
 
 
 def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_steps_of_tensorflow_1s_optimizers_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_graph", [True, False])
 def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: Path, in_graph: bool) -> None:
-    found = []
+    result = []
     for number, decay in enumerate((0.5, 0.5, None)):
         kernel, bias = (keras.Variable(tf.ones(size), name=name) for size, name in (((3, 2), "kernel"), (2, "bias")))
         optimizer = keras.optimizers.Adam(0.1, weight_decay=decay, clipnorm=1.0)
@@ -386,8 +386,8 @@ def test_variables_that_keras_excludes_have_no_recorded_weight_decay(tmp_path: P
         with unified_clip.record(path):
             (tf.function(apply) if in_graph else apply)()
         (step,) = runs.read(path).optimizer_steps
-        found.append((step.settings["weight_decay"], step.decayed))
-    assert found == [(0.5, None), ((0.0, 0.5), (6, 8)), (0.0, None)]
+        result.append((step.settings["weight_decay"], step.decayed))
+    assert result == [(0.5, None), ((0.0, 0.5), (6, 8)), (0.0, None)]
 
 
 @pytest.mark.parametrize("kind", [keras.optimizers.SGD, tf.compat.v1.train.GradientDescentOptimizer])

@@ -37,8 +37,8 @@ def on_host(*tensors: Any, differentiable: bool = True, others: tuple[Any, ...] 
     ).on_host
 
 
-def close(got: Any, wanted: Any) -> None:
-    np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-6)
+def close(got: Any, expected: Any) -> None:
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
 
 
 COMPILED: list[Callable[..., Any]] = [
@@ -343,10 +343,10 @@ def test_functions_give_the_bits_of_eager_calls(compiled: Callable[..., Any], ki
     tensors = [kit.tensor(random.standard_normal(shape), dtype) for shape in ((), (7, 3)) for dtype in kit.floating[:3]]
     tensors += [kit.tensor(random.standard_normal(9) + 1j * random.standard_normal(9), "complex64")]
     for limit in (0.3, 1e6):
-        wanted, norm = uc.clip_by_global_norm(tensors, limit)
+        expected, norm = uc.clip_by_global_norm(tensors, limit)
         clipped, same_norm = compiled(lambda *given, limit=limit: uc.clip_by_global_norm(given, limit))(*tensors)
         assert same_norm.numpy() == norm.numpy()
-        assert [kit.bits(t) for t in clipped] == [kit.bits(t) for t in wanted]
+        assert [kit.bits(t) for t in clipped] == [kit.bits(t) for t in expected]
 
 
 def test_shapes_that_are_not_known() -> None:

@@ -47,9 +47,9 @@ def test_the_page_has_the_bytes_of_operations(name: str, kit: Kit, monkeypatch: 
     if not kit.exact:
         pytest.skip("once is enough")
     monkeypatch.setenv("UNIFIED_CLIP_GRAPH", "framework")
-    found = []
+    result = []
     for dtype in (tf.float32, tf.bfloat16):
         signature = [tf.TensorSpec(shape, dtype) for shape in SHAPES]
         graph = tf.function(CLIPS[name]).get_concrete_function(*signature).graph
-        found += [per_element(graph, branch) for branch in ("then_branch", "else_branch")]
-    assert row_of(name)[:4] == found
+        result += [per_element(graph, branch) for branch in ("then_branch", "else_branch")]
+    assert row_of(name)[:4] == result

@@ -148,7 +148,7 @@ def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("old", "call", "ours"),
+    ("old", "call", "replacement"),
     [
         (tape(EACH, "@tf.function"), "tf.clip_by_norm", OURS_EACH),
         (
@@ -162,9 +162,9 @@ def test_a_port_that_clips_each_is_found(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_clips_are_recorded_eagerly_in_graphs_and_in_sessions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, ours: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, call: str, replacement: str
 ) -> None:
-    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", ours), "--max-ulp", "64")
+    data = verify_as_json(tmp_path, capsys, old, NUMPY.replace("CLIP", replacement), "--max-ulp", "64")
     assert data["same"]
     assert called_names(data, "old") == {call}
     assert all(len(step["old"]) == 1 for step in data["steps"])

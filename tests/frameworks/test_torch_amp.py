@@ -27,10 +27,10 @@ def start() -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch
     return model, torch.optim.SGD(model.parameters(), lr=0.1), data, data.sum(1, keepdim=True)
 
 
-def loss_of(model: torch.nn.Module, data: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, data: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         predicted = model(data)
-    return (predicted.float() - wanted).pow(2).mean()
+    return (predicted.float() - expected).pow(2).mean()
 
 
 def scaler(scale: float = 2.0**16) -> torch.amp.GradScaler:
@@ -42,17 +42,17 @@ def weights(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def test_unscaled_first_a_run_is_that_without_scaling() -> None:
-    plain, plain_steps, data, wanted = start()
+    plain, plain_steps, data, expected = start()
     scaled, scaled_steps, *_ = start()
     scaling = scaler()
     for _ in range(10):
         plain_steps.zero_grad()
-        loss_of(plain, data, wanted).backward()
+        loss_of(plain, data, expected).backward()
         norm = uc.clip_grad_norm_(plain.parameters(), LIMIT)
         plain_steps.step()
 
         scaled_steps.zero_grad()
-        scaling.scale(loss_of(scaled, data, wanted)).backward()
+        scaling.scale(loss_of(scaled, data, expected)).backward()
         scaling.unscale_(scaled_steps)
         assert float(uc.clip_grad_norm_(scaled.parameters(), LIMIT)) == float(norm) > LIMIT
         scaling.step(scaled_steps)
@@ -63,9 +63,9 @@ def test_unscaled_first_a_run_is_that_without_scaling() -> None:
 
 
 def test_clipped_without_unscaling_the_step_is_smaller_by_the_scale() -> None:
-    model, steps, data, wanted = start()
+    model, steps, data, expected = start()
     scaling, before = scaler(), weights(start()[0])
-    scaling.scale(loss_of(model, data, wanted)).backward()
+    scaling.scale(loss_of(model, data, expected)).backward()
     assert float(uc.clip_grad_norm_(model.parameters(), LIMIT)) > 2.0**16 * LIMIT
     scaling.step(steps)
     moved = uc.global_norm([old - new for old, new in zip(before, weights(model), strict=True)])
@@ -75,9 +75,9 @@ def test_clipped_without_unscaling_the_step_is_smaller_by_the_scale() -> None:
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 @pytest.mark.parametrize("unscaled", [True, False])
 def test_an_infinite_gradient_still_skips_the_step(bad: float, unscaled: bool) -> None:
-    model, steps, data, wanted = start()
+    model, steps, data, expected = start()
     scaling, before = scaler(), weights(model)
-    scaling.scale(loss_of(model, data, wanted)).backward()
+    scaling.scale(loss_of(model, data, expected)).backward()
     next(model.parameters()).grad[0, 0] = bad
     if unscaled:
         scaling.unscale_(steps)
@@ -94,13 +94,13 @@ def test_every_way_to_clip_in_place_keeps_to_it() -> None:
         "by norms": uc.GradientClipByNorm(LIMIT).clip_,
         "by value": lambda parameters: uc.clip_grad_value_(parameters, LIMIT),
     }
-    model, *_, data, wanted = start()
+    model, *_, data, expected = start()
     for clip in ways.values():
         plain, scaled = copy.deepcopy(model), copy.deepcopy(model)
-        loss_of(plain, data, wanted).backward()
+        loss_of(plain, data, expected).backward()
         clip(list(plain.parameters()))
         scaling = scaler()
-        scaling.scale(loss_of(scaled, data, wanted)).backward()
+        scaling.scale(loss_of(scaled, data, expected)).backward()
         scaling.unscale_(torch.optim.SGD(scaled.parameters()))
         clip(list(scaled.parameters()))
         for one, other in zip(plain.parameters(), scaled.parameters(), strict=True):

@@ -21,17 +21,17 @@ TAKEN = sorted(path for path in (DATA / "hf").glob("*.yaml") if not any(name in 
 def parameters() -> list[torch.nn.Parameter]:
     """With gradients of a norm of 13, in float64, where PyTorch's eps is large against the errors of rounding."""
     torch.manual_seed(0)
-    found = [torch.nn.Parameter(torch.zeros(size, dtype=torch.float64)) for size in ((3,), (4, 5))]
-    for parameter in found:
+    result = [torch.nn.Parameter(torch.zeros(size, dtype=torch.float64)) for size in ((3,), (4, 5))]
+    for parameter in result:
         parameter.grad = torch.randn(parameter.shape, dtype=torch.float64)
-    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in found])
-    for parameter in found:
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in result])
+    for parameter in result:
         parameter.grad *= 13 / norm
-    return found
+    return result
 
 
-def gradients(found: list[torch.nn.Parameter]) -> list[float]:
-    return [number for parameter in found for number in parameter.grad.flatten().tolist()]
+def gradients(result: list[torch.nn.Parameter]) -> list[float]:
+    return [number for parameter in result for number in parameter.grad.flatten().tolist()]
 
 
 @pytest.mark.parametrize("path", TAKEN, ids=lambda path: path.name)
@@ -57,10 +57,10 @@ def test_training_arguments_take_what_is_exported(limit: float, tmp_path: Path) 
 
 def test_accelerate_clips_as_was_imported_from_training_arguments() -> None:
     accelerate = pytest.importorskip("accelerate")
-    native, ours = parameters(), parameters()
+    native, replacement = parameters(), parameters()
     accelerate.Accelerator(cpu=True).clip_grad_norm_(native, 0.3)
-    ClipConfig.import_from(DATA / "hf" / "sft.yaml").clip_(ours)
-    assert gradients(ours) == pytest.approx(gradients(native), rel=1e-14)
+    ClipConfig.import_from(DATA / "hf" / "sft.yaml").clip_(replacement)
+    assert gradients(replacement) == pytest.approx(gradients(native), rel=1e-14)
 
 
 @pytest.mark.parametrize("path", sorted((DATA / "accelerate").glob("*.yaml")), ids=lambda path: path.name)
@@ -86,10 +86,10 @@ def test_lightning_clips_as_was_imported(name: str) -> None:
     plugins = pytest.importorskip("lightning.pytorch.plugins.precision")
     path = DATA / "lightning" / f"{name}.yaml"
     given = yaml.safe_load(path.read_text())["trainer"]
-    native, ours = parameters(), parameters()
+    native, replacement = parameters(), parameters()
     plugins.Precision().clip_gradients(
         torch.optim.SGD(native), given["gradient_clip_val"], given.get("gradient_clip_algorithm") or "norm"
     )
-    ClipConfig.import_from(path).clip_(ours)
-    assert gradients(ours) == pytest.approx(gradients(native), rel=1e-14)
-    assert (gradients(ours) == gradients(parameters())) == (name == "off")
+    ClipConfig.import_from(path).clip_(replacement)
+    assert gradients(replacement) == pytest.approx(gradients(native), rel=1e-14)
+    assert (gradients(replacement) == gradients(parameters())) == (name == "off")

@@ -52,7 +52,7 @@ class Event:
 @pytest.fixture
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """A CUDA device in CPU memory. Return a list that grows with each replay of a graph."""
-    found: list[None] = []
+    result: list[None] = []
     stream = SimpleNamespace(wait_stream=lambda other: None)
     fakes: dict[str, Any] = {
         "is_available": lambda: True,
@@ -62,13 +62,13 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
         "Stream": lambda: stream,
         "stream": lambda _: nullcontext(),
         "graph": lambda _: nullcontext(),
-        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: found.append(None)),
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: result.append(None)),
         "Event": Event,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(cuda, "torch_gradients", lambda arrays, device: torch_gradients(arrays))
-    return found
+    return result
 
 
 def test_the_kernels_operations_and_pytorch_are_measured(replays: list[None], tmp_path: Path) -> None:

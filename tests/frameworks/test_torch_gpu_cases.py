@@ -132,10 +132,10 @@ def same(got: torch.Tensor, expected: np.ndarray) -> bool:
 
 
 def parameters(tensors: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    held = [torch.nn.Parameter(torch.zeros_like(each)) for each in tensors]
-    for parameter, each in zip(held, tensors, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(each)) for each in tensors]
+    for parameter, each in zip(params, tensors, strict=True):
         parameter.grad = each
-    return held
+    return params
 
 
 def check(random: np.random.Generator, operation: str) -> None:

@@ -67,20 +67,24 @@ def tensors(values: Any) -> list[torch.Tensor]:
 def traffic(clip: Callable[[list[torch.nn.Parameter]], Any], dtype: torch.dtype) -> tuple[float, Traffic]:
     """Return the bytes per element of a clip, and what else was counted."""
     with FakeTensorMode():
-        held = [torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in SHAPES]
-        for parameter in held:
+        parameters = [torch.nn.Parameter(torch.empty(shape, dtype=dtype, device="cuda")) for shape in SHAPES]
+        for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
         with Traffic(dtype) as counted:
-            clip(held)
+            clip(parameters)
     assert not SYNCHRONIZING & set(counted.names)
-    return counted.bytes / sum(parameter.numel() for parameter in held), counted
+    return counted.bytes / sum(parameter.numel() for parameter in parameters), counted
 
 
 CLIPS: dict[str, Callable[[Any], Any]] = {
-    "PyTorch's `clip_grad_norm_`, `foreach=True`": lambda held: torch.nn.utils.clip_grad_norm_(held, 1.0, foreach=True),
-    "unified_clip without the kernels": lambda held: uc.clip_grad_norm_(held, 1.0),
-    "unified_clip without the kernels, new tensors": lambda held: uc.clip_by_global_norm([p.grad for p in held], 1.0),
-    "unified_clip without the kernels, by value": lambda held: uc.clip_grad_value_(held, 1.0),
+    "PyTorch's `clip_grad_norm_`, `foreach=True`": lambda params: torch.nn.utils.clip_grad_norm_(
+        params, 1.0, foreach=True
+    ),
+    "unified_clip without the kernels": lambda params: uc.clip_grad_norm_(params, 1.0),
+    "unified_clip without the kernels, new tensors": lambda params: uc.clip_by_global_norm(
+        [p.grad for p in params], 1.0
+    ),
+    "unified_clip without the kernels, by value": lambda params: uc.clip_grad_value_(params, 1.0),
 }
 
 
@@ -117,12 +121,12 @@ def test_products_without_copies_are_rounded_once(
 
 
 BY_KERNELS: dict[str, Callable[[Any], Any]] = {
-    "Triton kernels": lambda held: uc.clip_grad_norm_(held, 1.0),
-    "Triton kernels, order inf": lambda held: uc.clip_grad_norm_(held, 1.0, math.inf),
-    "Triton kernels, new tensors (`clip_by_global_norm`)": lambda held: uc.clip_by_global_norm(
-        [p.grad for p in held], 1
+    "Triton kernels": lambda params: uc.clip_grad_norm_(params, 1.0),
+    "Triton kernels, order inf": lambda params: uc.clip_grad_norm_(params, 1.0, math.inf),
+    "Triton kernels, new tensors (`clip_by_global_norm`)": lambda params: uc.clip_by_global_norm(
+        [p.grad for p in params], 1
     ),
-    "Triton kernels, by value": lambda held: uc.clip_grad_value_(held, 1.0),
+    "Triton kernels, by value": lambda params: uc.clip_grad_value_(params, 1.0),
 }
 
 
@@ -152,8 +156,8 @@ def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest
     monkeypatch.setattr(gpu, "ENABLED", True)
     monkeypatch.setattr(gpu, "is_watched", lambda: False)  # by the mode that counts
     monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
-    held = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
-    for parameter in held:
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
+    for parameter in parameters:
         parameter.grad = torch.ones(3)
     tables: dict[bool, Any] = {}  # results have other addresses in the next call
 
@@ -163,10 +167,10 @@ def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest
 
     monkeypatch.setattr(table, "_kept", kept)
     clip = BY_KERNELS[name]
-    clip(held)
+    clip(parameters)
     launches.clear()
     with Names() as operations:
-        clip(held)
+        clip(parameters)
     assert len(launches) + len(operations.names) == row_of(name)[4]
     assert not SYNCHRONIZING & set(operations.names)
 

@@ -35,10 +35,10 @@ def _on_request(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
-    held = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(held, gradients, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(params, gradients, strict=True):
         parameter.grad = gradient
-    return held
+    return params
 
 
 def graph_of(
@@ -52,18 +52,18 @@ def graph_of(
         return graph.forward
 
     with FakeTensorMode():
-        held = parameters(*(torch.empty(shape, device=place, dtype=dtype) for place in places))
-        torch.compile(lambda held: clip(held), backend=backend, fullgraph=True)(held)
-        assert [str(parameter.grad.device) for parameter in held] == list(places)
+        params = parameters(*(torch.empty(shape, device=place, dtype=dtype) for place in places))
+        torch.compile(lambda params: clip(params), backend=backend, fullgraph=True)(params)
+        assert [str(parameter.grad.device) for parameter in params] == list(places)
     (names,) = graphs
     return [name for name in names if "unified_clip" in name]
 
 
 IN_PLACE: dict[str, Callable[[Any], Any]] = {
-    "order 1": lambda held: uc.clip_grad_norm_(held, 1.0, 1),
-    "order 3": lambda held: uc.clip_grad_norm_(held, 1.0, 3),
-    "order 2": lambda held: uc.clip_grad_norm_(held, 1.0),
-    "order inf": lambda held: uc.clip_grad_norm_(held, 1.0, math.inf),
+    "order 1": lambda params: uc.clip_grad_norm_(params, 1.0, 1),
+    "order 3": lambda params: uc.clip_grad_norm_(params, 1.0, 3),
+    "order 2": lambda params: uc.clip_grad_norm_(params, 1.0),
+    "order inf": lambda params: uc.clip_grad_norm_(params, 1.0, math.inf),
     "one norm per gradient": uc.GradientClipByNorm(1.0).clip_,
 }
 
@@ -75,7 +75,7 @@ def test_a_graph_measures_and_scales_by_one_operator_each(name: str, dtype: torc
 
 
 def test_functional_names_leave_products_to_the_compiler() -> None:
-    clip = lambda held: uc.clip_by_global_norm([parameter.grad for parameter in held], 1.0)  # noqa: E731
+    clip = lambda params: uc.clip_by_global_norm([parameter.grad for parameter in params], 1.0)  # noqa: E731
     assert graph_of(clip, "cuda:0", "cuda:0") == [NORM]
 
 
@@ -90,7 +90,7 @@ def test_norms_per_complex_or_empty_gradient_are_one_list() -> None:
     clip, places = IN_PLACE["one norm per gradient"], ["cuda:0"] * 5
     assert graph_of(clip, *places, dtype=torch.complex64) == [NORM, SCALE]
     assert graph_of(clip, *places, shape=(0, 3)) == [NORM, SCALE]
-    new_tensors = lambda held: uc.GradientClipByNorm(1.0)([(None, p.grad) for p in held])  # noqa: E731
+    new_tensors = lambda params: uc.GradientClipByNorm(1.0)([(None, p.grad) for p in params])  # noqa: E731
     assert graph_of(new_tensors, *places, dtype=torch.complex64) == [NORM]
 
 

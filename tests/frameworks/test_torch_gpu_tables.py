@@ -76,10 +76,10 @@ def failing(times: int) -> Callable[..., None]:
 
 
 def parameters(*gradients: torch.Tensor) -> list[torch.nn.Parameter]:
-    held = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
-    for parameter, gradient in zip(held, gradients, strict=True):
+    params = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(params, gradients, strict=True):
         parameter.grad = gradient
-    return held
+    return params
 
 
 # -- calls
@@ -91,8 +91,8 @@ def test_each_gradient_takes_few_calls_of_python_functions(
     table: ModuleType, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip: Callable[[Any], Any] = {
-        "norm": lambda held: uc.clip_grad_norm_(held, 1.0),
-        "value": lambda held: uc.clip_grad_value_(held, 1.0),
+        "norm": lambda params: uc.clip_grad_norm_(params, 1.0),
+        "value": lambda params: uc.clip_grad_value_(params, 1.0),
         "norm of each": uc.GradientClipByNorm(1.0).clip_,
     }[name]
     for kernel in ("add", "round_sums", "add_exactly", "decide", "change"):
@@ -100,11 +100,11 @@ def test_each_gradient_takes_few_calls_of_python_functions(
 
     def calls(count: int) -> int:
         called = []
-        held = parameters(*(torch.ones(3, dtype=dtype) for _ in range(count)))
-        clip(held)
+        params = parameters(*(torch.ones(3, dtype=dtype) for _ in range(count)))
+        clip(params)
         sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
         try:
-            clip(held)
+            clip(params)
         finally:
             sys.setprofile(None)
         return len(called)
@@ -148,22 +148,22 @@ def test_a_call_after_one_that_failed_is_right(table: ModuleType, kernel: str, m
 
 
 def test_a_first_launch_that_fails_has_written_nothing(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = parameters(torch.ones(3))
+    params = parameters(torch.ones(3))
     before(table, "change", failing(1), monkeypatch)
     with pytest.raises(RuntimeError, match="no memory") as failure:
-        uc.clip_grad_norm_(held, 0.5)
+        uc.clip_grad_norm_(params, 0.5)
     assert not isinstance(failure.value, PartlyClippedError)
-    assert held[0].grad.tolist() == [1.0] * 3
+    assert params[0].grad.tolist() == [1.0] * 3
 
 
 def test_a_second_launch_that_fails_leaves_a_list_partly_clipped(
     table: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = parameters(torch.ones(3), torch.ones(3, dtype=torch.float16))
+    params = parameters(torch.ones(3), torch.ones(3, dtype=torch.float16))
     calls = iter([failing(0), failing(1)])
     before(table, "change", lambda *args: next(calls)(), monkeypatch)
     with pytest.raises(PartlyClippedError, match="no memory"):
-        uc.clip_grad_norm_(held, 0.5)
+        uc.clip_grad_norm_(params, 0.5)
 
 
 def test_threads_keep_tables_at_once(table: ModuleType) -> None:

@@ -112,21 +112,21 @@ def test_norms_of_ordinary_gradients_are_correctly_rounded(dtype: str, scale: fl
         tensor = torch.from_numpy(values.astype(np.complex64) if dtype == "complex64" else array.astype(np.float32))
         tensor = tensor.to(getattr(torch, dtype))
         for p in (1, 2, math.inf):
-            got, wanted = float(uc.get_total_norm(tensor, p)), reference.norm([array], p)
-            close = dtype == "complex64" and p != 2 and abs(got - wanted) <= reference.spacing(wanted)
-            assert got == wanted or close
+            got, expected = float(uc.get_total_norm(tensor, p)), reference.norm([array], p)
+            close = dtype == "complex64" and p != 2 and abs(got - expected) <= reference.spacing(expected)
+            assert got == expected or close
 
 
 def test_long_lists_are_added_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(6)
     arrays = [generator.standard_normal(length).astype(np.float32) for length in (5, 1, 0, 130, 3, 64, 200)]
-    wanted = reference.norm(arrays)
+    expected = reference.norm(arrays)
     monkeypatch.setattr(double_float32, "CHUNK", 64)
     vectors = list(double_float32._vectors([torch.from_numpy(array) for array in arrays]))
     assert sum(map(len, vectors)) == sum(map(len, arrays))
     assert len(vectors) <= 7
     assert max(map(len, vectors)) < 2 * 64
-    assert float(uc.global_norm([torch.from_numpy(array) for array in arrays])) == wanted
+    assert float(uc.global_norm([torch.from_numpy(array) for array in arrays])) == expected
 
 
 def test_sums_that_need_more_than_float32() -> None:
@@ -138,8 +138,8 @@ def test_sums_that_need_more_than_float32() -> None:
 
 def test_norms_of_subnormal_numbers_are_not_lost() -> None:
     array = np.array([1e-40, 1e-40, 2e-45], np.float32)
-    got, wanted = float(uc.global_norm(torch.from_numpy(array))), reference.norm([array])
-    assert abs(got - wanted) <= reference.spacing(wanted)
+    got, expected = float(uc.global_norm(torch.from_numpy(array))), reference.norm([array])
+    assert abs(got - expected) <= reference.spacing(expected)
 
 
 def test_taking_subnormal_numbers_for_zero_changes_nothing_else() -> None:
@@ -182,8 +182,8 @@ def test_a_million_coefficients_have_the_bits_of_those_in_float64() -> None:
         n = torch.randn(10_000, generator=generator).abs() * limit * 10
         for family in (rule.PYTORCH, rule.TENSORFLOW_GLOBAL):
             got = rule.coefficient(narrow.xp, DoubleFloat32(n, torch.zeros_like(n)), limit, family)
-            wanted = rule.coefficient(wide.xp, n.double(), limit, family)
-            assert torch.equal(got.hi, wanted.float())
+            expected = rule.coefficient(wide.xp, n.double(), limit, family)
+            assert torch.equal(got.hi, expected.float())
 
 
 @pytest.mark.parametrize(
@@ -240,21 +240,21 @@ def test_sums_and_products_are_exact(a: float, b: float) -> None:
 @given(NORMAL)
 def test_powers_of_two_near_numbers_and_their_reciprocals(number: float) -> None:
     power = double_float32.power_below(constant(number))
-    wanted = min(2.0 ** (math.frexp(number)[1] - 1), 2.0**126) if number else 2.0**-126
-    assert (power.hi.item(), power.lo.item()) == (wanted, 0.0)
-    assert double_float32.reciprocal(power).hi.item() == 1 / wanted
+    expected = min(2.0 ** (math.frexp(number)[1] - 1), 2.0**126) if number else 2.0**-126
+    assert (power.hi.item(), power.lo.item()) == (expected, 0.0)
+    assert double_float32.reciprocal(power).hi.item() == 1 / expected
 
 
 @given(st.floats(2.0**-40, 2.0**40), st.floats(2.0**-40, 2.0**40))
 def test_sums_quotients_roots_and_comparisons_are_right_to_some_44_bits(a: float, b: float) -> None:
     x, y = constant(a), constant(b)
     exact, other = fraction(x), fraction(y)
-    for got, wanted in (
+    for got, expected in (
         (x + y, exact + other),
         (x / y, exact / other),
         (x.sqrt(), Fraction(math.isqrt(int(exact * 2**240)), 2**120)),
     ):
-        assert abs(fraction(got) - wanted) <= wanted / 2**43
+        assert abs(fraction(got) - expected) <= expected / 2**43
         assert got.hi.item() == np.float32(got.hi.item() + got.lo.item())
     assert ((x <= y).item(), (x >= y).item()) == (exact <= other, exact >= other)
 
@@ -424,8 +424,8 @@ def test_compiled_without_a_graph_break() -> None:
     for _ in range(3):
         values, limit = torch.randn(37, generator=generator), torch.tensor(0.3)
         (clipped,), norm = compiled(values, limit)
-        (wanted,), wanted_norm = uc.clip_by_global_norm([values], limit)
-        assert torch.equal(clipped, wanted)
+        (expected,), wanted_norm = uc.clip_by_global_norm([values], limit)
+        assert torch.equal(clipped, expected)
         assert torch.equal(norm, wanted_norm)
 
 

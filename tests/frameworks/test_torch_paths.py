@@ -185,9 +185,9 @@ def test_inference_tensors_can_be_clipped() -> None:
 def test_views_of_any_layout_are_written_where_they_are() -> None:
     base = torch.arange(24.0).reshape(4, 6)
     for view in (base.clone().T, base.clone()[::2, 1:5:2], base.clone().as_strided((3, 2), (6, 2))):
-        wanted = view.clone() * (1.0 / (view.double().norm() + 1e-6)).float()
+        expected = view.clone() * (1.0 / (view.double().norm() + 1e-6)).float()
         uc.clip_grad_norm_([with_gradient(view)], 1.0)
-        torch.testing.assert_close(view, wanted, rtol=1e-6, atol=0)
+        torch.testing.assert_close(view, expected, rtol=1e-6, atol=0)
     channels_last = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
     got = uc.clip_by_norm(channels_last, 0.5)
     assert got.is_contiguous(memory_format=torch.channels_last)
@@ -490,13 +490,13 @@ def test_distributed_tensors_are_clipped_in_place() -> None:
             first.grad = distribute_tensor(torch.tensor([3.0, 4.0]), mesh, [Shard(0)])
             second.grad = distribute_tensor(torch.tensor([0.0]), mesh, [Shard(0)])
             clip([first, second])
-            wanted = torch.nn.Parameter(torch.zeros(2))
-            wanted.grad = torch.tensor([3.0, 4.0])
-            clip([wanted])
-            torch.testing.assert_close(first.grad.full_tensor(), wanted.grad, rtol=0, atol=0)
+            expected = torch.nn.Parameter(torch.zeros(2))
+            expected.grad = torch.tensor([3.0, 4.0])
+            clip([expected])
+            torch.testing.assert_close(first.grad.full_tensor(), expected.grad, rtol=0, atol=0)
         first.grad = distribute_tensor(torch.tensor([3.0, 4.0]), mesh, [Shard(0)])
-        wanted.grad = torch.tensor([12.0, 0.0])
-        assert uc.clip_grad_norm_([first, wanted], 1.0).item() == 13.0, "plain ones beside them take part"
+        expected.grad = torch.tensor([12.0, 0.0])
+        assert uc.clip_grad_norm_([first, expected], 1.0).item() == 13.0, "plain ones beside them take part"
     finally:
         distributed.destroy_process_group()
 

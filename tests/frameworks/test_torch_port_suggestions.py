@@ -30,8 +30,8 @@ def test_an_attached_configuration_clips_in_each_step(rule: str) -> None:
     change, expected = SOURCES[rule]
     (site,) = ported(with_lines(PADDLE, change, ("optimizer.step()", "run(optimizer)")))[1]
     assert "attach_to" in site.suggestion[-1]
-    for gradient, wanted in zip(stepped(site.suggestion, groups=1), expected, strict=True):
-        assert gradient == pytest.approx(wanted, rel=1e-6)
+    for gradient, expected_result in zip(stepped(site.suggestion, groups=1), expected, strict=True):
+        assert gradient == pytest.approx(expected_result, rel=1e-6)
 
 
 def test_groups_are_clipped_by_a_norm_each() -> None:
@@ -43,6 +43,6 @@ def test_groups_are_clipped_by_a_norm_each() -> None:
     assert loop[0].startswith("for group in")
     for gradient in stepped(["import unified_clip", create, *loop], groups=2):
         assert gradient == pytest.approx([0.6, 0.8], rel=1e-6)
-    for gradient, wanted in zip(stepped(["import unified_clip", create, attach], groups=1), SOURCES["global norm"][1],
+    for gradient, expected in zip(stepped(["import unified_clip", create, attach], groups=1), SOURCES["global norm"][1],
                                 strict=True):  # fmt: skip
-        assert gradient == pytest.approx(wanted, rel=1e-6)
+        assert gradient == pytest.approx(expected, rel=1e-6)

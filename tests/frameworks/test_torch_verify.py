@@ -30,7 +30,7 @@ NATIVE = TORCH.replace("CLIP", CLIP)
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("native", "ours", "call"),
+    ("native", "replacement", "call"),
     [
         ("torch.nn.utils.clip_grad.clip_grad_norm_({}, 0.5, 1)", "uc.clip_grad_norm_({}, 0.5, 1)", "clip_grad_norm_"),
         ("torch.nn.utils.clip_grad_value_({}, 0.1)", "uc.clip_grad_value_({}, 0.1)", "clip_grad_value_"),
@@ -42,9 +42,9 @@ NATIVE = TORCH.replace("CLIP", CLIP)
     ],
 )
 def test_a_native_and_ours_of_the_same_name_are_the_same_but_for_its_rounding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], native: str, ours: str, call: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], native: str, replacement: str, call: str
 ) -> None:
-    old, new = (TORCH.replace("CLIP", each.format("net.parameters()")) for each in (native, ours))
+    old, new = (TORCH.replace("CLIP", each.format("net.parameters()")) for each in (native, replacement))
     data = verify_as_json(tmp_path, capsys, old, new, "--max-ulp", "8")
     assert data["same"]
     assert called_names(data, "old") == {f"torch.nn.utils.{call}"}
@@ -77,8 +77,8 @@ def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its norm is a float32 sum; ours is exact. What differs by that is called rounding, and of nothing else."""
-    ours = TORCH.replace("CLIP", "uc.clip_grad_norm_(net.parameters(), 0.5)")
-    data = verify_as_json(tmp_path, capsys, NATIVE, ours)
+    replacement = TORCH.replace("CLIP", "uc.clip_grad_norm_(net.parameters(), 0.5)")
+    data = verify_as_json(tmp_path, capsys, NATIVE, replacement)
     assert set(cause_kinds(data)) <= {"rounding"}
     assert data["steps"][0]["norm"]["ulps"] == 0
     assert all(step["old"][0]["coef"] == pytest.approx(0.5 / (step["old"][0]["norm"] + 1e-6)) for step in data["steps"])
@@ -166,8 +166,8 @@ def test_a_setting_of_the_optimizer_is_named_with_both_values(
 ) -> None:
     data = verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", change))
     assert cause_kinds(data) == [mistake]
-    (found,) = [each["text"] for parting in data["clips"]["partings"] for each in parting["findings"]]
-    assert text in found
+    (result,) = [each["text"] for parting in data["clips"]["partings"] for each in parting["findings"]]
+    assert text in result
 
 
 def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

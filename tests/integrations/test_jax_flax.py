@@ -75,8 +75,8 @@ def test_an_optimizer_of_nnx_under_jit() -> None:
     given = []
     for _ in range(3):
         given.append(numpy_leaves(nnx.as_pure(nnx.state(step(model, optimizer)))))
-        wanted = clip_by_numpy(CONFIG, given)[-1]
-        assert_reported(last(optimizer.opt_state), wanted, len(given) - 1, ulp=1)
+        expected = clip_by_numpy(CONFIG, given)[-1]
+        assert_reported(last(optimizer.opt_state), expected, len(given) - 1, ulp=1)
     assert set(given[0]) == {"hidden.kernel", "hidden.bias", "output.kernel", "output.bias"}
 
 

@@ -134,8 +134,8 @@ def test_a_graph_finds_the_thresholds_that_python_finds(schedule: dict[str, Any]
     def found(step: Any) -> Any:
         return clip.update(jnp.asarray(far), state._replace(step=step))[0]
 
-    wanted = np.stack([clipper({"w": far}, step=step)["w"] for step in steps])
-    assert np.asarray(found(jnp.array(steps, jnp.int32))).tobytes() == wanted.tobytes()
+    expected = np.stack([clipper({"w": far}, step=step)["w"] for step in steps])
+    assert np.asarray(found(jnp.array(steps, jnp.int32))).tobytes() == expected.tobytes()
 
 
 def test_it_is_the_same_in_a_scan() -> None:
@@ -149,9 +149,9 @@ def test_it_is_the_same_in_a_scan() -> None:
         return state, updates
 
     state, updates = jax.lax.scan(step, optimizer.init(PARAMS), stacked)
-    for index, wanted in enumerate(steps):
+    for index, expected in enumerate(steps):
         got = flat(jax.tree.map(lambda each, at=index: -each[at], updates))
-        assert_equal(got, wanted.clipped, ulp=1)
+        assert_equal(got, expected.clipped, ulp=1)
     assert_reported(last(state), steps[-1], STEPS - 1, ulp=1)
 
 
@@ -162,12 +162,12 @@ def test_after_accumulation_in_multisteps_it_sees_the_mean_once() -> None:
     state = optimizer.init(PARAMS)
     given = gradients()
     means = [{name: (a[name] + b[name]) / 2 for name in a} for a, b in zip(given[::2], given[1::2], strict=True)]
-    wanted = clip_by_numpy(config, means)
+    expected = clip_by_numpy(config, means)
     for index, grads in enumerate(given):
         _, state = jax.jit(optimizer.update)(nested(grads), state, PARAMS)
         if index % 2:
             assert_reported(
-                last(state), wanted[index // 2], index // 2, ulp=4
+                last(state), expected[index // 2], index // 2, ulp=4
             )  # of the mean, which optax sums its own way
 
 
@@ -207,17 +207,17 @@ def test_a_skipped_step_changes_nothing_but_the_count(jitted: bool) -> None:
             assert (outcome.norm_clipped, outcome.coef, outcome.clipped) == (None, None, None)
             assert outcome.metrics().keys() == {"grad_norm"}
             assert not any(np.any(leaf) for leaf in jax.tree.leaves(updates))
-        for one, wanted in zip(*map(jax.tree.leaves, ((params, state.inner), (reference, other.inner))), strict=True):
-            np.testing.assert_allclose(one, wanted, rtol=1e-5 if jitted else 0)
+        for one, expected in zip(*map(jax.tree.leaves, ((params, state.inner), (reference, other.inner))), strict=True):
+            np.testing.assert_allclose(one, expected, rtol=1e-5 if jitted else 0)
     assert last(state).step == 3
 
 
 def test_a_skipped_step_counts_in_no_rate() -> None:
     optimizer = ClipConfig(rule="global_norm", threshold=100.0, nonfinite="skip").as_optax(optax.sgd(1.0))
     state = optimizer.init(jnp.zeros(1))
-    for number, wanted in ((jnp.nan, None), (1.0, 0.0), (jnp.nan, 0.0)):
+    for number, expected in ((jnp.nan, None), (1.0, 0.0), (jnp.nan, 0.0)):
         _, state = optimizer.update(jnp.full(1, number), state)
-        assert rate(state) == wanted
+        assert rate(state) == expected
 
 
 def test_to_skip_it_has_to_know_the_optimizer() -> None:

@@ -43,9 +43,9 @@ def test_a_pattern_may_match_a_variable_of_another_optimizer(end: str) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         optimizer.apply([tf.ones(first.shape)])
-    found = [each for each in caught if "pattern" in str(each.message)]
+    result = [each for each in caught if "pattern" in str(each.message)]
     assert name.endswith("bias")
-    assert len(found) == (end == "biass")
+    assert len(result) == (end == "biass")
 
 
 @pytest.mark.nightly

@@ -46,9 +46,9 @@ def test_records_are_those_of_a_plain_loop(tmp_path: Path, scaled: bool, fused: 
         clip.attach_to(optimizer, model)
 
     def train() -> None:
-        for inputs, wanted in batches():
+        for inputs, expected in batches():
             optimizer.zero_grad()
-            using.backward(model.loss(inputs, wanted))
+            using.backward(model.loss(inputs, expected))
             if by == "clip_ of unscaled ones" and scaled:
                 using.scaler.unscale_(optimizer.optimizer)
             if by.startswith("clip_"):
@@ -65,9 +65,9 @@ def test_gradients_that_accumulate_are_clipped_when_they_are_complete(by_hook: b
     clip = GLOBAL.clipper()
     handle = GLOBAL.attach_to(optimizer) if by_hook else None
     norms = []
-    for inputs, wanted in list(batches())[:4]:
+    for inputs, expected in list(batches())[:4]:
         with using.accumulate(model):
-            using.backward(model.loss(inputs, wanted))
+            using.backward(model.loss(inputs, expected))
             if not by_hook:
                 norms.append(clip_(using, clip, model.parameters()))
             optimizer.step()

@@ -220,8 +220,8 @@ def states(config: ClipConfig, weights: int) -> dict[str, Any]:
     clip = config.clipper()
     for norm in NORMS:
         clip([(1 + index) * gradient(norm) for index in range(weights)])
-    found: dict[str, Any] = clip.state_dict()["adaptive"]
-    return found
+    result: dict[str, Any] = clip.state_dict()["adaptive"]
+    return result
 
 
 def rows() -> list[dict[str, torch.Tensor]]:

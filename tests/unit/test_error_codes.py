@@ -249,9 +249,9 @@ def test_every_exception_has_a_code_or_is_listed_as_internal() -> None:
     assert len(exceptions) > 15
     coded: set[str] = set()
     names = {"CodedError"}
-    while found := {name for name in exceptions - coded if names & {*bases[name]}}:
-        coded |= found
-        names |= {name.partition(": ")[2] for name in found}
+    while result := {name for name in exceptions - coded if names & {*bases[name]}}:
+        coded |= result
+        names |= {name.partition(": ")[2] for name in result}
     assert exceptions - coded == {*INTERNAL, *PUBLIC, "_coded_error.py: CodedError"}
 
 
@@ -276,9 +276,9 @@ def test_only_print_error_prints_errors() -> None:
             return ast.unparse(node) == "sys.stderr"
         return isinstance(node, ast.Call) and ast.unparse(node.func) in ("complain", "traceback.print_exc")
 
-    found = {name for name, path in FILES.items() if any(map(writes, syntax.nodes(path)))}
-    workers = {name for name in found if "worker" in name or name.startswith("recording/startup")}
-    assert found - workers == set(NOTES)
+    result = {name for name, path in FILES.items() if any(map(writes, syntax.nodes(path)))}
+    workers = {name for name in result if "worker" in name or name.startswith("recording/startup")}
+    assert result - workers == set(NOTES)
 
 
 def test_an_error_class_needs_a_code() -> None:

@@ -34,9 +34,9 @@ def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
 
         with SummaryWriter(str(tmp_path)) as writer:
             trained(lambda clip: monitor.tensorboard(clip, writer))
-        found = EventAccumulator(str(tmp_path)).Reload()
-    assert sorted(found.Tags()["scalars"]) == sorted(NAMES)
-    read = {name: [(each.step, round(each.value, 4)) for each in found.Scalars(name)] for name in NAMES}
+        result = EventAccumulator(str(tmp_path)).Reload()
+    assert sorted(result.Tags()["scalars"]) == sorted(NAMES)
+    read = {name: [(each.step, round(each.value, 4)) for each in result.Scalars(name)] for name in NAMES}
     assert read["train/grad_norm"] == [(0, 0.5), (1, 1.0), (2, 1.5), (3, 2.0)]
     assert read["train/grad_norm_clipped"] == [(0, 0.5), (1, 1.0), (2, 1.0), (3, 1.0)]
     assert read["train/clip_coef"] == [(0, 1.0), (1, 1.0), (2, 0.6667), (3, 0.5)]

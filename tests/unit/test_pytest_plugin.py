@@ -193,7 +193,7 @@ def test_pytest_finds_the_plugin_where_it_is_installed() -> None:
 
 def test_the_plugin_loads_neither_numpy_nor_what_the_assertions_need() -> None:
     code = "import sys, unified_clip.pytest_plugin; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = ("numpy", "pydantic", "rich", "safetensors", "unified_clip.parity", "unified_clip.testing", *ADAPTERS)
-    assert "unified_clip.pytest_plugin" in found
-    assert [name for name in found if name.startswith(heavy)] == []
+    assert "unified_clip.pytest_plugin" in result
+    assert [name for name in result if name.startswith(heavy)] == []

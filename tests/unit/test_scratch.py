@@ -100,7 +100,7 @@ def test_the_directory_of_a_killed_process_is_kept_while_its_worker_lives(direct
 def _sleeping(path: Path) -> list[int]:
     """The processes that have the lock open."""
     lock = (path / _scratch.LOCK).stat()
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -108,8 +108,8 @@ def _sleeping(path: Path) -> list[int]:
             except OSError:
                 continue
             if any((each.st_dev, each.st_ino) == (lock.st_dev, lock.st_ino) for each in files):
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 def test_other_directories_are_kept(directory: Path) -> None:

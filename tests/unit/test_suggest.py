@@ -27,22 +27,22 @@ NORMS = [float(i) for i in range(1, 101)]
 
 @pytest.mark.parametrize(("percentile", "threshold", "clipped"), [(90, 90.0, 0.1), (50, 50.0, 0.5), (100, 100.0, 0.0)])
 def test_it_is_the_percentile_of_the_norms(percentile: float, threshold: float, clipped: float) -> None:
-    found = suggest_threshold(reversed(NORMS), percentile)
-    assert (found.threshold, found.clipped) == (threshold, clipped)
-    assert list(found.norms) == NORMS[::-1]
+    result = suggest_threshold(reversed(NORMS), percentile)
+    assert (result.threshold, result.clipped) == (threshold, clipped)
+    assert list(result.norms) == NORMS[::-1]
 
 
 @given(st.lists(st.floats(1e-30, 1e30), min_size=20, max_size=60), st.floats(1, 100))
 def test_no_more_steps_are_clipped_than_was_asked_for(norms: list[float], percentile: float) -> None:
-    found = suggest_threshold(norms, percentile)
-    assert found.clipped <= 1 - percentile / 100 + 1e-12
-    assert len(f"{found.threshold:.2e}") == len("1.23e+00") or float(f"{found.threshold:.2e}") == found.threshold
+    result = suggest_threshold(norms, percentile)
+    assert result.clipped <= 1 - percentile / 100 + 1e-12
+    assert len(f"{result.threshold:.2e}") == len("1.23e+00") or float(f"{result.threshold:.2e}") == result.threshold
 
 
 def test_norms_that_are_not_finite_are_left_out_and_told() -> None:
-    found = suggest_threshold([*NORMS, math.nan, math.inf])
-    assert (found.threshold, found.not_finite) == (90.0, 2)
-    assert str(found) == (
+    result = suggest_threshold([*NORMS, math.nan, math.inf])
+    assert (result.threshold, result.not_finite) == (90.0, 2)
+    assert str(result) == (
         "threshold 90: the 90th percentile of 100 norms, which clips 10 % of them. NaN or infinite norms that were "
         "left out: 2"
     )
@@ -165,9 +165,9 @@ def test_rules_are_replayed_on_the_norms(rule: Rule) -> None:
     norms = [norm for norm in given if math.isfinite(norm)]
     suggested = suggest_threshold(given)
     replay = suggested.replay(rule)
-    wanted = [threshold for threshold, _ in adaptive.steps({"rule": name, **vars(rule)}, norms)]
-    assert replay.thresholds == wanted
-    assert replay.clipped == sum(map(operator.gt, norms, wanted)) / len(norms) > 0
+    expected = [threshold for threshold, _ in adaptive.steps({"rule": name, **vars(rule)}, norms)]
+    assert replay.thresholds == expected
+    assert replay.clipped == sum(map(operator.gt, norms, expected)) / len(norms) > 0
     assert f"clips {100 * replay.clipped:.3g} % of {len(norms)} norms, at thresholds from" in str(replay)
 
 

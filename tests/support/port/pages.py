@@ -45,12 +45,12 @@ def page(guide: str) -> Path:
 
 def blocks(guide: str) -> list[Block]:
     text = page(guide).read_text(encoding="utf-8")
-    headings = [(found.start(), found[1]) for found in SECTION.finditer(text)]
-    found = []
+    headings = [(result.start(), result[1]) for result in SECTION.finditer(text)]
+    result = []
     for block in BLOCK.finditer(text):
         section = next(name for start, name in reversed(headings) if start < block.start())
-        found.append(Block(section, block[1], block[2], block.span(2)))
-    return found
+        result.append(Block(section, block[1], block[2], block.span(2)))
+    return result
 
 
 def blocks_of(guide: str, section: str, language: str) -> list[str]:

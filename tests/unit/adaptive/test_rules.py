@@ -38,8 +38,8 @@ def test_floats_are_close_to_the_exact_recursion(rule: str) -> None:
     )
     norms = MODERATE[:60]  # later fractions have too many digits
     rounded = adaptive.steps({"rule": rule}, norms)
-    for (threshold, state), (wanted, wanted_state) in zip(rounded, adaptive.RULES[rule](norms, **exact), strict=True):
-        assert threshold == wanted if wanted == math.inf else math.isclose(threshold, wanted, rel_tol=1e-13)
+    for (threshold, state), (expected, wanted_state) in zip(rounded, adaptive.RULES[rule](norms, **exact), strict=True):
+        assert threshold == expected if expected == math.inf else math.isclose(threshold, expected, rel_tol=1e-13)
         for name, number in wanted_state.items():
             assert math.isclose(state[name], number, rel_tol=1e-13), name
 
@@ -48,13 +48,13 @@ def published_zclip(norms: list[float], mode: str, option: str) -> list[float]:
     """Return the thresholds of ZClip's published code, by its description: two passes over a buffer of 25 norms."""
     buffer: list[float] = []
     mean = var = math.nan
-    found = []
+    result = []
     for norm in norms:
         if len(buffer) < 25:
             buffer.append(norm)
             mean = sum(buffer) / len(buffer)
             var = sum((other - mean) ** 2 for other in buffer) / len(buffer)
-            found.append(math.inf)
+            result.append(math.inf)
             continue
         std, limit = math.sqrt(var), math.inf
         z = (norm - mean) / (std + 1e-6)
@@ -65,8 +65,8 @@ def published_zclip(norms: list[float], mode: str, option: str) -> list[float]:
         kept = min(norm, limit)
         mean = 0.97 * mean + (1 - 0.97) * kept
         var = 0.97 * var + (1 - 0.97) * (kept - mean) ** 2
-        found.append(limit)
-    return found
+        result.append(limit)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_zclip_has_the_thresholds_of_the_published_code(mode: str, option: str) 
     norms = [chance.uniform(0.8, 1.2) * (4 if step % 30 == 29 else 1) for step in range(200)]
     clip = ClipConfig(rule="global_norm", adaptive={"rule": "zclip", "mode": mode, "clip_option": option})
     spikes = 0
-    for norm, wanted in zip(norms, published_zclip(norms, mode, option), strict=True):
+    for norm, expected in zip(norms, published_zclip(norms, mode, option), strict=True):
         clip([np.array([norm])])
         threshold = clip.last.parts[""].threshold
         assert threshold is not None
-        assert threshold == wanted if wanted == math.inf else math.isclose(threshold, wanted, rel_tol=1e-12)
+        assert threshold == expected if expected == math.inf else math.isclose(threshold, expected, rel_tol=1e-12)
         spikes += threshold < math.inf
     assert spikes >= 5
 
@@ -90,16 +90,16 @@ def published_adagc(steps: list[list[float]]) -> list[list[float]]:
     """Return the coefficients of PaddleFleet's ClipGradByAdaptiveNorm, by its description: the warm-up has one step
     more than its start_clip_steps, and limits the total norm to 1.
     """
-    averages, found = list(steps[0]), []
+    averages, result = list(steps[0]), []
     for index, norms in enumerate(steps):
         if index <= 9:
-            found.append([min(1.0, 1.0 / (math.hypot(*norms) + 1e-8))] * len(norms))
+            result.append([min(1.0, 1.0 / (math.hypot(*norms) + 1e-8))] * len(norms))
             averages = list(map(min, averages, norms))
             continue
         limits = [1.04 * average for average in averages]
-        found.append([min(1.0, limit / (norm + 1e-8)) for limit, norm in zip(limits, norms, strict=True)])
+        result.append([min(1.0, limit / (norm + 1e-8)) for limit, norm in zip(limits, norms, strict=True)])
         averages = [0.99 * a + 0.01 * min(n, limit) for a, n, limit in zip(averages, norms, limits, strict=True)]
-    return found
+    return result
 
 
 def test_adagc_has_the_coefficients_of_the_published_code() -> None:
@@ -107,9 +107,9 @@ def test_adagc_has_the_coefficients_of_the_published_code() -> None:
     steps = [[chance.uniform(0.5, 1.5) * (30 if step % 20 == 15 else 1) for _ in range(3)] for step in range(60)]
     table = {"rule": "adagc", "warmup_steps": 10, "warmup_norms": "unclipped"}
     clip = ClipConfig(rule="norm", family="paddle", eps=1e-8, adaptive=table).clipper()
-    for norms, wanted in zip(steps, published_adagc(steps), strict=True):
+    for norms, expected in zip(steps, published_adagc(steps), strict=True):
         results = clip([np.array([norm]) for norm in norms])
-        for result, norm, coef in zip(results, norms, wanted, strict=True):
+        for result, norm, coef in zip(results, norms, expected, strict=True):
             assert math.isclose(result[0] / norm, coef, rel_tol=1e-9)
 
 

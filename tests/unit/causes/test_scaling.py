@@ -82,13 +82,13 @@ def test_bounds_of_the_coefficient(before: list[float], after: list[float], boun
 def test_the_coefficient_that_scaled_a_gradient_is_allowed(values: list[float], coef: float, dtype: str) -> None:
     before = dense(values, dtype)
     after = oracle.scaled(before, coef)
-    found: Scaling = scaling(before, after, after)
-    assert found.is_expected
-    assert found.allows(coef, EXACT)
+    result: Scaling = scaling(before, after, after)
+    assert result.is_expected
+    assert result.allows(coef, EXACT)
 
 
 def test_a_gradient_that_became_zero_is_reported() -> None:
     tensors: list[Any] = [dense([3.0, 4.0]), dense([3.0, 4.0]), dense([0.0, 0.0])]
-    found = scaling(*tensors)
-    assert (found.is_zero, found.is_unchanged, found.unchanged_is_expected) == (True, False, True)
-    assert found.distance == pytest.approx(float(np.float32(1.0)))
+    result = scaling(*tensors)
+    assert (result.is_zero, result.is_unchanged, result.unchanged_is_expected) == (True, False, True)
+    assert result.distance == pytest.approx(float(np.float32(1.0)))

@@ -22,11 +22,11 @@ def test_arrays_that_share_memory_are_in_one_group(choices: list[tuple[type, sli
     base = np.zeros((9, 9), np.float64)
     views = [base.view(dtype)[rows, columns] for dtype, rows, columns in choices]
     indexed = {index: view for index, view in enumerate(views) if view.size}
-    found = list(memory._near_each_other(indexed))
-    assert sorted(itertools.chain(*found)) == sorted(set(itertools.chain(*found)))
+    result = list(memory._near_each_other(indexed))
+    assert sorted(itertools.chain(*result)) == sorted(set(itertools.chain(*result)))
     for a, b in itertools.combinations(indexed, 2):
         if np.shares_memory(views[a], views[b]):
-            assert any(a in group and b in group for group in found)
+            assert any(a in group and b in group for group in result)
 
 
 def test_columns_and_rows_and_parts_of_them_are_in_no_group() -> None:

@@ -44,8 +44,8 @@ def test_nearest_rounds_once() -> None:
 @given(st.integers(min_value=0, max_value=2**4400), st.sampled_from([1, 2]), st.sampled_from(["float32", "float64"]))
 def test_roots_are_correctly_rounded(total: int, p: int, dtype: str) -> None:
     exact = Fraction(total, 2**UNIT)
-    wanted = reference.nearest_root(exact, dtype) if p == 2 else reference.nearest(exact, dtype)
-    assert Accumulator(total).root(p, dtype) == wanted
+    expected = reference.nearest_root(exact, dtype) if p == 2 else reference.nearest(exact, dtype)
+    assert Accumulator(total).root(p, dtype) == expected
 
 
 COUNT = st.integers(0, 9)
@@ -181,9 +181,9 @@ def test_slices_and_rows_without_a_wider_format_are_summed_exactly(dtype: str, m
     # As on processors where NumPy has nothing wider than float64.
     array = np.random.default_rng(0).standard_normal((5, 7)).astype(dtype)
     rows = np.array([[0, 1, 0, 1, 1]])
-    wanted = kernels.slice_norms(array, dtype, [1], dtype), sparse_rows.merge_rows(rows, array, dtype)[1]
+    expected = kernels.slice_norms(array, dtype, [1], dtype), sparse_rows.merge_rows(rows, array, dtype)[1]
     for module in (kernels, sparse_rows):
         monkeypatch.setattr(module, "wider_than", lambda dtype: None)
     got = kernels.slice_norms(array, dtype, [1], dtype), sparse_rows.merge_rows(rows, array, dtype)[1]
-    for a, b in zip(got, wanted, strict=True):
+    for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a, b)

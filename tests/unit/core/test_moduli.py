@@ -109,12 +109,12 @@ def test_pair_sums_keep_their_promise(length: int, spread: int) -> None:
 @example([(3, 4), (1, 1)])
 def test_exact_sums_are_rounded_down_root_by_root(parts: list[tuple[int, int]]) -> None:
     view = np.array([complex(x, y) for x, y in parts])
-    found = moduli.exact_sum(view)
+    result = moduli.exact_sum(view)
     roots = [
         (square << 2 * UNIT, math.isqrt(square << 2 * UNIT))
         for square in (int(z.real) ** 2 + int(z.imag) ** 2 for z in view.tolist())
     ]
-    assert found == Accumulator(
+    assert result == Accumulator(
         sum(root for _, root in roots), roots=sum(root * root != square for square, root in roots)
     )
 

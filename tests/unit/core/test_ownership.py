@@ -34,13 +34,13 @@ NAMES = ("pp", "dp", "tp")
 
 def who_counts(part: Any, distinct: Any = ()) -> list[int]:
     """Of the processes that hold a parameter, where `part` is the mesh that each sees, or None for a plain one."""
-    found = []
+    result = []
     for here in range(8):
         at = tuple(np.argwhere(here == WHOLE)[0])
         own = None if part is None else Mesh(part(at))
         counts = mesh_ownership(mesh(WHOLE, NAMES, here), distinct)
-        found += [here] if counts(SimpleNamespace(device_mesh=own)) else []
-    return found
+        result += [here] if counts(SimpleNamespace(device_mesh=own)) else []
+    return result
 
 
 @pytest.mark.parametrize(

@@ -147,16 +147,16 @@ def test_threads_do_not_show(threads: int) -> None:
 @pytest.mark.parametrize("code", STORED)
 def test_memory_need_not_be_aligned(code: str, offset: int) -> None:
     array = stored(np.random.default_rng(offset).standard_normal(1000), code)
-    held = np.zeros(array.nbytes + 16, np.uint8)
-    moved = held[offset : offset + array.nbytes].view(array.dtype)
+    parameters = np.zeros(array.nbytes + 16, np.uint8)
+    moved = parameters[offset : offset + array.nbytes].view(array.dtype)
     moved[:] = array
     assert total([moved], code, 2) == total([array], code, 2)
     assert listed([moved], code).max_abs(1) == listed([array], code).max_abs(1)
     listed([moved], code).scale(0.7, 1, [moved])
     listed([array], code).scale(0.7, 1, [array])
     assert moved.tobytes() == array.tobytes()
-    assert not held[:offset].any()
-    assert not held[offset + array.nbytes :].any()
+    assert not parameters[:offset].any()
+    assert not parameters[offset + array.nbytes :].any()
 
 
 @pytest.mark.parametrize("code", STORED)
@@ -199,10 +199,10 @@ def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) 
     processor.LIBM.fesetenv(flushing)
     try:
         listed([array], "f").scale(1e-40, threads, [result])
-        found = listed([tiny], "f").power_sum(2, "exact", threads)
+        output = listed([tiny], "f").power_sum(2, "exact", threads)
     finally:
         processor.LIBM.fesetenv(saved)
-    assert found == expected
+    assert output == expected
     assert result.view(np.uint32).tolist() == tiny.view(np.uint32).tolist()
 
 
@@ -210,11 +210,11 @@ def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) 
 @pytest.mark.parametrize("coef", [1.0, 0.5, 0.3, 1e-3, 6e-8, 1e-30, 0.0, -0.7, math.inf, math.nan])
 def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float) -> None:
     every = np.arange(2**16, dtype=np.uint16).view(np.float16 if name == "float16" else np.uint16)
-    wanted, got = np.empty_like(every), np.empty_like(every)
+    expected, got = np.empty_like(every), np.empty_like(every)
     with processor.ieee_arithmetic():
-        kernels._scale(every, name, coef, wanted)
+        kernels._scale(every, name, coef, expected)
     listed([every], kernels.CODES[name]).scale(coef, 2, [got])
-    same_numbers(got, wanted, name)
+    same_numbers(got, expected, name)
 
 
 @pytest.mark.parametrize("coef", [1.0, 0.3, 1e-40, 1e-46, 0.0, math.inf, math.nan])
@@ -224,19 +224,19 @@ def test_numbers_are_scaled_as_numpy_does(name: str, coef: float) -> None:
     bits = rng.integers(0, 256, 4096 * np.dtype(name).itemsize, dtype=np.uint8)
     array = bits.view(name).reshape(64, 64)
     for view in (array, array.T, array[:, ::2], array[::-1], array.reshape(4, 16, 8, 8).transpose(0, 2, 3, 1)):
-        wanted, got = np.empty_like(view), np.empty_like(view)
+        expected, got = np.empty_like(view), np.empty_like(view)
         in_place = np.array(view, copy=True, order="K")
         with processor.ieee_arithmetic():
-            kernels._scale(view, name, coef, wanted)
+            kernels._scale(view, name, coef, expected)
             parts = [(view, name), (in_place, name)]
             kernels.array_list(parts).scale(coef, 1, [got, in_place])
-        same_numbers(got, wanted, name)
-        same_numbers(in_place, wanted, name)
+        same_numbers(got, expected, name)
+        same_numbers(in_place, expected, name)
 
 
-def same_numbers(got: Any, wanted: Any, name: str) -> None:
+def same_numbers(got: Any, expected: Any, name: str) -> None:
     """The same bits, but for those of a NaN."""
-    a, b = (kernels.decode(np.ascontiguousarray(each), name) for each in (got, wanted))
+    a, b = (kernels.decode(np.ascontiguousarray(each), name) for each in (got, expected))
     parts = [(a.real, b.real), (a.imag, b.imag)] if name.startswith("complex") else [(a, b)]
     for x, y in parts:
         assert np.array_equal(x, y, equal_nan=True)

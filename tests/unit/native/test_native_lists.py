@@ -153,11 +153,11 @@ def test_clamping_is_what_numpy_does(dtype: str, low: float, high: float) -> Non
     array = numbers if dtype == "float64" else array if dtype != "float32" else numbers.astype(np.float32)
     nan = kernels.encode(np.full(3, np.nan, np.float32), dtype).astype(array.dtype)
     array = np.concatenate([array, nan])
-    expected, found = np.empty_like(array), np.empty_like(array)
+    expected, result = np.empty_like(array), np.empty_like(array)
     kernels.clamp(array, dtype, *(np.asarray(nearest(bound, dtype)) for bound in (low, high)), expected)
     arrays = listed([array], kernels.CODES[dtype])
-    arrays.clamp(kernels.bounds(low), kernels.bounds(high), 2, [found])
-    assert found.tobytes() == expected.tobytes()
+    arrays.clamp(kernels.bounds(low), kernels.bounds(high), 2, [result])
+    assert result.tobytes() == expected.tobytes()
     arrays.clamp_(kernels.bounds(low), kernels.bounds(high), 2)
     assert array.tobytes() == expected.tobytes()
 
@@ -206,15 +206,15 @@ def test_the_norm_of_each_slice_is_correctly_rounded(dtype: str, axes: tuple[int
         RNG.standard_normal((7, 6, 5)) + (1j * RNG.standard_normal((7, 6, 5)) if dtype == "complex64" else 0)
     ).astype(dtype)
     for view in (base, base.transpose(2, 0, 1), base[::-1, :, ::2], base[:, 1:4], np.broadcast_to(base[:1], (4, 6, 5))):
-        found = kernels.slice_norms(view, dtype, axes, "float32", threads)
-        np.testing.assert_array_equal(found, slice_norms_one_by_one(view, axes))
+        result = kernels.slice_norms(view, dtype, axes, "float32", threads)
+        np.testing.assert_array_equal(result, slice_norms_one_by_one(view, axes))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_threads_share_long_slices_and_many(axis: int) -> None:
     view = RNG.standard_normal((300, 1000)).astype(np.float32)
-    found = kernels.slice_norms(view, "float32", (axis,), "float32", 3)
-    np.testing.assert_array_equal(found, slice_norms_one_by_one(view, (axis,)))
+    result = kernels.slice_norms(view, "float32", (axis,), "float32", 3)
+    np.testing.assert_array_equal(result, slice_norms_one_by_one(view, (axis,)))
 
 
 def test_the_norm_of_a_slice_half_way_is_rounded_as_the_exact_one() -> None:
@@ -458,9 +458,9 @@ def test_memory_of_results_is_used_again_and_given_back() -> None:
     for _ in range(50):
         tensors.scale(0.5, 2)
     assert resident() - before < 1.5 * size
-    held = [tensors.scale(0.5, 2) for _ in range(4)]
+    parameters = [tensors.scale(0.5, 2) for _ in range(4)]
     assert resident() - before > 2.5 * size
-    del held
+    del parameters
     assert with_nothing_kept() - before < 0.5 * size
 
 
@@ -508,14 +508,14 @@ def test_results_may_be_released_by_any_thread() -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_child_of_fork_makes_results_too() -> None:
     tensors = found(600_000, 700_000)
-    held = tensors.scale(0.5, 2)
+    parameters = tensors.scale(0.5, 2)
     child = os.fork()
     if not child:
-        del held
+        del parameters
         results = [np.from_dlpack(Exporter(capsule)) for capsule in tensors.scale(0.25, 2)]
         os._exit(0 if all((array == 0.25).all() for array in results) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert all((np.from_dlpack(Exporter(capsule)) == 0.5).all() for capsule in held)
+    assert all((np.from_dlpack(Exporter(capsule)) == 0.5).all() for capsule in parameters)
 
 
 class Exporter:

@@ -31,16 +31,16 @@ def test_slices_give_the_fingerprints_of_the_whole(
 ) -> None:
     monkeypatch.setattr(module, "SLICE", elements)
     weight = weight_of(shape)
-    found = arrangement(weight, "float32")
+    result = arrangement(weight, "float32")
     places = [axis for axis, length in enumerate(shape) if length != 1]
     factors = np.ones(shape)
     for place, axis in enumerate(places, 1):
         lengths = [-1 if each == axis else 1 for each in range(len(shape))]
         factors = factors * np.cos(place + np.sqrt(place + 1) * np.arange(shape[axis])).reshape(lengths)
     flat = np.cos(np.sqrt(7) * np.arange(weight.size)) @ weight.ravel()
-    assert found is not None
+    assert result is not None
     expected = [float((weight * factors).sum(dtype=np.float64)), float(flat)]
-    assert found[:2] == pytest.approx(expected, rel=0, abs=1e-6 * (1 + float(np.linalg.norm(weight))))
+    assert result[:2] == pytest.approx(expected, rel=0, abs=1e-6 * (1 + float(np.linalg.norm(weight))))
 
 
 @pytest.mark.parametrize("shape", [each for each in SHAPES if 0 not in each])

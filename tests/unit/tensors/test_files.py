@@ -38,31 +38,31 @@ from unified_clip.tensors.types import Dense, Gradient, Sparse, UnreadableError,
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_arrays_of_numpy(tmp_path: Path, read: Callable[..., Found], save: Callable[..., None]) -> None:
     save(tmp_path / "a.npz", **ARRAYS)
-    found = read(tmp_path / "a.npz")
-    assert all_bits(found) == WHOLE
-    assert list(found) == list(WHOLE)
+    result = read(tmp_path / "a.npz")
+    assert all_bits(result) == WHOLE
+    assert list(result) == list(WHOLE)
 
 
 def test_arrays_in_other_orders_of_elements_and_bytes(tmp_path: Path, read: Callable[..., Found]) -> None:
     columns, swapped = ARRAYS["complex64"].T, ARRAYS["float32"].astype(">f4")
     np.savez(tmp_path / "a.npz", columns=columns, swapped=swapped)
-    found = read(tmp_path / "a.npz")
-    assert bits(found["columns"]) == bits(from_numpy(np.ascontiguousarray(columns)))
-    assert bits(found["swapped"]) == WHOLE["float32"]
+    result = read(tmp_path / "a.npz")
+    assert bits(result["columns"]) == bits(from_numpy(np.ascontiguousarray(columns)))
+    assert bits(result["swapped"]) == WHOLE["float32"]
 
 
 def test_safetensors(torch_files: Path, read: Callable[..., Found]) -> None:
-    found = read(torch_files / "torch.safetensors")
-    assert all_bits(found) == {name: whole for name, whole in WHOLE.items() if name != "complex128"}
+    result = read(torch_files / "torch.safetensors")
+    assert all_bits(result) == {name: whole for name, whole in WHOLE.items() if name != "complex128"}
     text = (torch_files / "torch.safetensors").read_bytes()[8:].decode(errors="replace")
-    assert list(found) == list(json.JSONDecoder().raw_decode(text)[0])
+    assert list(result) == list(json.JSONDecoder().raw_decode(text)[0])
 
 
 def test_files_of_torch(torch_files: Path, read: Callable[..., Found]) -> None:
-    found = all_bits(read(torch_files / "nested.pt"))
-    assert found.pop("lists.1.0") == bits(Dense("float32", np.ones(1, "f4")))
-    assert found.pop("model.sparse") == bits(SPARSE)
-    assert found == {f"model.{name}": whole for name, whole in WHOLE.items()}
+    result = all_bits(read(torch_files / "nested.pt"))
+    assert result.pop("lists.1.0") == bits(Dense("float32", np.ones(1, "f4")))
+    assert result.pop("model.sparse") == bits(SPARSE)
+    assert result == {f"model.{name}": whole for name, whole in WHOLE.items()}
     assert all_bits(converted(torch_files, "legacy.bin")) == WHOLE
     assert all_bits(converted(torch_files, "list.pth")) == {
         "gradient 0": bits(Dense("float32", np.ones(2, "f4"))),
@@ -73,9 +73,9 @@ def test_files_of_torch(torch_files: Path, read: Callable[..., Found]) -> None:
 
 
 def test_files_of_paddle(paddle_files: Path, read: Callable[..., Found]) -> None:
-    found = all_bits(read(paddle_files / "all.pdparams"))
-    assert found.pop("nested.a.0") == WHOLE["float32"]
-    assert found == WHOLE
+    result = all_bits(read(paddle_files / "all.pdparams"))
+    assert result.pop("nested.a.0") == WHOLE["float32"]
+    assert result == WHOLE
     numbers = bits(Dense("float32", np.arange(40000, dtype="f4")))
     assert all_bits(read(paddle_files / "early.pdparams")) == {"w": WHOLE["float32"], "large": numbers}
     assert all_bits(read(paddle_files / "large.pdparams")) == {"gradient 0": numbers}
@@ -85,8 +85,8 @@ def test_files_of_paddle(paddle_files: Path, read: Callable[..., Found]) -> None
 @pytest.mark.nightly
 def test_checkpoints_of_tensorflow(tensorflow_files: Path, read: Callable[..., Found]) -> None:
     assert all_bits(converted(tensorflow_files, "prefix")) == dict(sorted(WHOLE.items()))
-    found = read(tensorflow_files / "checkpoints", only=["float*"])
-    assert all_bits(found) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
+    result = read(tensorflow_files / "checkpoints", only=["float*"])
+    assert all_bits(result) == {name: WHOLE[name] for name in ("float16", "float32", "float64")}
 
 
 @pytest.mark.parametrize(("name", "source"), [("all-1", "all-1"), ("all-1.index", "all-1"), (".", "")])
@@ -113,8 +113,8 @@ def test_a_checkpoint_is_named_by_its_prefix_its_index_or_its_directory(
 )
 def test_files_of_keras(tensorflow_files: Path, read: Callable[..., Found], name: str, order: list[int]) -> None:
     weights = list(read(tensorflow_files / "expected.npz").values())
-    found = converted(tensorflow_files, name)
-    model = [each for key, each in found.items() if not key.startswith("optimizer")]
+    result = converted(tensorflow_files, name)
+    model = [each for key, each in result.items() if not key.startswith("optimizer")]
     assert [bits(each) for each in model] == [bits(weights[index]) for index in order]
     assert {each.dtype for each in model if each} == {"float32", "bfloat16"}
 
@@ -318,9 +318,9 @@ def test_a_function_may_give_gradients_in_any_form(
     monkeypatch.setattr(sys, "path", [*sys.path])
     items = list(convert_worker.from_function(f"{grads / 'grads.py'}:{function}", grads))
     assert {item.size for item in items} == {8}  # float32 of shape (2,), float64 of shape (1,)
-    found = dict(select(items, ()))
+    result = dict(select(items, ()))
     one, two = Dense("float32", np.ones(2, "f4")), Dense("float64", np.zeros(1))
-    assert list(all_bits(found).items()) == list(zip(names, [bits(one), bits(two)], strict=False))
+    assert list(all_bits(result).items()) == list(zip(names, [bits(one), bits(two)], strict=False))
 
 
 JAX = """
@@ -343,11 +343,11 @@ def give():
 
 def test_a_function_runs_in_a_process_of_its_own(tmp_path: Path, read: Callable[..., Found]) -> None:
     (tmp_path / "grads.py").write_text(JAX + example("JAX"), encoding="utf-8")
-    found = files.call("grads.py:give", tmp_path, tmp_path)
-    assert list(found) == ["short", "rows", "process"]
-    assert bits(found["short"]) == bits(Dense("bfloat16", np.full(2, 0x3F80, "u2")))
-    assert bits(found["rows"]) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
-    assert array_of(found["process"]) != os.getpid()
+    result = files.call("grads.py:give", tmp_path, tmp_path)
+    assert list(result) == ["short", "rows", "process"]
+    assert bits(result["short"]) == bits(Dense("bfloat16", np.full(2, 0x3F80, "u2")))
+    assert bits(result["rows"]) == bits(Sparse(np.array([1, 1]), Dense("float32", np.ones((2, 3), "f4")), (4, 3)))
+    assert array_of(result["process"]) != os.getpid()
     saved = read(tmp_path / "gradients.npz")
     assert {name: (each.dtype, each.shape) for name, each in saved.items() if each} == {
         "layer.bias": ("float32", (1,)),

@@ -424,12 +424,12 @@ def test_no_file_reads_another_file(tensorflow_files: Path) -> None:
 @pytest.mark.nightly
 def test_compressed_hdf5_is_read_chunk_by_chunk_or_rejected(tensorflow_files: Path) -> None:
     numbers = np.arange(600, dtype="f4").reshape(30, 20)
-    found = {name: densify(gradient) for name, gradient in converted(tensorflow_files, "packed.h5").items()}
+    result = {name: densify(gradient) for name, gradient in converted(tensorflow_files, "packed.h5").items()}
     for name, expected in {"all": numbers, "pieces": numbers, "as it is": np.array([3, 4], "f4")}.items():
-        gradient = found.pop(name)
+        gradient = result.pop(name)
         assert gradient is not None
         np.testing.assert_array_equal(gradient.array, expected)
-    assert not found
+    assert not result
     assert "'w' is damaged: a chunk expands beyond its size" in refused(tensorflow_files, "bomb.h5")
     assert "'w' is incomplete: some of its chunks are missing" in refused(tensorflow_files, "unwritten.h5")
     assert "'w' is compressed by lzf. Save it with compression='gzip', or" in refused(tensorflow_files, "lzf.h5")
