@@ -393,7 +393,7 @@ class ClippingModule(Module):
 
 
 def test_a_module_that_clips_too_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="ClipsByItself defines configure_gradient_clipping"):
+    with pytest.raises(ValueError, match="ClippingModule defines configure_gradient_clipping"):
         trainer(tmp_path, ClipCallback(config())).fit(ClippingModule(), loader())
 
 
