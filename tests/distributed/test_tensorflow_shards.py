@@ -52,7 +52,7 @@ def arrays() -> list[np.ndarray]:
 
 
 def split_over_replicas(arrays: list[np.ndarray], number: int) -> list[list[np.ndarray]]:
-    """Return gradients of each replica whose sum is exact, because one replica has each element and the others zero."""
+    """Return the gradients of each replica. Their sum is exact: only one replica has an element, the rest have 0."""
     owners = [np.arange(array.size).reshape(array.shape) % number for array in arrays]
     return [
         [np.where(owner == rank, array, 0).astype(array.dtype) for array, owner in zip(arrays, owners, strict=True)]

@@ -126,7 +126,7 @@ def test_partial_gradients_beside_shards(worlds: Worlds, size: int, p: float, la
 
 @pytest.mark.parametrize("change", ["without the first", "without any", "another threshold", "integers"])
 def test_if_partial_gradients_differ_the_norm_is_nan_and_the_next_call_raises(worlds: Worlds, change: str) -> None:
-    """A rank with other `Partial` gradients reads its norm on the host. It still joins the all-reduce of the others."""
+    """A rank with other `Partial` gradients reads its norm on the host, and still joins the all-reduce."""
     for rank, (before, during, after) in enumerate(worlds(2).run(on_device.clips_with_faulty_terms, change)):
         assert before.error == ""
         assert math.isnan(during.norm)

@@ -137,10 +137,18 @@ def empty_names(path: Path) -> list[str]:
     return [f"{path}:{line}: {name}" for line, name in names if name in EMPTY_NAMES]
 
 
-@pytest.mark.parametrize("folder", ["unified_clip", "tests", "tools", "benchmarks", "examples"])
-def test_names_of_variables_and_parameters_are_nouns(folder: str) -> None:
+FOLDERS = ["unified_clip", "tests", "tools", "benchmarks", "examples"]
+
+
+def python_files(folder: str) -> list[Path]:
     files = [path for path in (ROOT / folder).rglob("*.py") if ROOT / "tests" / "data" not in path.parents]
     assert files
+    return files
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_of_variables_and_parameters_are_nouns(folder: str) -> None:
+    files = python_files(folder)
     names = [name for path in files for name in empty_names(path)]
     assert names == [], "Name the thing: norms, gradients, result, expected, report, options, ..."
 
@@ -153,3 +161,33 @@ def test_empty_names_are_reported(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     assert sorted(empty_names(path)) == [f"{path}:{line}" for line in ("1: found", "2: wanted", "3: told", "6: found")]
+
+
+PARAMETER = re.compile(r"(?:^|\n|\. )\s*([a-z_][a-z_0-9]*): [A-Z]")
+"""A description of a parameter in a docstring, such as "path: The file."."""
+
+
+def described_parameters(path: Path) -> list[str]:
+    """Return the places of parameters that a docstring describes and that its function does not have."""
+    missing = []
+    for node in syntax.nodes(path):
+        if isinstance(node, ast.FunctionDef):
+            parameters = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+            summary, _, rest = (ast.get_docstring(node) or "").partition("\n")
+            results = set(re.findall(r"\w+", summary))  # as in: Return (changes, problem)
+            described = [name for name in PARAMETER.findall(rest) if name not in parameters | results]
+            missing += [f"{path}:{node.lineno}: {name}" for name in described]
+    return missing
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_describe_parameters_that_exist(folder: str) -> None:
+    assert [place for path in python_files(folder) for place in described_parameters(path)] == []
+
+
+def test_a_description_of_a_missing_parameter_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        'def load(file):\n    """Load.\n\n    file: A file. path: The former name.\n    """\n', encoding="utf-8"
+    )
+    assert described_parameters(path) == [f"{path}:1: path"]

@@ -1,4 +1,4 @@
-"""What tests of static programs of Paddle start from."""
+"""Fixtures of the tests of static programs of Paddle and of compiled graphs of PyTorch."""
 
 from __future__ import annotations
 
@@ -26,3 +26,17 @@ def static(eager: list[Any]) -> Iterator[None]:
         yield
     finally:
         paddle.disable_static()
+
+
+@pytest.fixture
+def kernels_in_new_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let graphs of `torch.compile` call the kernels, whatever the environment sets, and forget compiled graphs."""
+    import torch
+
+    from unified_clip._backends.torch import operators
+
+    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
+    monkeypatch.setattr(operators, "ENABLED", True)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -79,7 +79,7 @@ def tensors(result: Any) -> Iterator[torch.Tensor]:
 
 
 class Operations(TorchDispatchMode):
-    """Records PyTorch's operations. `kernels` counts those that are not views or allocations."""
+    """Record PyTorch's operations. `kernels` counts the operations that are neither views nor allocations."""
 
     NO_KERNEL = (
         "empty_like",

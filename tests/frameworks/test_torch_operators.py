@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,20 +21,14 @@ import unified_clip.torch as uc
 from unified_clip._backends.torch import operators
 from unified_clip._native import KERNELS
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels")
+pytestmark = [
+    pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels"),
+    pytest.mark.usefixtures("kernels_in_new_graphs"),
+]
 
 OPERATORS = torch.ops.unified_clip
 NORM, KERNEL_NORM, SCALE = OPERATORS.norm, OPERATORS.kernel_norm, OPERATORS.scale_
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
-@pytest.fixture(autouse=True)
-def _default_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.setattr(operators, "ENABLED", True)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def gradients(dtype: str = "float32", scale: float = 1.0, seed: int = 0) -> list[torch.Tensor]:
@@ -88,7 +82,7 @@ def test_complex_gradients_use_pytorchs_operations() -> None:
 def test_views_are_measured_by_kernels_and_scaled_by_pytorchs_operations() -> None:
     params, bucket = parameters(gradients()[:2]), torch.arange(38.0)
     params[0].grad, params[1].grad = bucket[:35].view(5, 7), bucket[35:]
-    assert operators_of(lambda params_: uc.clip_grad_norm_(params_, 1.0), params) == [str(NORM)]
+    assert operators_of(lambda items: uc.clip_grad_norm_(items, 1.0), params) == [str(NORM)]
 
 
 def test_a_setting_switches_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:

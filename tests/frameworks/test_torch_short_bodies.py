@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,21 +12,15 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 import unified_clip.torch as uc
 from unified_clip._api import functions
-from unified_clip._backends.torch import compiled, operators
+from unified_clip._backends.torch import compiled
 from unified_clip._native import KERNELS
 
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels")
+pytestmark = [
+    pytest.mark.skipif(KERNELS is None, reason="this build has no compiled kernels"),
+    pytest.mark.usefixtures("kernels_in_new_graphs"),
+]
 
 Parameters = list[torch.nn.Parameter]
-
-
-@pytest.fixture(autouse=True)
-def _new_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.setattr(operators, "ENABLED", True)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def parameters(count: int = 3, dtype: torch.dtype = torch.float32) -> Parameters:
@@ -163,6 +157,8 @@ def test_the_short_form_does_what_the_body_does(name: str, threshold: float, mon
         ({"max_norm": 1.0, "norm_type": 1}, False),
         ({"max_norm": 1.0, "norm_type": "inf"}, False),
         ({"max_norm": 1.0, "norm_type": "2"}, False),
+        ({"max_norm": 1.0, "norm_type": torch.tensor(2.0)}, False),
+        ({"max_norm": 1.0, "error_if_nonfinite": True}, False),
         ({"max_norm": math.inf}, False),
         ({"max_norm": math.nan}, False),
         ({"max_norm": -1.0}, False),

@@ -184,7 +184,7 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of the configuration `wanted`.
+    """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of `config`.
 
     Leave out code there that changes only this key.
     """
@@ -211,7 +211,7 @@ def _is_repeated(use: ClipUse, source_uses: Sequence[ClipUse]) -> bool:
 
 
 def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
-    """Set `found.files` and `found.bases`, and remove the clips that base files repeat from `found.uses`.
+    """Set `file_uses.files` and `file_uses.bases`. Remove the clips that base files repeat from `file_uses.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
     keep the clip once for each entry of `check.ignore` that covers it, and once without an entry.

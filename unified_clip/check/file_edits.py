@@ -32,7 +32,7 @@ class FileEdit(NamedTuple):
 
 
 def file_edit(use: ClipUse, target: ClipConfig) -> FileEdit:
-    """Return the keys with which a file has the effect of `wanted`, and what is wrong with them.
+    """Return the keys with which a file has the effect of `target`, and what is wrong with them.
 
     The keys are tried in several places: where `config export` writes them, and where the file has its own. The first
     ones with which the trainer reads the wanted clip are returned.
@@ -110,7 +110,7 @@ def _result(
 ) -> tuple[bool, str]:
     """Return (same, problem) for a file with these keys.
 
-    same: Whether its effect is that of `wanted`, also in family and eps. problem: The reason why the effect differs in
+    same: Whether its effect is that of `target`, also in family and eps. problem: The reason why the effect differs in
     more than that, or ''.
     """
     data = document.data

@@ -90,7 +90,8 @@ def _tensor(array: np.ndarray) -> paddle.Tensor:
 def distributed(array: np.ndarray, mesh: ProcessMesh, placements: Sequence[Any]) -> paddle.Tensor:
     """Return an array, which every process has, as a distributed tensor with Paddle's shard sizes.
 
-    Paddle itself fails if a shard is empty. Of partial sums, the first process has all of it, and the others zeros.
+    Paddle itself fails if a shard is empty. For partial sums, the first process has the whole
+    array, and other processes have zeros.
     """
     shape = list(array.shape)
     (position,) = np.argwhere(np.array(mesh.process_ids).reshape(mesh.shape) == dist.get_rank())

@@ -54,7 +54,7 @@ def layout_of_shards(shards: Sequence[ParameterShard], **names: Any) -> Layout:
 
 
 def flatten(shards: Sequence[ParameterShard], rank: int, size: int) -> list[ParameterShard]:
-    """Flatten gradients into a buffer of which each of `size` ranks has a range, as Megatron's optimizer does."""
+    """Flatten gradients into a buffer, with one range for each of `size` ranks, as Megatron's optimizer does."""
     total = sum(shard.positions.numel() for shard in shards)
     length = -(-total // size)
     begin, end = rank * length, min((rank + 1) * length, total)

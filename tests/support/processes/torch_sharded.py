@@ -82,7 +82,10 @@ CUBE: dict[str, tuple[str, Callable[[int], list[Any]]]] = {
 
 
 def distributed(array: np.ndarray, mesh: DeviceMesh, placements: Sequence[Any]) -> DTensor:
-    """Return an array, which every process has, as a DTensor. Of partial sums, the first process has all of it."""
+    """Return an array, which every process has, as a DTensor.
+
+    For partial sums, the first process has the whole array, and other processes have zeros.
+    """
     full = torch.from_numpy(array.copy())
     partial = [dimension for dimension, placement in enumerate(placements) if placement.is_partial()]
     without_partial = [

@@ -360,7 +360,9 @@ def _clip_grad_norm_in_graph(
         backend is BACKEND
         and type(max_norm) in (float, int)
         and 0 <= max_norm < math.inf
-        and (norm_type, error_if_nonfinite) == (2, False)
+        and type(norm_type) in (float, int)
+        and norm_type == 2
+        and error_if_nonfinite is False
         and declared(*distributed) is INFERRED
     ):
         parameters = collect.listed(parameters)

@@ -50,7 +50,7 @@ def applied(
 
     Return the finding itself if no entry has its file and clip. Otherwise, add the index of the entry to `used`.
 
-    use: The clip of the finding. wanted: The shared configuration. root: The directory of the clip configuration.
+    use: The clip of the finding. config: The shared configuration. root: The directory of the clip configuration.
     """
     index = index_of(rules, use, root)
     if index is None:
@@ -88,9 +88,9 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
     key if each value of a clip key in the file is the threshold or a name of the rule.
 
-    For any other clip, the entry approves its rule and threshold, with the other settings of `wanted`, the shared
-    configuration. If the entry lacks one of the two keys, it is that of `wanted`. The family and eps may differ. The
-    rule "none" approves any clip that is off, and an optimizer without a clip.
+    For any other clip, the entry approves its rule and threshold. A key that the entry lacks, and all other settings,
+    come from the shared configuration. The family and eps may differ. The rule "none" approves any clip that is off,
+    and an optimizer without a clip.
     """
     if rule.threshold is None and rule.rule is None:
         return True

@@ -39,7 +39,7 @@ def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file
     If the pattern also matches a file with a trainer, skip Python files and base files: they may belong to that
     trainer. Yield one finding for a file that several patterns match.
 
-    clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
+    clip: The file of the clip configuration. globs: The patterns. files: The checked files. file_uses: Their clips.
     """
     root = clip.resolve().parent
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}

@@ -64,7 +64,7 @@ def check(
     another finding reports it, but not for a pattern.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
-    files: The checked files. found: The clips in these files.
+    files: The checked files. file_uses: The clips in these files.
     """
     findings = list(_paths_without_clip(clip, paths, files, file_uses))
     clipping = (
@@ -95,7 +95,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
     """Yield a finding for each Python file of `check.each` that builds an optimizer and has no clip.
 
     A clip that has to be off does not count. clip: The file of the clip configuration. globs: The patterns.
-    files: The checked files. found: The clips in these files.
+    files: The checked files. file_uses: The clips in these files.
     """
     root = clip.resolve().parent
     clipping = (
@@ -120,7 +120,7 @@ def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses:
     A pattern with a wildcard applies to TOML, YAML and JSON, and to Python source that may be a configuration. A
     pattern without a wildcard applies to any file.
 
-    clip: The file of the clip configuration. globs: The patterns. files: The checked files. found: Their clips.
+    clip: The file of the clip configuration. globs: The patterns. files: The checked files. file_uses: Their clips.
     """
     root = clip.resolve().parent
     shows = _files(file_uses.uses) | file_uses.files
@@ -165,7 +165,7 @@ def _paths_without_clip(
     """Yield a finding for each path that has no file with a clip.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
-    found: The clips in these files.
+    file_uses: The clips in these files.
     """
     clipping = _files([use for use in file_uses.uses if not (use.must_be_off or use.unclipped)]) | file_uses.files
     for path in paths:
