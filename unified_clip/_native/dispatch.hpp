@@ -3,7 +3,20 @@
 
 #include "kernels.hpp"
 
+#ifdef CLIP_AVX2
+#include <cpuid.h>
+#endif
+
 namespace clip {
+
+#ifdef CLIP_AVX2
+// Return whether this processor has the instructions of AVX2_KERNELS. Not all compilers know "f16c" as a name.
+inline bool has_avx2_kernels() {
+    unsigned eax, ebx, ecx, edx;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+           ecx & bit_F16C;
+}
+#endif
 
 // Return the table for this processor.
 inline const Kernels* kernel_table() {
@@ -12,11 +25,11 @@ inline const Kernels* kernel_table() {
 #endif
 #ifdef CLIP_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        __builtin_cpu_supports("avx512vl") && has_avx2_kernels())
         return AVX512_KERNELS;
 #endif
 #ifdef CLIP_AVX2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2_KERNELS;
+    if (has_avx2_kernels()) return AVX2_KERNELS;
 #endif
     return BASELINE_KERNELS;
 }

@@ -6,7 +6,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
+
+#include "dtypes.hpp"
 
 #if defined(__SSE2__) || defined(_M_X64)
 #define CLIP_STREAMS
@@ -25,86 +27,6 @@ constexpr std::size_t CHUNK = 256;   // numbers that are fetched at a time
 constexpr std::size_t AHEAD = 1024;  // bytes from a number to the one that is fetched with it
 constexpr std::size_t WAYS = 4;      // places of an array that are read at the same time: one place waits for memory
 
-template <class To, class From>
-To bit_cast(From from) {
-    static_assert(sizeof(To) == sizeof(From), "both types need the same size");
-    To to;
-    std::memcpy(&to, &from, sizeof to);
-    return to;
-}
-
-// A number in memory that need not be aligned.
-template <class T>
-struct Unaligned {
-    char bytes[sizeof(T)];
-
-    operator T() const {
-        T value;
-        std::memcpy(&value, bytes, sizeof value);
-        return value;
-    }
-    void operator=(T value) { std::memcpy(bytes, &value, sizeof value); }
-};
-
-// -- dtypes: the bits in memory, and the number to compute with
-
-struct Float32 {
-    using Bits = std::uint32_t;
-    using Number = float;
-    static constexpr char CODE = 'f';
-    static float load(Bits x) { return bit_cast<float>(x); }
-    static Bits store(float x) { return bit_cast<Bits>(x); }
-};
-
-struct Float64 {
-    using Bits = std::uint64_t;
-    using Number = double;
-    static constexpr char CODE = 'd';
-    static double load(Bits x) { return bit_cast<double>(x); }
-    static Bits store(double x) { return bit_cast<Bits>(x); }
-};
-
-struct BFloat16 {
-    using Bits = std::uint16_t;
-    using Number = float;
-    static constexpr char CODE = 'B';
-    static float load(Bits x) { return bit_cast<float>(std::uint32_t(x) << 16); }
-    static Bits store(float x) {
-        const auto bits = bit_cast<std::uint32_t>(x);
-        const std::uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-        return static_cast<Bits>((bits & 0x7FFFFFFF) > 0x7F800000 ? (bits >> 16 | 0x40) : rounded);
-    }
-};
-
-struct Float16 {
-    using Bits = std::uint16_t;
-    using Number = float;
-    static constexpr char CODE = 'e';
-    static float load(Bits x) {
-        const std::uint32_t magnitude = std::uint32_t(x & 0x7FFF) << 13, sign = std::uint32_t(x & 0x8000) << 16;
-        const auto scaled = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) * 0x1p112f);  // right for subnormals too
-        return bit_cast<float>(sign | ((x & 0x7C00) == 0x7C00 ? magnitude | 0x7F800000 : scaled));
-    }
-    static Bits store(float x) {
-        const auto bits = bit_cast<std::uint32_t>(x);
-        const std::uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
-        // Below 2^-14, adding 0.5 leaves the rounded multiple of 2^-24 in the last bits.
-        const std::uint32_t small = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3F000000;
-        const std::uint32_t normal = (magnitude - (112u << 23) + 0xFFF + (magnitude >> 13 & 1)) >> 13;
-        const std::uint32_t special = magnitude > 0x7F800000 ? 0x7E00 : 0x7C00;
-        const std::uint32_t finite = magnitude < 0x38800000 ? small : normal;
-        return static_cast<Bits>(sign | (magnitude >= 0x47800000 ? special : finite));
-    }
-};
-
-template <class Dtype>
-using Numbers = Unaligned<typename Dtype::Bits>;
-
-template <class Dtype>
-const Numbers<Dtype>* numbers(const char* x) {
-    return reinterpret_cast<const Numbers<Dtype>*>(x);
-}
-
 // -- loops
 
 // Fetch the LANES numbers that are AHEAD of `x` into the cache. Nothing behind `left` numbers is fetched.
@@ -119,6 +41,27 @@ inline void fetch_ahead(const Number* x, std::size_t left) {
 #endif
 }
 
+// Call add(lane, number) for LANES numbers, converted to float64. Neighbours have different lanes.
+template <class Dtype, class Add>
+inline void add_lanes(const Numbers<Dtype>* x, const Add& add) {
+    if constexpr (std::is_same_v<Dtype, BFloat16>) {
+        const auto* pairs = reinterpret_cast<const Numbers<BFloat16Pair>*>(x);
+        for (std::size_t lane = 0; lane < LANES / 2; ++lane) {
+            const std::uint32_t both = pairs[lane];
+            add(lane, static_cast<double>(bit_cast<float>(both << 16)));
+            add(LANES / 2 + lane, static_cast<double>(bit_cast<float>(both & 0xFFFF0000)));
+        }
+#ifdef __F16C__
+    } else if constexpr (std::is_same_v<Dtype, Float16>) {
+        alignas(32) float values[LANES];
+        load_halves(x, values, LANES);
+        for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(values[lane]));
+#endif
+    } else {
+        for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(Dtype::load(x[lane])));
+    }
+}
+
 // Call add(lane, number) for `each` numbers (a multiple of LANES) at each of WAYS places, `stride` numbers apart.
 // The numbers are converted to float64. Neighbours have different lanes. Nothing behind `left` numbers is fetched.
 template <class Dtype, class Add>
@@ -127,7 +70,7 @@ inline void for_each(const Numbers<Dtype>* x, std::size_t stride, std::size_t ea
         for (std::size_t way = 0; way < WAYS; ++way) {
             const Numbers<Dtype>* here = x + way * stride + i;
             fetch_ahead<false>(here, left - way * stride - i);
-            for (std::size_t lane = 0; lane < LANES; ++lane) add(lane, static_cast<double>(Dtype::load(here[lane])));
+            add_lanes<Dtype>(here, add);
         }
 }
 
@@ -148,6 +91,41 @@ inline void for_chunks(std::size_t count, const Work& work) {
     for (std::size_t begin = WAYS * each; begin < count; begin += CHUNK)
         work(begin, count - begin < CHUNK ? count : begin + CHUNK);
 }
+
+// Write function(number) for each of at most CHUNK numbers. `out` may be `x`.
+template <class Dtype, class Function>
+inline void apply(const Numbers<Dtype>* x, Numbers<Dtype>* out, std::size_t count, const Function& function) {
+#ifdef __clang__  // which else computes one number at a time where `out` is `x`
+#pragma clang loop vectorize(assume_safety)
+#endif
+    for (std::size_t i = 0; i < count; ++i) out[i] = function(x[i]);
+}
+
+// Multiplies a stored number.
+template <class Dtype>
+struct Product {
+    typename Dtype::Number factor;
+
+    typename Dtype::Bits operator()(typename Dtype::Bits bits) const {
+        return Dtype::store(Dtype::load(bits) * factor);
+    }
+};
+
+#ifdef __F16C__
+template <>
+inline void apply<Float16, Product<Float16>>(const Numbers<Float16>* x, Numbers<Float16>* out, std::size_t count,
+                                             const Product<Float16>& product) {
+    alignas(32) float values[CHUNK];
+    const std::size_t whole = count / HALVES * HALVES;
+    load_halves(x, values, whole);
+    for (std::size_t i = 0; i < whole; ++i) {
+        const auto bits = bit_cast<std::uint32_t>(values[i] * product.factor);
+        values[i] = bit_cast<float>((bits & 0x7FFFFFFF) > 0x7F800000 ? bits & 0xFFC00000 : bits);  // as `store`
+    }
+    store_halves(values, out, whole);
+    for (std::size_t i = whole; i < count; ++i) out[i] = product(x[i]);
+}
+#endif
 
 #ifdef CLIP_STREAMS
 // Store WORD bytes without reading the memory before. Both addresses are multiples of WORD.
@@ -178,7 +156,7 @@ inline std::size_t transform_streaming(const char* from, char* to, std::size_t c
     for_chunks(whole, [&, x = x + first, out = out + first](std::size_t begin, std::size_t) {
         alignas(LINE) Bits chunk[CHUNK];
         for (std::size_t i = 0; i < CHUNK; i += LANES) fetch_ahead<false>(x + begin + i, whole - begin - i);
-        for (std::size_t i = 0; i < CHUNK; ++i) chunk[i] = function(x[begin + i]);
+        apply<Dtype>(x + begin, reinterpret_cast<Numbers<Dtype>*>(chunk), CHUNK, function);
         for (std::size_t i = 0; i < CHUNK; i += WORD / sizeof(Bits)) stream_word(chunk + i, out + begin + i);
     });
     _mm_sfence();  // other threads see these stores after later ones
@@ -206,10 +184,7 @@ inline void transform(const char* from, char* to, std::size_t count, bool stream
             fetch_ahead<true>(out + i, count - i);
             if (from != to) fetch_ahead<false>(x + i, count - i);
         }
-#ifdef __clang__  // which else computes one number at a time where `to` is `from`
-#pragma clang loop vectorize(assume_safety)
-#endif
-        for (std::size_t i = begin; i < end; ++i) out[i] = function(x[i]);
+        apply<Dtype>(x + begin, out + begin, end - begin, function);
     });
 }
 
@@ -311,11 +286,34 @@ double max_abs(const char* bytes, std::size_t count) {
 
 // -- results
 
+// As `transform` for bfloat16, two numbers at a time, so that no instruction moves 16 bits to 32 or back.
+// function(number) returns a float32 as bits, of which the lower half is dropped.
+template <class Function>
+inline void transform_pairs(const char* from, char* to, std::size_t count, bool stream, const Function& function) {
+    constexpr std::uint32_t HIGH = 0xFFFF0000;
+    const std::size_t pairs = count / 2, done = pairs * sizeof(BFloat16Pair::Bits);
+    transform<BFloat16Pair>(from, to, pairs, stream, [&](std::uint32_t both) {
+        return function(bit_cast<float>(both << 16)) >> 16 | (function(bit_cast<float>(both & HIGH)) & HIGH);
+    });
+    transform<BFloat16>(from + done, to + done, count % 2, false, [&](BFloat16::Bits bits) {
+        return static_cast<BFloat16::Bits>(function(BFloat16::load(bits)) >> 16);
+    });
+}
+
 template <class Dtype>
 void scale(const char* x, char* out, std::size_t count, bool stream, double coef) {
     const auto factor = static_cast<typename Dtype::Number>(coef);
-    const auto product = [=](typename Dtype::Bits bits) { return Dtype::store(Dtype::load(bits) * factor); };
-    transform<Dtype>(x, out, count, stream, product);
+    transform<Dtype>(x, out, count, stream, Product<Dtype>{factor});
+}
+
+// The lower half of a NaN is 0 in all operands, so it is 0 in the product, and rounding cannot change the upper half. Bits
+// are compared, because GCC 12 takes `x == x ? x : y` for x.
+template <>
+void scale<BFloat16>(const char* x, char* out, std::size_t count, bool stream, double coef) {
+    const auto bits = bit_cast<std::uint32_t>(static_cast<float>(coef));
+    const float factor = bit_cast<float>((bits & 0x7FFFFFFF) > 0x7F800000 ? bits & 0xFFFF0000 : bits);
+    transform_pairs(x, out, count, stream,
+                    [=](float value) { return BFloat16::rounded(bit_cast<std::uint32_t>(value * factor)); });
 }
 
 template <class Dtype>
@@ -326,6 +324,14 @@ void clamp(const char* x, char* out, std::size_t count, bool stream, double low,
     transform<Dtype>(x, out, count, stream, [=](Bits bits) {
         const auto value = Dtype::load(bits);
         return value < least ? least_bits : value > most ? most_bits : bits;
+    });
+}
+
+template <>
+void clamp<BFloat16>(const char* x, char* out, std::size_t count, bool stream, double low, double high) {
+    const auto least = static_cast<float>(low), most = static_cast<float>(high);
+    transform_pairs(x, out, count, stream, [=](float value) {
+        return bit_cast<std::uint32_t>(value < least ? least : value > most ? most : value);
     });
 }
 

@@ -208,13 +208,24 @@ def test_subnormal_numbers_are_kept_in_a_thread_that_flushes_them(threads: int) 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 @pytest.mark.parametrize("coef", [1.0, 0.5, 0.3, 1e-3, 6e-8, 1e-30, 0.0, -0.7, math.inf, math.nan])
-def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float) -> None:
-    every = np.arange(2**16, dtype=np.uint16).view(np.float16 if name == "float16" else np.uint16)
-    expected, got = np.empty_like(every), np.empty_like(every)
+@pytest.mark.parametrize("count", [2**16, 2**16 - 1, 3])
+def test_every_16_bit_number_is_scaled_as_numpy_does(name: str, coef: float, count: int) -> None:
+    numbers = np.arange(2**16, dtype=np.uint16)[-count:].view(np.float16 if name == "float16" else np.uint16)
+    expected, got = np.empty_like(numbers), np.empty_like(numbers)
     with processor.ieee_arithmetic():
-        kernels._scale(every, name, coef, expected)
-    listed([every], kernels.CODES[name]).scale(coef, 2, [got])
+        kernels._scale(numbers, name, coef, expected)
+    listed([numbers], kernels.CODES[name]).scale(coef, 2, [got])
     same_numbers(got, expected, name)
+    listed([numbers], kernels.CODES[name]).scale(coef, 2, [numbers])
+    same_numbers(numbers, expected, name)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_a_coefficient_whose_nan_has_other_bits_makes_every_16_bit_number_nan(name: str) -> None:
+    numbers = np.arange(2**16, dtype=np.uint16).view(np.float16 if name == "float16" else np.uint16)
+    coef = np.uint64(0x7FFFFFFFFFFFFFFF).view(np.float64).item()
+    listed([numbers], kernels.CODES[name]).scale(coef, 2, [numbers])
+    assert np.isnan(kernels.decode(numbers, name)).all()
 
 
 @pytest.mark.parametrize("coef", [1.0, 0.3, 1e-40, 1e-46, 0.0, math.inf, math.nan])
