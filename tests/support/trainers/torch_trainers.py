@@ -103,7 +103,7 @@ def dealt() -> list[dict[str, torch.Tensor]]:
     """Return each batch once per process. The trainer distributes them over the processes."""
     size = dist.get_world_size()
     copies = [(inputs, targets) for inputs, targets in batches() for _ in range(size)]
-    return [{"inputs": x, "wanted": y} for inputs, targets in copies for x, y in zip(inputs, targets, strict=True)]
+    return [{"inputs": x, "targets": y} for inputs, targets in copies for x, y in zip(inputs, targets, strict=True)]
 
 
 def transformers(directory: str) -> Records:
