@@ -76,6 +76,10 @@ class _StagedOwnership:
         """Raise ValueError if a parameter in the list `also_elsewhere` is not among the tensors of a clip call."""
         self._elsewhere.check_present(tensors)
 
+    def counts_elsewhere(self, parameter: Any) -> bool:
+        """Return whether an earlier pipeline stage counts this parameter."""
+        return parameter in self._elsewhere
+
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
     """Decide whether this rank counts a parameter that is on a sub-mesh of one device mesh, or on no mesh.

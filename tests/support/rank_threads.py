@@ -18,6 +18,7 @@ from unified_clip._core.types import Leaf
 from unified_clip._distributed.groups import NormGroup
 from unified_clip._distributed.norm import LocalShards
 from unified_clip._distributed.replicas import Replica
+from unified_clip._distributed.uncounted import SharedGradients
 
 TIMEOUT = 10
 """Seconds that a rank waits for the others."""
@@ -84,7 +85,11 @@ class RankShards(LocalShards):
         self._all = options.get("leaves") or [leaf(index) for index in range(len(self.values))]
         self.stored_rows = {index: lambda rows=rows: rows for index, rows in enumerate(options.get("rows", ()))}
         self._replicas, self.checks_replicas = options.get("replicas", []), "replicas" in options
+        self._shared = options.get("shared", ())
         self._measured = []
+
+    def shared(self, indices: Sequence[int], measure: Any) -> SharedGradients:
+        return SharedGradients(self._shared, lambda index: self._all[index].place if self.values[index].any() else None)
 
     def labels(self) -> list[tuple[Leaf, str]] | None:
         return None if self._names is None else [(leaf(index), name) for index, name in enumerate(self._names)]

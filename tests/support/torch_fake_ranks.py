@@ -14,12 +14,18 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from unified_clip._distributed import replicas
+from unified_clip._distributed.digests import PIECES
+
 RANKS = 8
 
 
 @contextmanager
 def fake_all_reduces() -> Iterator[list[Any]]:
-    """Record the groups of all collectives of rank 1 of 8. The other ranks send the same values."""
+    """Record the groups of all collectives of rank 1 of 8. The other ranks send the same values.
+
+    Digests of copies, of which the first rank sends a multiple, are 0.
+    """
     groups = []
 
     def all_reduce(tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, **_: Any) -> None:
@@ -28,7 +34,8 @@ def fake_all_reduces() -> Iterator[list[Any]]:
             tensor.mul_(dist.get_world_size(group))
 
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=RANKS)
-    with mock.patch.object(dist, "all_reduce", all_reduce):
+    summands = mock.patch.object(replicas, "summands", return_value=[0] * PIECES)
+    with mock.patch.object(dist, "all_reduce", all_reduce), summands:
         yield groups
     dist.destroy_process_group()
 

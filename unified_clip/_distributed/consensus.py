@@ -19,37 +19,28 @@ from typing import Any, TypeVar
 from .._core.distributed import AWAITED, PartialSums
 from .._core.exact import UNIT, WORDS, Accumulator
 from .._core.types import Deferred, Leaf, Scalar, Tensor
-from . import differences, integers, on_device, replicas, waiting
+from . import differences, integers, on_device, replicas, uncounted, waiting
 from .differences import CALL, ELEMENTS, MAX_TEXTS, PARAMETERS
 from .digests import PIECES, digest
 from .groups import Group
 from .integers import Sum
 from .replicas import ReplicaSet, contents
+from .uncounted import SharedGradients
 
 ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """Each rank sends one of these tags, which identifies its collective. The reduced tag, a sum or a maximum, equals `tag
 * size` only if every rank has sent the same tag.
 """
 
-CHECKED = 5 + 2 * PIECES
+CHECKED = 5 + 3 * PIECES
 """The number of integers that a rank sends for checks: of the number of elements, of replicas, of `Partial` gradients,
-and of the agreement on norms on the device.
+of gradients that no rank counts, and of the agreement on norms on the device.
 """
 
 COMPARED = 3 * (1 + 2 * PIECES)
 """The number of integers that a rank sends for its three digests: of the arguments, the layout and the copies."""
 
 Result = TypeVar("Result")
-
-
-def undeclared(message: str) -> ValueError:
-    """Return a ValueError about unknown ownership, which `send_rejection` does not send to other ranks.
-
-    Sending is a collective, and other ranks may not take part in this call.
-    """
-    error = ValueError(message)
-    error.raises_alone = True  # type: ignore[attr-defined]
-    return error
 
 
 @dataclass(frozen=True)
@@ -80,6 +71,9 @@ class Call:
     """The `Partial` gradients, which are summed over ranks after this collective. The collective compares their
     layouts.
     """
+
+    shared: SharedGradients = field(default_factory=SharedGradients)
+    """The gradients that another rank may have to count."""
 
     remarks: Callable[[], Mapping[str, str]] = dict
     """A function that returns further texts for error messages. They are not compared."""
@@ -175,7 +169,7 @@ class Consensus:
 
         Call `compare` first, which checks that all ranks have the same number of sums.
         """
-        words = self._all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
+        words = self.all_reduce_sum([word for power_sum in own for word in integers.to_words(power_sum)])
         step = WORDS + 1
         return [integers.from_words(words[start : start + step]) for start in range(0, len(words), step)]
 
@@ -187,7 +181,7 @@ class Consensus:
         """Send an error of this rank in the collective for which the other ranks wait. They then raise this error."""
         self._call = replace(self._call, remarks=lambda: {"rejected": f"{type(error).__name__}: {error}"})
         self._begin()
-        reduced = self._all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
+        reduced = self.all_reduce_sum([0] * (WORDS + 1 + CHECKED) + [ADDS, 1] + [0] * COMPARED)
         self._reject_mixed(reduced)
         self._texts(rejects=True)
 
@@ -214,7 +208,7 @@ class Consensus:
         self._reject_mixed(maxima)
         self._check(maxima[WORDS + 1 + CHECKED :], MAXIMUM, integers.equal_bounds, is_nan)
         if self._call.arguments.get(ELEMENTS) is not None or self._call.arguments.get(replicas.CHECK) or maxima[3]:
-            self._check_sums(self._all_reduce_sum(self._checked()), is_nan)
+            self._check_sums(self.all_reduce_sum(self._checked()), is_nan)
         self._agree(not maxima[on_device.FLAGS], dtype)
         return top, dtype
 
@@ -223,7 +217,7 @@ class Consensus:
         same form.
         """
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
-        total = Fraction(Accumulator.from_words(self._all_reduce_sum(words)).total, 2**UNIT)
+        total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
         return high, float(total - Fraction(high))
 
@@ -248,7 +242,7 @@ class Consensus:
         """Return the numbers of all ranks, in their order. Each is an int64."""
         slots = [0] * self.group.size
         slots[self.group.rank] = number
-        return self._all_reduce_sum(slots)
+        return self.all_reduce_sum(slots)
 
     def _begin(self) -> list[int | None]:
         """Prepare a collective of the call, and return the digests to compare in the collective. Before the first
@@ -261,7 +255,7 @@ class Consensus:
             self._call = replace(self._call, arguments={**self._call.arguments, CALL: number})
         return self._call.digests()
 
-    def _all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]:
         return self._all_reduce(self.group.all_reduce_sum, numbers)
 
     def _all_reduce(self, collective: Callable[[Sequence[int]], list[int]], numbers: Sequence[int]) -> list[int]:
@@ -286,7 +280,7 @@ class Consensus:
         """Return the sum of each word over all ranks, and compare the call in the same all-reduce."""
         digests = self._begin()
         compared = [word for value in digests for word in integers.summands(value)]
-        reduced = self._all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
+        reduced = self.all_reduce_sum([*words, *self._checked(), tag, 0, *compared])
         sums, checked, rest = reduced[: WORDS + 1], reduced[WORDS + 1 :][:CHECKED], reduced[WORDS + 1 + CHECKED :]
         is_nan = bool(Accumulator.from_words(sums[:WORDS]).nan)
         self._reject_mixed(reduced)
@@ -312,13 +306,14 @@ class Consensus:
             on_device.store(self.group.key, self._call.arguments[CALL], Deferred(lambda: [reduced[on_device.FLAGS :]]))
             if length := on_device.most_terms(self.group.key):
                 self.group.join_terms(length)
-            self._all_reduce_sum([0] * on_device.WINDOWS)
+            self.all_reduce_sum([0] * on_device.WINDOWS)
             raise ValueError(on_device.MIXED)
 
     def _checked(self, stays: bool = False) -> list[int]:
         terms, size = self._call.terms, self.group.size
         flags = [bool(terms), bool(terms) and all(bucket.number == size for bucket in terms)]
-        summands = (*replicas.summands(self._call.replicas), *replicas.summands(terms))
+        shared = () if stays else self._call.shared.sets  # the host does not read this sum from the device
+        summands = [word for sets in (self._call.replicas, terms, shared) for word in replicas.summands(sets)]
         return [self._call.counted, *map(int, flags), *summands, int(self._can_stay), int(stays)]
 
     def _check(self, reduced: Sequence[int], tag: int, equal: Callable[[Sequence[int]], bool], is_nan: bool) -> None:
@@ -349,11 +344,11 @@ class Consensus:
         """Return all texts on all ranks. For each text, one rank passes the text, and the other ranks pass None."""
         own = [b"" if text is None else json.dumps(text).encode() for text in texts]
         own = [content + b" " * (-len(content) % 4) for content in own]
-        lengths = self._all_reduce_sum([len(content) // 4 for content in own])
+        lengths = self.all_reduce_sum([len(content) // 4 for content in own])
         sent: list[int] = []
         for length, content in zip(lengths, own, strict=True):
             sent += struct.unpack(f"<{length}I", content) if content else [0] * length
-        words = iter(self._all_reduce_sum(sent))
+        words = iter(self.all_reduce_sum(sent))
         return [json.loads(struct.pack(f"<{length}I", *(next(words) for _ in range(length)))) for length in lengths]
 
     def _check_sums(self, sums: Sequence[int], is_nan: bool) -> None:
@@ -363,6 +358,8 @@ class Consensus:
             raise ValueError(replicas.describe_terms(self._call.terms, self))
         if any(sums[3 : 3 + PIECES]) and not is_nan:  # the bits of NaN may differ
             raise ValueError(replicas.describe(self._call.replicas, self))
+        if any(sums[3 + 2 * PIECES : 3 + 3 * PIECES]) and (message := uncounted.describe(self._call.shared, self)):
+            raise ValueError(message)
 
     def _check_count(self, counted: int) -> None:
         expected = self._call.arguments.get(ELEMENTS)

@@ -21,6 +21,7 @@ from .digests import digest
 from .groups import Group, NormGroup, by_group
 from .integers import Sum
 from .replicas import CHECK, Replica, ReplicaSet, grouped
+from .uncounted import SharedGradients
 
 
 class LocalShards(ABC):
@@ -95,6 +96,10 @@ class LocalShards(ABC):
     @abstractmethod
     def world(self) -> Group:
         """Return the group of all ranks."""
+
+    def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
+        """Return the gradients that another rank may have to count, as far as that is known."""
+        return SharedGradients()
 
     def terms(self) -> list[ReplicaSet]:
         """Return the sets of `Partial` gradients that the last call of `counted` left out until ranks agree on them."""
@@ -232,6 +237,7 @@ class LocalShards(ABC):
             counted=0 if numel is None else self.count_elements(),
             replicas=replicas,
             terms=self.terms(),
+            shared=self.shared(indices, measure),
             remarks=lambda: self._remarks(function),
         )
 

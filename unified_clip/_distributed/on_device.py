@@ -20,7 +20,7 @@ from . import waiting
 from .digests import PIECES
 from .integers import equal_summands
 
-FLAGS = WORDS + 1 + 3 + 2 * PIECES
+FLAGS = WORDS + 1 + 3 + 3 * PIECES
 """The index, among the integers of the first all-reduce, of two flags: whether norms can stay on this rank's GPU, and
 whether this one does.
 """

@@ -8,65 +8,18 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
-from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec, Measures
+from .._core.distributed import REPLICATED, DistributedSpec, Measure, Measures
 from .._core.types import Leaf, Tensor
-from .consensus import undeclared
 from .differences import REMEDY
 from .groups import Group, NormGroup, ProcessGroup, SingleProcess
 from .norm import LocalShards, label
+from .owners import Terminology, declared_owner, norm_unknown, ownership_unknown
 from .ranks import Ranks
 from .replicas import Copies, Replica, declared_copies
-
-
-def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
-    """Return whether `ownership` makes this rank count a gradient, or None if it declares nothing for the gradient.
-
-    ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
-    TypeError: a function did not return True or False. ValueError: this rank has no copy of a gradient
-    that is declared as replicated, or `ownership` has patterns and the gradient has no name.
-    """
-    ownership = spec.ownership_of(leaf)
-    if callable(ownership):
-        # A name, which JAX has for a parameter, has no placement.
-        is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
-        if is_owner not in (True, False):
-            raise TypeError(
-                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank counts it, else False"
-            )
-        return bool(is_owner)
-    if ownership == REPLICATED and rank not in ranks:
-        raise ValueError(
-            f"ownership is {REPLICATED!r}, but the gradient at {leaf.place} is only on the ranks {sorted(ranks)}: "
-            f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if every rank lists the tensors of all ranks"
-        )
-    if ownership == DISTINCT:
-        return True
-    return first in ranks if ownership == REPLICATED else None
-
-
-def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
-    return undeclared(
-        f"Cannot infer how gradients are distributed over {size} ranks: the gradient at {place} is {kind}. {REMEDY}"
-    )
-
-
-def norm_unknown(leaf: Leaf) -> ValueError:
-    return undeclared(
-        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. If "
-        f"it is complete on this rank, pass ownership={REPLICATED!r}, or leave process_group out. If ranks have "
-        f"different shards, clip by the total norm: pass ownership={DISTINCT!r} to clip_grad_norm_"
-    )
-
-
-class Terminology(NamedTuple):
-    """The words of a framework, for error messages."""
-
-    mesh: str
-    redistribute: str
-    world_group: str
+from .uncounted import SharedGradients, SharedSet, place
 
 
 class DistributedGradients(LocalShards):
@@ -198,8 +151,55 @@ class DistributedGradients(LocalShards):
                 f"process_group lacks some of the ranks with copies of the gradient at {leaf.place}, and "
                 "check_replicas compares the copies of all these ranks. Leave process_group or check_replicas out"
             )
-        copies = within or Copies(("mesh", ranks.key), len(ranks), ranks[0] == alone[0])
+        copies = within or Copies.on(ranks, alone[0])
         return Replica(leaf, label(leaf), self.values[index], *copies)
+
+    def shared(self, indices: Sequence[int], measure: Measure) -> SharedGradients:
+        if self._spec.process_group is None or self._group.size == 1:
+            return SharedGradients()
+        group, keys = self._group, self.layout_keys
+        known = [at for at in indices if keys[at] is not None or not self.is_sharded(self._gradients[at])]
+        if isinstance(self._spec.ownership, Mapping):
+            keys = [(key, id(self._spec.ownership_of(leaf))) for key, leaf in zip(keys, self._leaves, strict=True)]
+        members: dict[Copies | None, list[int]] = {}
+        one_by_key = {keys[at]: at for at in known}
+        by_key = {key: members.setdefault(self._shared_copies(at, group), []) for key, at in one_by_key.items()}
+        for at in known if any(members) else ():  # None alone, if there are no copies
+            by_key[keys[at]].append(at)
+        sets = [SharedSet(*copies, own, self._identities(own)) for copies, own in members.items() if copies]
+        return SharedGradients(sets, lambda index: self._needed_place(index, measure))
+
+    def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
+        """Return the ranks that have copies of a gradient, of which the first one counts it. None: there are none, or
+        they are unknown.
+        """
+        leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
+        is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
+        mesh = self.ranks(gradient) if is_sharded else Ranks([here])
+        if here not in mesh or (is_sharded and self.is_partial(gradient)):
+            return None
+        ranks = self.ranks_with_copies(gradient) if is_sharded else mesh
+        if len(mesh) >= group.size:
+            copies = Copies.on(ranks.within(group.ranks), here)
+        elif callable(owner) and not hasattr(owner, "ranks_with_copies"):
+            return None
+        else:
+            copies = declared_copies(self._spec, leaf, mesh, ranks, group) or Copies.on(ranks, here)
+        return copies if copies.number > 1 else None
+
+    def _identities(self, indices: Sequence[int]) -> list[Hashable]:
+        """Return what identifies gradients on all ranks with copies: their positions, or their names or lengths."""
+        leaves = self._leaves
+        if self.parameters is not None:
+            return [leaves[at].position for at in indices]
+        return [leaves[at].name or math.prod(self.values[at].shape) for at in indices]
+
+    def _needed_place(self, index: int, measure: Measure) -> str | None:
+        leaf = self._leaves[index]
+        owner = self._spec.ownership_of(leaf)
+        is_tied = hasattr(owner, "counts_elsewhere") and owner.counts_elsewhere(leaf.parameter)
+        is_needed = not is_tied and measure([self.values[index]]).max_abs("float64") != 0
+        return place(leaf, self.parameters is not None) if is_needed else None
 
     def awaits_sums(self, measures: Measures) -> bool:
         return any(self.is_sharded(tensor) and self.is_partial(tensor) for tensor in self._gradients)

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from .digests import digest
+
 V = TypeVar("V")
 
 
@@ -20,7 +22,8 @@ class Ranks(Sequence[int]):
     def __init__(self, ranks: Any) -> None:
         self._array = np.asarray(ranks, np.int64).reshape(-1)
         self._is_within: KeptByIdentity[bool] = KeptByIdentity()
-        self._keys_within: KeptByIdentity[bytes] = KeptByIdentity()
+        self._keys_within: KeptByIdentity[int] = KeptByIdentity()
+        self._parts: KeptByIdentity[Ranks] = KeptByIdentity()
 
     @cached_property
     def _order(self) -> npt.NDArray[np.intp]:
@@ -73,13 +76,17 @@ class Ranks(Sequence[int]):
         return taken
 
     @cached_property
-    def key(self) -> bytes:
-        """A key that is equal for equal ranks in the same order."""
-        return self._array.tobytes()
+    def key(self) -> int:
+        """A digest that is equal for equal ranks in the same order."""
+        return digest(self._array.tobytes())
 
-    def key_within(self, other: Ranks) -> bytes:
-        """Return a key of the indices that these ranks have in another sequence. It is equal for equal indices."""
-        return self._keys_within.get(other, lambda _: other.places(self._array).tobytes())
+    def key_within(self, other: Ranks) -> int:
+        """Return a digest of the indices that these ranks have in another sequence. It is equal for equal indices."""
+        return self._keys_within.get(other, lambda _: digest(other.places(self._array).tobytes()))
+
+    def within(self, other: Ranks) -> Ranks:
+        """Return the ranks that another sequence has too, in the order of this one."""
+        return self._parts.get(other, lambda _: Ranks(self._array[other.has(self._array)]))
 
     def is_same_set(self, other: Ranks) -> bool:
         return len(self) == len(other) and self <= other

@@ -51,6 +51,11 @@ class Copies(NamedTuple):
     number: int
     is_first: bool
 
+    @classmethod
+    def on(cls, ranks: Ranks, here: int) -> Copies:
+        """`here`: this rank."""
+        return cls(("mesh", ranks.key), len(ranks), ranks[0] == here)
+
 
 def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks, group: ProcessGroup) -> Copies | None:
     """Return the ranks with copies of a gradient that the caller's `ownership` declares, or None if it declares none.
@@ -70,7 +75,7 @@ def declared_copies(spec: DistributedSpec, leaf: Leaf, mesh: Ranks, ranks: Ranks
             f"Pass mesh_ownership(mesh), {REPLICATED!r} or {DISTINCT!r} as ownership, or leave check_replicas out"
         )
     everywhere: Ranks = ownership.ranks_with_copies(mesh, ranks)
-    return Copies(("mesh", everywhere.key), len(everywhere), everywhere[0] == here)
+    return Copies.on(everywhere, here)
 
 
 @dataclass(frozen=True)
@@ -131,8 +136,24 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
     return ReplicaSet(digest((first.key, first.number)) >> 2 << 1 | 1, first.number, first.is_first, content >> 1, text)
 
 
-def summands(sets: Iterable[ReplicaSet]) -> list[int]:
-    """Return integers whose sums over all ranks are 0 if all copies are equal.
+class CopySet(Protocol):
+    """A `ReplicaSet`, or a set of gradients with other content that is compared between the ranks with copies."""
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def is_first(self) -> bool: ...
+
+    @property
+    def content(self) -> int: ...
+
+
+def summands(sets: Iterable[CopySet]) -> list[int]:
+    """Return integers whose sums over all ranks are 0 if the contents of all copies are equal.
 
     Each digest includes the key of its set. Otherwise, two sets whose contents are exchanged would add up to 0.
     """
@@ -148,11 +169,14 @@ class Exchange(Protocol):
     """The collectives that `describe` needs. A `Consensus` has them."""
 
     rank: int
+    """The number of this process in the process group."""
 
     ranks: Sequence[int]
     """The global rank of each process, for messages."""
 
     def all_gather(self, number: int) -> list[int]: ...
+
+    def all_reduce_sum(self, numbers: Sequence[int]) -> list[int]: ...
 
     def max_over_ranks(self, number: int) -> int: ...
 

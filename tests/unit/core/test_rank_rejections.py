@@ -30,7 +30,7 @@ from unified_clip._backends import numpy
 from unified_clip._core import entry
 from unified_clip._core.backend import Distributed
 from unified_clip._core.distributed import AWAITED
-from unified_clip._distributed import consensus, waiting
+from unified_clip._distributed import consensus, owners, waiting
 from unified_clip._distributed.groups import NormGroup, SingleProcess
 
 
@@ -77,7 +77,7 @@ def test_all_ranks_may_reject_a_call() -> None:
 
 def test_a_rank_rejects_alone_if_no_other_rank_waits() -> None:
     assert rejection_notes(SingleProcess(), TypeError()) == []
-    assert rejection_notes(BrokenGroup(Member(Meeting(2), 0)), consensus.undeclared("nothing declares it")) == []
+    assert rejection_notes(BrokenGroup(Member(Meeting(2), 0)), owners.undeclared("nothing declares it")) == []
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])

@@ -15,7 +15,7 @@ from ..._core.distributed import DISTINCT, DistributedSpec
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.norm import LocalShards, label
-from ..._distributed.placements import declared_owner, ownership_unknown
+from ..._distributed.owners import declared_owner, ownership_unknown
 from ..._distributed.replicas import Replica
 from . import mesh_axes
 from .process_group import JaxGroup, declared_group, group_of

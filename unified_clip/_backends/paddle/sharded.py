@@ -14,7 +14,8 @@ import paddle
 from ..._core.distributed import DistributedSpec
 from ..._core.types import Leaf, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup
-from ..._distributed.placements import DistributedGradients, Terminology
+from ..._distributed.owners import Terminology
+from ..._distributed.placements import DistributedGradients
 from ..._distributed.ranks import Ranks, is_first_in_part
 
 PARAMETER = paddle.base.framework.EagerParamBase

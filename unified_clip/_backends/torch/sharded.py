@@ -16,8 +16,9 @@ from ..._core.path import Path
 from ..._core.types import Leaf, Scalar, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.on_device import Terms
-from ..._distributed.placements import DistributedGradients, Terminology
-from ..._distributed.ranks import Ranks, is_first_in_part
+from ..._distributed.owners import Terminology
+from ..._distributed.placements import DistributedGradients
+from ..._distributed.ranks import KeptByIdentity, Ranks, is_first_in_part
 from ..._distributed.replicas import ReplicaSet
 from . import gpu, terms
 from .conditions import NARROW
@@ -92,6 +93,10 @@ def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
             )
 
 
+_COPIES: KeptByIdentity[dict[tuple[bool, ...], Ranks]] = KeptByIdentity()
+"""For each mesh, the ranks with copies of this rank's local tensor, by the dimensions along which ranks have copies."""
+
+
 class TorchShards(DistributedGradients):
     """The `Shards` of one call on PyTorch: DTensors, and plain tensors beside them."""
 
@@ -100,7 +105,6 @@ class TorchShards(DistributedGradients):
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
         super().__init__(gradients, parameters, spec)
         self._first_within: dict[Any, bool | None] = {}
-        self._copies: dict[Any, Ranks] = {}
         self._sums: dict[int, Tensor] = {}
         self._buckets: list[Bucket] = []
         with torch.no_grad():
@@ -191,11 +195,11 @@ class TorchShards(DistributedGradients):
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:
-        key = _layout(tensor)
-        if key not in self._copies:
-            along = _along(tensor.device_mesh, [placement.is_replicate() for placement in tensor.placements])
-            self._copies[key] = Ranks(np.asarray(tensor.device_mesh.mesh)[along])
-        return self._copies[key]
+        mesh, is_copied = tensor.device_mesh, tuple(placement.is_replicate() for placement in tensor.placements)
+        copies = _COPIES.get(mesh, lambda _: {})
+        if is_copied not in copies:
+            copies[is_copied] = Ranks(np.asarray(mesh.mesh)[_along(mesh, is_copied)])
+        return copies[is_copied]
 
     def is_replicated(self, tensor: Any) -> bool:
         return tensor.device_mesh.size() == 1 or all(placement.is_replicate() for placement in tensor.placements)

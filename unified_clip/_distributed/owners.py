@@ -1,0 +1,68 @@
+"""Read from the caller's `ownership` which rank counts a gradient, and write the errors if it is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from .._core.distributed import DISTINCT, REPLICATED, DistributedSpec
+from .._core.types import Leaf
+from .differences import REMEDY
+
+
+def declared_owner(spec: DistributedSpec, leaf: Leaf, ranks: Collection[int], *, rank: int, first: int) -> bool | None:
+    """Return whether `ownership` makes this rank count a gradient, or None if it declares nothing for the gradient.
+
+    ranks: The ranks that have the gradient. rank: This rank. first: The first rank of the process group.
+    TypeError: a function did not return True or False. ValueError: this rank has no copy of a gradient
+    that is declared as replicated, or `ownership` has patterns and the gradient has no name.
+    """
+    ownership = spec.ownership_of(leaf)
+    if callable(ownership):
+        # A name, which JAX has for a parameter, has no placement.
+        is_owner = ownership(leaf.tensor if isinstance(leaf.parameter, str) else leaf.parameter)
+        if is_owner not in (True, False):
+            raise TypeError(
+                f"ownership returned {is_owner!r} for {leaf.place}. Return True if this rank counts it, else False"
+            )
+        return bool(is_owner)
+    if ownership == REPLICATED and rank not in ranks:
+        raise ValueError(
+            f"ownership is {REPLICATED!r}, but the gradient at {leaf.place} is only on the ranks {sorted(ranks)}: "
+            f"rank {rank} has no copy. Pass ownership={DISTINCT!r} if every rank lists the tensors of all ranks"
+        )
+    if ownership == DISTINCT:
+        return True
+    return first in ranks if ownership == REPLICATED else None
+
+
+def undeclared(message: str) -> ValueError:
+    """Return a ValueError about unknown ownership, which `send_rejection` does not send to other ranks.
+
+    Sending is a collective, and other ranks may not take part in this call.
+    """
+    error = ValueError(message)
+    error.raises_alone = True  # type: ignore[attr-defined]
+    return error
+
+
+def ownership_unknown(size: int, place: str, kind: str) -> ValueError:
+    return undeclared(
+        f"Cannot infer how gradients are distributed over {size} ranks: the gradient at {place} is {kind}. {REMEDY}"
+    )
+
+
+def norm_unknown(leaf: Leaf) -> ValueError:
+    return undeclared(
+        f"{leaf.place} is a plain tensor, and other ranks may have other shards of it, so its own norm is unknown. If "
+        f"it is complete on this rank, pass ownership={REPLICATED!r}, or leave process_group out. If ranks have "
+        f"different shards, clip by the total norm: pass ownership={DISTINCT!r} to clip_grad_norm_"
+    )
+
+
+class Terminology(NamedTuple):
+    """The words of a framework, for error messages."""
+
+    mesh: str
+    redistribute: str
+    world_group: str

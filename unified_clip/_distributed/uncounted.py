@@ -1,0 +1,92 @@
+"""Find gradients that some rank clips, and no rank counts: of the ranks with copies, the first one lacks the gradient.
+
+Each rank adds digests of such gradients to the all-reduce of the norm. The sum is 0 if the ranks with copies all have
+the gradient, or none has it. Otherwise, the ranks compare single gradients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from .._core.types import Leaf
+from .differences import format_ranks
+from .digests import digest
+from .replicas import Exchange
+
+
+def place(leaf: Leaf, are_listed: bool) -> str:
+    """Return where a gradient is, for messages. `are_listed`: Whether all ranks list the same parameters."""
+    is_unique = are_listed or leaf.name is not None
+    return leaf.place if is_unique else f"{leaf.place}, or another one with as many elements,"
+
+
+class SharedSet(NamedTuple):
+    """The gradients of this rank that have their copies on the same ranks. The first of these ranks counts them."""
+
+    key: Hashable
+    number: int
+    is_first: bool
+    """These fields are those of `replicas.Copies`."""
+
+    indices: Sequence[int]
+    identities: Sequence[Hashable]
+    """For each gradient, what identifies it on all these ranks."""
+
+    @property
+    def content(self) -> int:
+        """A digest that is equal if these ranks have the same gradients."""
+        return digest(self.identities)
+
+    def numbers(self, places: Callable[[int], str | None]) -> Iterator[tuple[int, str]]:
+        """Yield (a number that identifies the gradient on all ranks of the process group, its place) for each gradient
+        that has a place.
+
+        Gradients with the same identity are counted. So if a later rank has more of them than the first one, the first
+        one lacks a number.
+        """
+        repeated: Counter[Hashable] = Counter()
+        for index, identity in zip(self.indices, self.identities, strict=True):
+            if (place := places(index)) is not None:
+                repeated[identity] += 1
+                yield digest((self.key, identity, repeated[identity])) >> 1, place
+
+
+class SharedGradients(NamedTuple):
+    """All gradients of this rank of which other ranks have copies."""
+
+    sets: Sequence[SharedSet] = ()
+    needed_place: Callable[[int], str | None] = lambda index: None
+    """Returns where the gradient with an index is, for messages. None: the norm is right without this gradient."""
+
+
+def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
+    """Return the error message about gradients that no rank counts, or None if there are none. All ranks have to call
+    this.
+    """
+    own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
+    others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
+    counted = set(_gathered(own, exchange))
+    places = [place for number, place in others if number not in counted]
+    numbers = exchange.all_gather(len(places))
+    ranks = [rank for rank, number in enumerate(numbers) if number]
+    if not ranks:
+        return None
+    (text,) = exchange.exchange([{"place": places[0]} if exchange.rank == ranks[0] else None])
+    more = f" and {numbers[ranks[0]] - 1} more" * (numbers[ranks[0]] > 1)
+    where = format_ranks([exchange.ranks[rank] for rank in ranks])
+    return (
+        f"no rank counts the gradient at {text['place']}{more} on {where}. "
+        "Of the ranks with copies of a gradient, the first one counts it, and this rank has no gradient. Set the "
+        "gradient on all ranks with a copy. No gradient was changed."
+    )
+
+
+def _gathered(numbers: Sequence[int], exchange: Exchange) -> list[int]:
+    """Return the numbers of all ranks."""
+    lengths = exchange.all_gather(len(numbers))
+    if not any(lengths):
+        return []
+    before, after = sum(lengths[: exchange.rank]), sum(lengths[exchange.rank + 1 :])
+    return exchange.all_reduce_sum([*[0] * before, *numbers, *[0] * after])
