@@ -65,8 +65,8 @@ def clip_grad_norm_(
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
-        Correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
+        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. max_norm or
@@ -150,8 +150,8 @@ def get_total_norm(
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
-        1, 2 and inf.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. norm_type is
@@ -294,7 +294,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
-            `axes` is passed or the norm over all ranks cannot be computed.
+            either `axes` is passed, or the norm over all ranks cannot be computed.
 
     Example:
         >>> import jax.numpy as jnp
@@ -363,7 +363,8 @@ def global_norm(
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None.

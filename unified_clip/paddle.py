@@ -58,8 +58,8 @@ def clip_grad_norm_(
             gradients' names and the ranks.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
-        Correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
+        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
@@ -141,8 +141,8 @@ def get_total_norm(
             gradients' names and the ranks.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
-        1, 2 and inf.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
@@ -280,7 +280,7 @@ def clip_by_norm(
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
         ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
-            `axes` is passed or the norm over all ranks cannot be computed.
+            either `axes` is passed, or the norm over all ranks cannot be computed.
 
     Example:
         >>> import paddle
@@ -345,7 +345,8 @@ def global_norm(
             gradients' names and the ranks.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None.

@@ -52,8 +52,8 @@ def clip_grad_norm_(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32.
-        Correctly rounded for p of 1, 2 and inf.
+        The total norm before clipping, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the
+        host path (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. max_norm or
@@ -129,8 +129,8 @@ def get_total_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded for p of
-        1, 2 and inf.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded for p of 1, 2 and inf.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. norm_type is
@@ -316,7 +316,8 @@ def global_norm(
         check_replicas: Not supported on TensorFlow. Keep the default.
 
     Returns:
-        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. Correctly rounded.
+        The norm, 0-d: float64 if any gradient is float64 or complex128, otherwise float32. On the host path
+        (docs/contract.md), it is correctly rounded.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. process_group

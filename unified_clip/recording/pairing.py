@@ -289,8 +289,10 @@ def _tensor_count(line: RecordedCall) -> int:
 def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
     """Return the number of gradients of a call, to compare it with a loop that clips one gradient per call.
 
-    This is the result of `_tensor_count`. However, if the call clips by the total norm, and `other`, a call of the
-    other run, clips by value, return the number of all gradients of the call, or 0 if it is unknown.
+    This is the result of `_tensor_count`. However, if the call clips by the total norm, and `other` clips by value,
+    return the number of all gradients of the call, or 0 if the number is unknown.
+
+    other: A call of the other run.
     """
     is_other_rule = line.rule == "global" and other.rule == "value"
     return _tensor_count(line) or (line.count or 0 if is_other_rule else 0)

@@ -33,7 +33,8 @@ UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
-    """Return the p-norm (p is 1 or 2) of each group of real arrays, correctly rounded to float32, as float64.
+    """Return the p-norm (p is 1 or 2) of each group of real arrays. It is correctly rounded to float32, and returned as
+    float64.
 
     sharded_axes: Returns the axes of `shard_map` over which an array is sharded. Over other axes it is replicated.
     """

@@ -111,8 +111,8 @@ def of_call(source: Source, call: ast.Call | None) -> Engine | None:
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     """Return whether an expression is an object of the engine's class.
 
-    It is one if it has the usual name of such an object, or if the file assigns a call of the class to it. It is also
-    one if a parameter of a function has this name and the class as its annotation.
+    The expression is such an object if it has the usual name of one, or if the file assigns a call of the class to it.
+    A parameter of a function also counts if its annotation is the class.
     """
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:

@@ -124,7 +124,7 @@ class Source:
         return bound
 
     def _follow_modules(self) -> None:
-        """Add names that are assigned an imported name, such as `nn = paddle.nn`, to `self.imports`."""
+        """Add to `self.imports` each name to which code assigns an imported name, as in `nn = paddle.nn`."""
         before = -1
         while before < len(self.imports):
             before = len(self.imports)

@@ -91,8 +91,8 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
 def _may_get_gradient(file: FileRewrite, node: cst.CSTNode) -> bool:
     """Return whether a function that the code only names, as in `partial(torch.clamp, max=1)`, may get a gradient.
 
-    It may if it is a hook, if a name around it contains "grad", or if a call that gets the function, or calls it by a
-    variable, has a gradient among its arguments.
+    Return True if the function is a hook, or if a name around it contains "grad". Also return True if a gradient is
+    among the arguments of a call that gets the function, or that calls the function by a variable.
     """
     module = file.module
     around = [outer for outer in module.ancestors(node) if isinstance(outer, cst.Call)]

@@ -124,7 +124,7 @@ class PaddleSpeech(Format):
         )
 
     def _encoder(self, document: Document, version: Version | None) -> Imported:
-        """Read the clip key of speech recognition models with an encoder.
+        """Read the clip key of speech recognition models that have an encoder.
 
         Before 1.4.2, these models clip by Paddle's rule, and from 1.4.2 on by PyTorch's. Without a version, assume
         PyTorch's rule, and add a note.
