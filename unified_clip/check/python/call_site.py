@@ -210,8 +210,8 @@ def _part(source: Source, owner: ast.expr) -> str:
 def _is_model(source: Source, node: ast.expr, owner: ast.expr) -> bool:
     """Return whether an expression is a whole model.
 
-    A whole model is `owner` itself, has a usual name such as `model`, or has `parameters` or `named_parameters` that the
-    source reads.
+    A whole model is `owner` itself, has a usual name such as `model`, or has `parameters` or `named_parameters` that
+    the source reads.
     """
     if node is owner or MODEL.fullmatch(_last(node)):
         return True

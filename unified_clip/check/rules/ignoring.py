@@ -83,8 +83,8 @@ def approval(rule: Ignore, config: ClipConfig) -> str:
 
 
 def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
-    """Return whether an entry approves the effect of a clip. An entry with neither `threshold` nor `rule`
-    approves any effect.
+    """Return whether an entry approves the effect of a clip. An entry with neither `threshold` nor `rule` approves
+    any effect.
 
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
     key if each value of a clip key in the file is the threshold or a name of the rule.
