@@ -47,7 +47,7 @@ LINES_SHOWN = 6
 PATIENCE = 1.0
 """Seconds that a hung worker gets to report its calls."""
 
-POLL_EVERY = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two polls while a worker runs."""
 
 PARENT_CHECK = 1.0
@@ -138,14 +138,14 @@ class Worker:
 
         Args:
             timeout: Seconds after which the worker is ended.
-            poll: A function that is called every `POLL_EVERY` seconds, and once after the end. If it returns True, the
-                timeout starts again.
+            poll: A function that is called every `POLL_SECONDS` seconds, and once after the end. If it returns True,
+                the timeout starts again.
         """
         until = time.monotonic() + timeout
         while True:
             code: int | None = None
             with suppress(subprocess.TimeoutExpired):
-                code = self.process.wait(POLL_EVERY if poll else max(0.0, until - time.monotonic()))
+                code = self.process.wait(POLL_SECONDS if poll else max(0.0, until - time.monotonic()))
             if poll is not None and poll():
                 until = time.monotonic() + timeout
             if code is not None or time.monotonic() >= until:

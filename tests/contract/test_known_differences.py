@@ -13,7 +13,7 @@ from unified_clip.parity.known import entries, match, measure
 from unified_clip.parity.known.entries import KnownDifference, NativeDeviation
 from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.suite import load
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 pytestmark = pytest.mark.nightly
 
@@ -42,8 +42,10 @@ def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     """In a process of their own, as in a parity run."""
     chosen = load.only(load.read(SUITE), [kit.name])
     cases = [case for case in chosen.cases if not case.options.frameworks or kit.name in case.options.frameworks]
-    came = pool.run(pool.command(kit.name), [pool.WorkItem(NATIVE, case) for case in cases], chosen.timeout)
-    results = {case.name: came.results[NATIVE, case.name] for case in cases}
+    came = run_worker.run_worker(
+        run_worker.command(kit.name), [run_worker.WorkItem(NATIVE, case) for case in cases], chosen.timeout
+    )
+    results = {case.name: came.by_case[NATIVE, case.name] for case in cases}
     measured = {case.name: measure.measure(case, oracle.expect(case), results[case.name]) for case in cases}
     result = {(kit.name, name): difference for name, difference in measured.items() if difference}
     return Ran(result, {kit.name: came.versions})

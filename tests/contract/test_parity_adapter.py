@@ -23,7 +23,7 @@ from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.public_calls import CALLS
-from unified_clip.parity.workers import pool, worker
+from unified_clip.parity.workers import run_worker, worker
 from unified_clip.tensors import types
 from unified_clip.tensors.arithmetic import FORMATS
 from unified_clip.tensors.types import Sparse
@@ -279,9 +279,9 @@ def outcomes(
     adapter: Adapter, namespace: Any, mode: str, cases: list[Case], tmp_path: Path
 ) -> list[CallOutcome | outcome.Failure]:
     """Return the outcomes of cases that share a graph, through the files of the worker."""
-    pool.write_job(tmp_path, {number: pool.WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
+    run_worker.write_job(tmp_path, {number: run_worker.WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [({**described[a_case.name], "user_function": None}, a_case.gradients) for a_case in cases]
     for number, (result, detail) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
         worker.write_result(tmp_path, number, result, detail)
-    return [pool._read_result(tmp_path, number) for number in range(len(cases))]
+    return [run_worker._read_result(tmp_path, number) for number in range(len(cases))]

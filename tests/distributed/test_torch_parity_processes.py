@@ -13,7 +13,7 @@ from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
 from unified_clip.parity.modes import PROCESSES
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 GRADIENTS = [
     dense(np.random.default_rng(size).standard_normal((size, 3))) if size else dense(0.5) for size in (5, 1, 7, 0, 2, 4)
@@ -66,7 +66,7 @@ VERDICTS = {
 
 
 def judge_cases(worker: list[str], mode: str, cases: list[Case]) -> list[Verdict]:
-    results = pool.run(worker, [pool.WorkItem(mode, case) for case in cases], 120.0).results
+    results = run_worker.run_worker(worker, [run_worker.WorkItem(mode, case) for case in cases], 120.0).by_case
     return [compare_with_exact(case, oracle.expect(case), results[mode, case.name], mode) for case in cases]
 
 
@@ -98,9 +98,9 @@ def test_several_processes_return_the_bits_of_one_process() -> None:
         }.items()
     ]
     cases.append(case(GRADIENTS, "clip_grad_norm_", max_norm=-1.0, raises="ValueError"))
-    assert [verdict.kind for verdict in judge_cases(pool.command("torch"), "processes_4", cases)] == ["equal"] * len(
-        cases
-    )
+    assert [verdict.kind for verdict in judge_cases(run_worker.command("torch"), "processes_4", cases)] == [
+        "equal"
+    ] * len(cases)
 
 
 @pytest.mark.nightly

@@ -58,7 +58,7 @@ class Machine:
         """Set the line that the worker runs first. frameworks: The frameworks that `init` finds."""
         program = self.programs.parent / "program.py"
         program.write_text(
-            "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import pool as launch\n"
+            "import sys\nfrom unified_clip import cli\nfrom unified_clip.parity.workers import run_worker as launch\n"
             f"code = {code!r} + '\\nfrom unified_clip.parity.workers import worker; worker.main()'\n"
             "launch.command = lambda framework, python: [python, '-c', code, framework]\n"
             "from unified_clip.parity.suite import scaffold as begin\n"

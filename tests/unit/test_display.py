@@ -15,7 +15,7 @@ import pytest
 from support.parity.cases import suite
 
 from unified_clip import _display, cli
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 from unified_clip.testing import assert_gradients_equal
 
 HOSTILE = "[ab]\x1b[2J\x00\u202e\u2066\x7f\x9b\r\n::error::x"
@@ -81,7 +81,7 @@ def test_a_report_has_no_control_characters_in_any_format(
     name = json.dumps(HOSTILE).replace("\x7f", "\\u007f")
     directory = suite(tmp_path, CASES % (name, name))
     code = f"{WRONG}\nfrom unified_clip.parity.workers import worker; worker.main()"
-    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", code, framework])
+    monkeypatch.setattr(run_worker, "command", lambda framework, python: [python, "-c", code, framework])
     assert cli.main(["parity", "--suite", str(directory), "--out", str(tmp_path / "report")]) == 1
     outputs = {"terminal": capsys.readouterr().out}
     outputs |= {each: (tmp_path / "report" / each).read_text() for each in ("parity.md", "index.html", "parity.xml")}

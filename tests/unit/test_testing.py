@@ -21,7 +21,7 @@ from unified_clip import testing
 from unified_clip._install import command
 from unified_clip.parity import single_case
 from unified_clip.parity.suite import cases
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 from unified_clip.tensors import types
 from unified_clip.testing import assert_clip_parity, assert_gradients_equal, assert_suite_passes
 
@@ -172,7 +172,7 @@ def worker(code: str) -> Any:
 
 
 def parity_told(code: str, monkeypatch: pytest.MonkeyPatch, rule: Any = "clip_grad_norm_", **options: Any) -> list[str]:
-    monkeypatch.setattr(pool, "command", worker(code))
+    monkeypatch.setattr(run_worker, "command", worker(code))
     return clip_parity_told(rule, **({"max_norm": 5.0} | options))
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from typing import Any, get_args
 
+from .._workers import POLL_SECONDS
 from ..tensors.types import Gradient, densify
 from . import second_call
 from .judge import function_causes, oracle, own_pairs
@@ -21,8 +22,8 @@ from .results import CaseResult, FrameworkResult, KnownDifferenceResult, NativeR
 from .suite import own_functions
 from .suite.cases import Case
 from .suite.load import Suite
-from .workers import pool
-from .workers.pool import LOOK_EVERY, WorkerResults, WorkItem
+from .workers import run_worker
+from .workers.run_worker import WorkerResults, WorkItem
 
 AT_ONCE = 2
 """The number of workers that run in parallel."""
@@ -56,8 +57,8 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         listed = [] if suite.chosen_cases else suite.known or []
         # nor does an entry with `versions`, which may not apply, stop the search for a cause
         known = [entry for entry in listed if entry.framework == name and not entry.versions]
-        return pool.run(
-            pool.command(name, *suite.worker_arguments(name)),
+        return run_worker.run_worker(
+            run_worker.command(name, *suite.worker_arguments(name)),
             items,
             suite.timeout,
             lambda item, outcome: judge_result(item, expected(item.case), outcome, framework, known),
@@ -66,7 +67,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
 
     started = datetime.now(UTC)
     jobs = worker_jobs(suite)
-    pool.STOP.clear()
+    run_worker.STOP.clear()
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             pending = [(name, threads.submit(work, name, items)) for name, items in jobs]
@@ -75,13 +76,13 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             results = {name: WorkerResults() for name in suite.frameworks}
             for name, future in pending:
                 while not future.done():  # a wait without a timeout misses a signal that arrived just before it
-                    wait([future], LOOK_EVERY)
+                    wait([future], POLL_SECONDS)
                 part = future.result()
-                results[name].results |= part.results
+                results[name].by_case |= part.by_case
                 results[name].versions |= part.versions
                 results[name].printed += part.printed
         except BaseException:
-            pool.STOP.set()  # and do not clear it: an interrupted submit leaves a thread that the pool does not know
+            run_worker.STOP.set()  # and do not clear it: an interrupted submit leaves an unknown thread
             threads.shutdown(cancel_futures=True)
             raise
     versions = {name: version for each in results.values() for name, version in each.versions.items()}
@@ -91,7 +92,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         lines = dict.fromkeys(each.printed)
         notes += [f"The process of {name} printed {line}. This output was ignored." for line in lines]
     notes += [f"Not called in this run: {function}." for function in _not_called(suite, results)]
-    function_causes.choose(suite.cases, expected, {name: each.results for name, each in results.items()})
+    function_causes.choose(suite.cases, expected, {name: each.by_case for name, each in results.items()})
     known = _judge_natives(suite, results)
     notes += build.incomplete(known)
     cases = [_case_result(suite, case, expected(case), results) for case in suite.cases]
@@ -157,7 +158,7 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
         (framework, case.call_name)
         for framework, each in results.items()
         for case in suite.cases
-        if (judged := each.results.get((NATIVE, case.name)))
+        if (judged := each.by_case.get((NATIVE, case.name)))
         and judged.result
         and judged.result.verdict not in ("missing", "not run")
     }
@@ -219,7 +220,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     natives: dict[Place, NativeResult] = {}
     complete = set(results)
     for framework, each in results.items():
-        for (_, name), judged in each.results.items():
+        for (_, name), judged in each.by_case.items():
             if judged.result and judged.result.is_failure:
                 complete.discard(framework)
             if judged.native:
@@ -239,7 +240,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
     """Return the results of a case, with the elements that differ most, and the commands that run the case again."""
     frameworks = {}
     for framework, each in results.items():
-        judged = {mode: result for (mode, name), result in each.results.items() if name == case.name}
+        judged = {mode: result for (mode, name), result in each.by_case.items() if name == case.name}
         by_mode = {mode: each.result for mode, each in judged.items() if each.result}
         for mode, element in worst_elements(case, expected, judged, suite.frameworks[framework].tolerance).items():
             by_mode[mode].details = element
@@ -249,7 +250,7 @@ def _case_result(suite: Suite, case: Case, expected: Expected, results: Mapping[
         if judged:
             frameworks[framework] = FrameworkResult.model_validate(by_mode)
     natives = {name: result.native for name, result in frameworks.items() if result.native}
-    outcomes = {name: results[name].results[NATIVE, case.name].outcome for name in natives}
+    outcomes = {name: results[name].by_case[NATIVE, case.name].outcome for name in natives}
     return CaseResult(
         own_pairs=own_pairs.compare(case, natives, outcomes, suite.frameworks),
         name=case.name,

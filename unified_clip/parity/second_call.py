@@ -17,8 +17,8 @@ from .modes import NATIVE
 from .outcome import CallOutcome, Failure
 from .results import ParityReport
 from .suite.load import Suite
-from .workers import pool
-from .workers.pool import WorkItem
+from .workers import run_worker
+from .workers.run_worker import WorkItem
 
 
 def processor() -> str:
@@ -62,9 +62,9 @@ def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]
     places = [place for place in places if not results[place[1]][place[0]].second_call]
     for framework in dict.fromkeys(framework for framework, _ in places):
         items = [WorkItem(NATIVE, cases[name]) for each, name in places if each == framework]
-        worker = pool.command(framework, *suite.worker_arguments(framework))
-        again = pool.run(worker, items, suite.timeout, _digests)
-        for (_, name), digests in again.results.items():
+        worker = run_worker.command(framework, *suite.worker_arguments(framework))
+        again = run_worker.run_worker(worker, items, suite.timeout, _digests)
+        for (_, name), digests in again.by_case.items():
             native = results[name][framework]
             if digests is None:
                 native.second_call = "failed"

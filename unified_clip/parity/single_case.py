@@ -21,7 +21,7 @@ from .run_suite import AT_ONCE
 from .suite import cases
 from .suite.cases import Case
 from .suite.schema import SuiteError
-from .workers import pool
+from .workers import run_worker
 
 EXACT = "exact arithmetic"
 GIVEN = "gradients"
@@ -51,8 +51,10 @@ def run(case: Case, interpreters: Mapping[str, str], timeout: float) -> dict[str
     """
 
     def work(framework: str, python: str) -> CallOutcome | Failure:
-        worker = pool.run(pool.command(framework, python), [pool.WorkItem(HOST, case)], timeout)
-        outcome: CallOutcome | Failure = worker.results[HOST, case.name]
+        worker = run_worker.run_worker(
+            run_worker.command(framework, python), [run_worker.WorkItem(HOST, case)], timeout
+        )
+        outcome: CallOutcome | Failure = worker.by_case[HOST, case.name]
         return outcome
 
     with ThreadPoolExecutor(AT_ONCE) as threads:

@@ -18,7 +18,7 @@ from support.parity.reports import clip_result, known, native, one_case, report
 from unified_clip import cli
 from unified_clip.parity.report import baseline, build, write
 from unified_clip.parity.results import FrameworkResult, ParityReport
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def call(out: str, *options: str, norm: float = 5.0) -> int:
         code = f"import numpy as np, unified_clip.numpy as uc; uc.global_norm = lambda *_: np.float32({norm})\n"
         code += "from unified_clip.parity.workers import worker; worker.main()"
-        monkeypatch.setattr(pool, "command", lambda framework, python: [sys.executable, "-c", code, framework])
+        monkeypatch.setattr(run_worker, "command", lambda framework, python: [sys.executable, "-c", code, framework])
         monkeypatch.chdir(tmp_path)
         return cli.main(["parity", "--suite", str(where), "--out", out, *options])
 

@@ -24,7 +24,7 @@ from support.parity.runs import (
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.report import terminal_case
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
 
@@ -45,7 +45,7 @@ def test_the_command_in_the_report_prints_the_numbers_and_the_cause_of_a_differe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = suite(tmp_path, CASES, frameworks=NUMPY)
-    monkeypatch.setattr(pool, "command", worker_with_wrong_norm)
+    monkeypatch.setattr(run_worker, "command", worker_with_wrong_norm)
     assert cli.main(["parity", "--suite", str(where), "--out", str(tmp_path / "out")]) == 1
     capsys.readouterr()
     wrong_results = [result for result in results(tmp_path / "out" / "parity.json") if result["verdict"] != "equal"]

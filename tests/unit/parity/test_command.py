@@ -30,7 +30,7 @@ from unified_clip.parity import run_suite
 from unified_clip.parity.report import build, github, markdown, terminal, write
 from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 NAME = "worked example: global_norm()"
 
@@ -193,20 +193,20 @@ def test_a_workers_colours_do_not_break_the_xml(tmp_path: Path) -> None:
 def test_an_interrupt_of_one_worker_ends_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), []
 
-    def work(worker: list[str], *_: Any) -> pool.WorkerResults:
+    def work(worker: list[str], *_: Any) -> run_worker.WorkerResults:
         if worker[-1] == "torch":
             begun.wait(10)
             raise KeyboardInterrupt
         begun.set()
-        ended.append(pool.STOP.wait(10))
-        return pool.WorkerResults()
+        ended.append(run_worker.STOP.wait(10))
+        return run_worker.WorkerResults()
 
-    monkeypatch.setattr(pool, "run", work)
+    monkeypatch.setattr(run_worker, "run_worker", work)
     path = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\n[frameworks.torch]\nmodes = ['host']")
     with pytest.raises(KeyboardInterrupt):
         run_suite.run(suites.read(path))
     assert ended == [True]
-    assert pool.STOP.is_set()  # for threads that the interrupt left alone, until the next run
+    assert run_worker.STOP.is_set()  # for threads that the interrupt left alone, until the next run
 
 
 def test_a_run_without_comparisons_does_not_pass() -> None:
@@ -245,7 +245,9 @@ def test_known_differences_are_of_the_versions_that_the_worker_reports(tmp_path:
 def test_a_framework_that_always_crashes_is_a_failure_and_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework])
+    monkeypatch.setattr(
+        run_worker, "command", lambda framework, python: [python, "-c", "import os; os._exit(3)", framework]
+    )
     known = "[[known]]\nframework = 'torch'\nfunction = '*'\nkind = 'raises'\ncases = ['*']\nreason = 'so'"
     where = suite(tmp_path, ONE_CASE, known, frameworks="[frameworks.torch]")
     assert run_suite.run(suites.read(where)).exit_code == 3
@@ -327,7 +329,7 @@ def test_a_recorded_run_without_numbers_to_plot_is_rejected(
 def test_the_command_fails_on_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from unified_clip._core import rule; rule.PYTORCH = rule.PADDLE; "
     code += "from unified_clip.parity.workers import worker; worker.main()"
-    monkeypatch.setattr(pool, "command", lambda framework, python: [python, "-c", code, framework])
+    monkeypatch.setattr(run_worker, "command", lambda framework, python: [python, "-c", code, framework])
     arguments = ["parity", "--suite", str(suite(tmp_path, ONE_CASE)), "--out", str(tmp_path / "out")]
     assert cli.main(arguments) == 1
 
@@ -386,7 +388,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and nohup this
 threading.Thread(target=time.sleep, args=[600], daemon=True).start()
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 from unified_clip import cli
-from unified_clip.parity.workers import pool as launch
+from unified_clip.parity.workers import run_worker as launch
 launch.command = lambda framework, python: [python, "-c", "import time; time.sleep(600)", framework]
 sys.exit(cli.main(sys.argv[1:]))
 """

@@ -17,7 +17,7 @@ from support.tiers import sampled
 
 from unified_clip import cli
 from unified_clip.parity import run_suite
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 
 CASES = """
     [[gradients]]
@@ -60,7 +60,7 @@ class Parity:
         def command(framework: str, python: str) -> list[str]:
             return [sys.executable, "-X", "faulthandler", "-c", f"{START}{code}\nworker.main()", framework]
 
-        self.monkeypatch.setattr(pool, "command", command)
+        self.monkeypatch.setattr(run_worker, "command", command)
         calls = ", ".join(call % limit for limit in thresholds)
         where, out = suite(self.tmp_path, f"{CASES}calls = [{calls}]", frameworks=NUMPY), self.tmp_path / "out"
         status = cli.main(["parity", "--suite", str(where), "--out", str(out), *options])

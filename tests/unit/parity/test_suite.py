@@ -21,7 +21,7 @@ from unified_clip.parity.suite.call_form import CONTAINERS, CallForm, leaves, st
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.suite.load import Suite
 from unified_clip.parity.suite.schema import CaseOptions, Framework, SuiteError
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 from unified_clip.tensors.types import Dense, Sparse
 
 
@@ -99,7 +99,7 @@ def test_a_mode_that_no_worker_would_run_is_an_error_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[tuple[str, ...], ...], message: str
 ) -> None:
     monkeypatch.setattr(run_suite, "TOGETHER", groups)
-    monkeypatch.setattr(pool, "run", lambda *_: pytest.fail("a worker has started"))
+    monkeypatch.setattr(run_worker, "run_worker", lambda *_: pytest.fail("a worker has started"))
     where = suite(tmp_path, cases_toml(NORM), frameworks="[frameworks.torch]\nmodes = ['host', 'device']")
     with pytest.raises(RuntimeError, match=f"'device' is in {message} of TOGETHER"):
         run_suite.run(suites.read(where))
@@ -112,7 +112,7 @@ def test_every_option_of_a_cases_table_reaches_the_case_and_its_worker(tmp_path:
     assert options.model_fields_set == CaseOptions.model_fields.keys()
     keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options)
     (case,) = suites.read(suite(tmp_path, cases_toml(NORM, keys))).cases
-    pool.write_job(tmp_path, {0: pool.WorkItem("host", case)})
+    run_worker.write_job(tmp_path, {0: run_worker.WorkItem("host", case)})
     (job,) = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"].values()
     assert case.options == options
     assert {key: job[key] for key in CaseOptions.model_fields} == options.model_dump()

@@ -25,7 +25,7 @@ from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.workers import pool
+from unified_clip.parity.workers import run_worker
 from unified_clip.parity.workers.worker import by_kernels_in_graph
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
@@ -40,17 +40,19 @@ def worker_command(code: str) -> list[str]:
     return [sys.executable, "-X", "faulthandler", "-c", f"{lines}{code}\nworker.main()", "numpy"]
 
 
-def run_worker(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
+def run_both(code: str, mode: str = HOST, timeout: float = 60.0) -> list[CallOutcome | Failure]:
     """Return the results of such a worker for FIRST and SECOND."""
-    results = pool.run(worker_command(code), [pool.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout)
-    return [results.results[mode, FIRST.name], results.results[mode, SECOND.name]]
+    results = run_worker.run_worker(
+        worker_command(code), [run_worker.WorkItem(mode, each) for each in (FIRST, SECOND)], timeout
+    )
+    return [results.by_case[mode, FIRST.name], results.by_case[mode, SECOND.name]]
 
 
 def run_and_judge(code: str) -> list[Verdict]:
     """Return the verdicts on the results of such a worker."""
     return [
         compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
-        for clip_case, outcome in zip([FIRST, SECOND], run_worker(code), strict=True)
+        for clip_case, outcome in zip([FIRST, SECOND], run_both(code), strict=True)
     ]
 
 
@@ -118,7 +120,7 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
     ],
 )
 def test_a_worker_that_dies_is_a_verdict_on_one_case(code: str, kind: str, detail: str) -> None:
-    first, second = run_worker(CLIP.format(code))
+    first, second = run_both(CLIP.format(code))
     assert isinstance(first, Failure)
     assert first.kind == kind
     assert detail in first.detail
@@ -133,7 +135,9 @@ def number_cases(*cases: Case) -> list[Case]:
 
 def failure_kinds(code: str, cases: list[Case], timeout: float = 60.0, mode: str = HOST) -> list[str]:
     """Return the kind of failure of each case, or "" for a result."""
-    results = pool.run(worker_command(code), [pool.WorkItem(mode, each) for each in cases], timeout).results
+    results = run_worker.run_worker(
+        worker_command(code), [run_worker.WorkItem(mode, each) for each in cases], timeout
+    ).by_case
     failures = [results[mode, each.name] for each in cases]
     return [each.kind if isinstance(each, Failure) else "" for each in failures]
 
@@ -142,8 +146,12 @@ NORM, GLOBAL_NORM = case(WORKED, "clip_grad_norm_", max_norm=1.0), case(WORKED, 
 
 
 def test_a_function_that_crashes_often_is_not_called_again() -> None:
-    cases = number_cases(*[NORM] * (pool.FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
-    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * pool.FAILURES + ["not run", "", ""]
+    cases = number_cases(*[NORM] * (run_worker.MAX_FAILURES + 1), GLOBAL_NORM, GLOBAL_NORM)
+    assert failure_kinds(CLIP.format("os._exit(3)"), cases) == ["crashed"] * run_worker.MAX_FAILURES + [
+        "not run",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.nightly
@@ -171,14 +179,14 @@ def test_a_crash_in_a_graph_is_a_verdict_on_the_case_that_ran() -> None:
 
 @pytest.mark.nightly
 def test_a_worker_that_hangs_is_stopped() -> None:
-    first, second = run_worker(CLIP.format("time.sleep(60)"), timeout=4.0)
+    first, second = run_both(CLIP.format("time.sleep(60)"), timeout=4.0)
     assert isinstance(first, Failure)
     assert first.kind == "timed out"
     assert isinstance(second, CallOutcome)
 
 
 def test_a_worker_that_crashes_at_its_end_is_a_verdict() -> None:
-    first, second = run_worker("import atexit\natexit.register(os.abort)")
+    first, second = run_both("import atexit\natexit.register(os.abort)")
     assert isinstance(first, CallOutcome)
     assert isinstance(second, Failure)
     assert second.detail.startswith(f"{LAST}signal {signal.SIGABRT.value}")
@@ -187,19 +195,23 @@ def test_a_worker_that_crashes_at_its_end_is_a_verdict() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "starts"),
-    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", pool.FAILURES)],
+    [("os._exit(3)", 1), ("worker.run_cases = lambda *arguments: os._exit(3)", run_worker.MAX_FAILURES)],
     ids=["before the first case", "at every case"],
 )
 def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
     fault: str, starts: int, tmp_path: Path
 ) -> None:
-    cases = number_cases(*[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(pool.FAILURES + 2)])
+    cases = number_cases(
+        *[case(WORKED, "clip_by_norm", clip_norm=float(limit)) for limit in range(run_worker.MAX_FAILURES + 2)]
+    )
     count = f"open({str(tmp_path / 'starts')!r}, 'a').write('x')"
-    results = pool.run(worker_command(f"{count}\n{fault}"), [pool.WorkItem(HOST, each) for each in cases], 60.0).results
+    results = run_worker.run_worker(
+        worker_command(f"{count}\n{fault}"), [run_worker.WorkItem(HOST, each) for each in cases], 60.0
+    ).by_case
     crashed = Failure("crashed", "exit status 3; stderr is empty")
     reason = f"because earlier cases of this function failed, the last one as follows: crashed, {crashed.detail}"
     last = crashed if starts == 1 else Failure("not run", reason)
-    assert [results[HOST, each.name] for each in cases] == [crashed] * pool.FAILURES + [last] * 2
+    assert [results[HOST, each.name] for each in cases] == [crashed] * run_worker.MAX_FAILURES + [last] * 2
     assert (tmp_path / "starts").read_text() == "x" * starts
 
 
@@ -228,7 +240,7 @@ def test_a_worker_that_always_crashes_is_started_a_limited_number_of_times(
     ],
 )
 def test_garbage_is_unreadable(code: str, detail: str) -> None:
-    first = run_worker(code)[0]
+    first = run_both(code)[0]
     assert isinstance(first, Failure)
     assert first.kind == "unreadable"
     assert detail in first.detail
@@ -248,7 +260,7 @@ worker.MOST_GRAPHS = 2
 
 
 def test_a_graph_of_several_cases_that_fails_is_a_verdict() -> None:
-    first, second = run_worker(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
+    first, second = run_both(GRAPHS.format("if len(calls) == 1: raise MemoryError('so large')"), GRAPH)
     assert first == Failure(
         "out of memory", "fails in a graph with other cases (1), but not alone: MemoryError: so large"
     )
@@ -256,7 +268,7 @@ def test_a_graph_of_several_cases_that_fails_is_a_verdict() -> None:
 
 
 def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
-    first, second = run_worker(
+    first, second = run_both(
         GRAPHS.format("if not any(each is None for each in tensors) or len(calls) == 1: raise ValueError('no')"), GRAPH
     )
     assert first == Failure("unreadable", "ValueError: no")
@@ -264,7 +276,7 @@ def test_a_case_that_cannot_be_in_a_graph_is_a_verdict_on_that_case() -> None:
 
 
 def test_the_output_of_a_worker_is_no_result() -> None:
-    assert isinstance(run_worker("print('{\"norm\": garbage')")[0], CallOutcome)
+    assert isinstance(run_both("print('{\"norm\": garbage')")[0], CallOutcome)
 
 
 def test_a_framework_that_is_not_installed_is_missing() -> None:
@@ -273,11 +285,11 @@ import importlib
 def absent(name):
     raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 importlib.import_module = absent"""
-    assert run_worker(code) == [Failure("missing", "No module named 'numpy'")] * 2
+    assert run_both(code) == [Failure("missing", "No module named 'numpy'")] * 2
 
 
 def test_a_worker_rejects_a_mode_whose_path_is_not_taken() -> None:
-    first = run_worker("", mode=DEVICE)[0]  # NumPy has the host path only
+    first = run_both("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
     assert "mode 'device' (device path): the backend used another path" in first.detail
 
@@ -301,7 +313,9 @@ NEGATIVE = case([dense([3.0])], "clip_grad_norm_", max_norm=-1.0, raises="ValueE
 )
 def test_an_error_has_to_be_raised_before_anything_is_written(fault: str, detail: str) -> None:
     code = CLIP.format(fault) if fault else ""
-    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, NEGATIVE)], 60.0).by_case[
+        HOST, NEGATIVE.name
+    ]
     verdict = compare_with_exact(NEGATIVE, oracle.expect(NEGATIVE), outcome, HOST)
     assert (verdict.kind, verdict.detail) == ("different" if fault else "equal", detail)
 
@@ -317,7 +331,9 @@ def test_a_warning_has_to_be_issued_exactly_if_it_is_expected(warns: bool) -> No
     for warned in (True, False):
         clip = "import warnings, unified_clip; warnings.warn('x', unified_clip.ClipWarning); " if warned else ""
         code = CLIP.format(f"{clip}return right(grads, max_norm)")
-        outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, clip_case)], 60.0).results[HOST, clip_case.name]
+        outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
+            HOST, clip_case.name
+        ]
         verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
         assert verdict.kind == ("equal" if warned == warns else "different")
         wrong = "issued a ClipWarning, but should not" if warned else "issued no ClipWarning, but should"
@@ -336,7 +352,9 @@ def clip(grads, clip_norm):
     clipped, norm = right(grads, clip_norm)
     return {returned}, norm
 uc.clip_by_global_norm = clip"""
-    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, clip_case)], 60.0).results[HOST, clip_case.name]
+    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
+        HOST, clip_case.name
+    ]
     assert compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST).detail == detail
 
 
@@ -373,7 +391,7 @@ def test_functional_names_do_not_change_their_input(clip_case: Case, code: str, 
     """They share no memory with it. Classes return the same object or a new one."""
     lines = "from unified_clip._compute.host import HostPath\nscale = HostPath.scale\n"
     lines += "from unified_clip._core.changes import Scaled\n"
-    outcome = pool.run(worker_command(lines + code), [pool.WorkItem(HOST, clip_case)], 60.0).results[
+    outcome = run_worker.run_worker(worker_command(lines + code), [run_worker.WorkItem(HOST, clip_case)], 60.0).by_case[
         HOST, clip_case.name
     ]
     verdict = compare_with_exact(clip_case, oracle.expect(clip_case), outcome, HOST)
@@ -390,14 +408,16 @@ def test_another_interpreter_imports_only_this_package_from_its_folder(tmp_path:
         f'#!/bin/sh\nls ${{PYTHONPATH%%:*}} > {tmp_path}/seen\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     python.chmod(0o755)
-    results = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 60.0)
-    assert isinstance(results.results[HOST, SECOND.name], CallOutcome)
+    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [run_worker.WorkItem(HOST, SECOND)], 60.0)
+    assert isinstance(results.by_case[HOST, SECOND.name], CallOutcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
 
 
 def test_a_missing_interpreter_has_the_verdict_missing(tmp_path: Path) -> None:
-    results = pool.run(pool.command("numpy", str(tmp_path / "python")), [pool.WorkItem(HOST, SECOND)], 60.0)
-    failure = results.results[HOST, SECOND.name]
+    results = run_worker.run_worker(
+        run_worker.command("numpy", str(tmp_path / "python")), [run_worker.WorkItem(HOST, SECOND)], 60.0
+    )
+    failure = results.by_case[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "missing"
     assert "cannot be started: No such file or directory" in failure.detail
@@ -412,8 +432,8 @@ def test_processes_that_a_worker_started_end_with_it(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/child\nwait\n", encoding="utf-8")
     python.chmod(0o755)
-    results = pool.run(pool.command("numpy", str(python)), [pool.WorkItem(HOST, SECOND)], 1.0)
-    failure = results.results[HOST, SECOND.name]
+    results = run_worker.run_worker(run_worker.command("numpy", str(python)), [run_worker.WorkItem(HOST, SECOND)], 1.0)
+    failure = results.by_case[HOST, SECOND.name]
     assert isinstance(failure, Failure)
     assert failure.kind == "timed out"
     child = int((tmp_path / "child").read_text(encoding="utf-8"))
@@ -427,7 +447,7 @@ def test_a_worker_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
     job, out = tmp_path / "job", tmp_path / "out"
     job.mkdir()
     out.mkdir()
-    pool.write_job(job, {0: pool.WorkItem(HOST, FIRST)})
+    run_worker.write_job(job, {0: run_worker.WorkItem(HOST, FIRST)})
     arguments = [*worker_command(hangs), str(job), str(out)]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}  # what is installed is tested
     with subprocess.Popen([sys.executable, "-c", starts, *arguments], env=environment) as process:
@@ -443,37 +463,41 @@ def test_a_worker_ends_when_its_parent_was_killed(tmp_path: Path) -> None:
 
 
 def test_deleted_results_are_a_verdict() -> None:
-    first, _ = run_worker(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
+    first, _ = run_both(CLIP.format("import shutil\n    shutil.rmtree(sys.argv[3])"))
     assert isinstance(first, Failure)
     assert first.kind == "crashed"
     assert "FileNotFoundError" in first.detail
 
 
 def test_workers_end_when_the_run_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "STOP", threading.Event())
-    pool.STOP.set()
+    monkeypatch.setattr(run_worker, "STOP", threading.Event())
+    run_worker.STOP.set()
     with pytest.raises(KeyboardInterrupt):
-        run_worker("time.sleep(60)")
+        run_both("time.sleep(60)")
 
 
 def test_progress_is_reported_for_every_result() -> None:
     counts: list[int] = []
-    runs = [pool.WorkItem(HOST, each) for each in (FIRST, SECOND)]
-    results = pool.run(worker_command("time.sleep(0.3)"), runs, 60.0, progress=counts.append)
+    runs = [run_worker.WorkItem(HOST, each) for each in (FIRST, SECOND)]
+    results = run_worker.run_worker(worker_command("time.sleep(0.3)"), runs, 60.0, progress=counts.append)
     assert sum(counts) == 2
-    assert all(each.seconds > 0 for each in results.results.values())
+    assert all(each.seconds > 0 for each in results.by_case.values())
 
 
 def test_one_worker_runs_every_mode() -> None:
     """NumPy's worker rejects the device path. This ends that mode, but not the one before it."""
-    results = pool.run(worker_command(""), [pool.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0).results
+    results = run_worker.run_worker(
+        worker_command(""), [run_worker.WorkItem(mode, SECOND) for mode in (HOST, DEVICE)], 60.0
+    ).by_case
     assert isinstance(results[HOST, SECOND.name], CallOutcome)
     assert isinstance(results[DEVICE, SECOND.name], Failure)
 
 
 def test_errors_have_no_addresses() -> None:
     code = "def raising(grads, max_norm): raise TypeError(f'no gradient: {object()}')\nuc.clip_grad_norm_ = raising"
-    outcome = pool.run(worker_command(code), [pool.WorkItem(HOST, NEGATIVE)], 60.0).results[HOST, NEGATIVE.name]
+    outcome = run_worker.run_worker(worker_command(code), [run_worker.WorkItem(HOST, NEGATIVE)], 60.0).by_case[
+        HOST, NEGATIVE.name
+    ]
     assert outcome.message == "TypeError: no gradient: <object object>"
 
 

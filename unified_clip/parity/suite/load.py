@@ -65,7 +65,7 @@ class Suite:
     """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale."""
 
     def worker_arguments(self, framework: str) -> tuple[Any, ...]:
-        """Return the arguments of `pool.command` after the name of the framework."""
+        """Return the arguments of `run_worker.command` after the name of the framework."""
         table = self.frameworks[framework]
         return table.python, *((table.functions, self.root, table.returns) if table.functions else ())
 

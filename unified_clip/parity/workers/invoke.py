@@ -43,7 +43,7 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 
     If the case asks for transposed, expanded or overlapping tensors, or for thresholds as tensors, convert them, too.
 
-    case: The description of the case from job.json, which `pool.write_job` writes.
+    case: The description of the case from job.json, which `run_worker.write_job` writes.
     """
     call_form = CallForm(**case["call_form"])
     tensors = adapter.make_all(gradients)

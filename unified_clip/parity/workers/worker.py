@@ -1,9 +1,9 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
-`pool.write_job` has written the work items into the directory JOB. The worker imports the framework, and writes its
-versions to `worker.json` in the directory OUT. Before it runs work items, it writes their numbers to `current.json`.
-For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item crashes the process,
-and `current.json` has the item that crashed it.
+`run_worker.write_job` has written the work items into the directory JOB. The worker imports the framework, and writes
+its versions to `worker.json` in the directory OUT. Before it runs work items, it writes their numbers to
+`current.json`. For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item crashes
+the process, and `current.json` has the item that crashed it.
 
 If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`. They write
 nothing.

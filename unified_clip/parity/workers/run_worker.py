@@ -27,26 +27,26 @@ from ...tensors.types import densify
 from ..outcome import CallOutcome, Failure
 from ..suite.cases import Case
 
-FAILURES = 4
+MAX_FAILURES = 4
 """The number of failures after which the other cases of a function do not run, in one mode. If so many functions fail
 one after the other, without a result in between, no other case runs.
 """
 
-WEIGHTS = {"timed out": 2}
+FAILURE_WEIGHTS = {"timed out": 2}
 """The number of failures that a failure counts as, by its kind, if it is not 1. A timeout takes long."""
 
-KEPT, SHOWN = 1 << 12, 80
-"""The number of bytes of a worker's output to keep, and the number of characters of its first line in the report."""
+KEPT_BYTES = 1 << 12
+"""The number of bytes of a worker's output that are kept."""
 
-LOOK_EVERY = 0.1
-"""The number of seconds between two searches for new results."""
+SHOWN_CHARACTERS = 80
+"""The number of characters of a worker's first line of output in the report."""
 
 OUT_OF_MEMORY = re.compile(
     r"MemoryError|bad_alloc|OutOfMemory|ResourceExhausted|RESOURCE_EXHAUSTED|n[o']t allocate memory"
 )
 """Matches the messages of Python, C++ and the frameworks about too little memory."""
 
-AGAIN = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
+RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
 
 STOP = threading.Event()
 """When this event is set, all workers are ended, and none is started."""
@@ -60,14 +60,14 @@ class WorkItem(NamedTuple):
 
 
 OnResult = Callable[[WorkItem, CallOutcome | Failure], Any]
-"""A function that gets each outcome as it arrives. `WorkerResults.results` keeps its return value."""
+"""A function that gets each outcome as it arrives. `WorkerResults.by_case` keeps its return value."""
 
 
 @dataclass(eq=False)
 class WorkerResults:
     """The results of one framework's worker, over all its starts."""
 
-    results: dict[tuple[str, str], Any] = field(default_factory=dict)
+    by_case: dict[tuple[str, str], Any] = field(default_factory=dict)
     """The return value of `on_result` for each result, by (mode, case name)."""
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def command(
 NO_RESULT = "the process ended with status 0 and without a result for this case, for example by os._exit(0)"
 
 
-def run(
+def run_worker(
     worker: Sequence[str],
     items: Sequence[WorkItem],
     timeout: float,
@@ -110,7 +110,7 @@ def run(
 
     Each result is read and deleted while the worker continues: all files at once may not fit on the disk. If the worker
     does not start, all items fail. If it ends or hangs, only the item that it was running fails. Other items fail as
-    "not run" if FAILURES is reached. If the worker crashes after the last result, the last item fails.
+    "not run" if MAX_FAILURES is reached. If the worker crashes after the last result, the last item fails.
 
     worker: The command line that `command` returns.
     timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
@@ -119,56 +119,77 @@ def run(
 
     KeyboardInterrupt: STOP was set.
     """
-    results = WorkerResults()
-    remaining = dict(enumerate(items))
-
-    def keep(item: WorkItem, outcome: CallOutcome | Failure) -> None:
-        results.results[item.mode, item.case.name] = on_result(item, outcome)
-
-    def collect(out: Path) -> bool:
-        """Read the new results of the worker, and delete their files. Return whether there were new results."""
-        names: set[str] = set()
-        with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
-            names = {path.name for path in out.iterdir()}
-        numbers = [number for number in remaining if f"{number}.json" in names]
-        for number in numbers:
-            keep(remaining.pop(number), _read_result(out, number))
-            for path in out.glob(f"{number}.*"):
-                path.unlink()
-        progress(len(numbers))
-        return bool(numbers)
-
-    failures = _WorkerFailures()
-    while remaining:
-        count = len(remaining)
+    run = _Run(dict(enumerate(items)), on_result, progress)
+    while run.remaining:
+        count = len(run.remaining)
         with Scratch("parity") as scratch:
             job, out = scratch.path / "job", scratch.path / "out"
             job.mkdir()
             out.mkdir()
-            write_job(job, remaining)
-            failure = _run_once([*worker, str(job), str(out)], scratch, timeout, partial(collect, out), results)
-            collect(out)
-            start_failure = _read_start(out, results)
+            write_job(job, run.remaining)
+            arguments = [*worker, str(job), str(out)]
+            failure = _run_once(arguments, scratch, timeout, partial(run.collect, out), run.results)
+            run.collect(out)
+            had_results = len(run.remaining) < count
+            start_failure = _read_start(out, run.results)
             has_started = (out / "worker.json").exists() and not start_failure
             current = _read_current(out)
         failure = start_failure or failure
-        if remaining:
+        if run.remaining:
             failure = failure or Failure("unreadable", NO_RESULT)
-            if not has_started:
-                for number in list(remaining):
-                    keep(remaining.pop(number), failure)
-                break
-            failed = remaining.pop(next((number for number in current if number in remaining), next(iter(remaining))))
-            failures.add(failed, failure, had_results=count > len(remaining) + 1)
-            keep(failed, failure)
-            for number, item in list(remaining.items()):
-                if reason := failures.why_not_run(item):
-                    keep(remaining.pop(number), Failure("not run", reason))
-            remaining = failures.in_order(remaining)
+            run.fail_current(failure, current, had_results=had_results) if has_started else run.fail_all(failure)
         elif failure:
             detail = f"after the last case, and perhaps because of an earlier one: {failure.detail}"
-            keep(items[-1], dataclasses.replace(failure, detail=detail))
-    return results
+            run.keep(items[-1], dataclasses.replace(failure, detail=detail))
+    return run.results
+
+
+class _Run:
+    """The items of a worker, over all its starts.
+
+    remaining: The items without a result, by number.
+    """
+
+    def __init__(self, remaining: dict[int, WorkItem], on_result: OnResult, progress: Callable[[int], Any]) -> None:
+        self.remaining, self._on_result, self._progress = remaining, on_result, progress
+        self.results = WorkerResults()
+        self._failures = _WorkerFailures()
+
+    def keep(self, item: WorkItem, outcome: CallOutcome | Failure) -> None:
+        self.results.by_case[item.mode, item.case.name] = self._on_result(item, outcome)
+
+    def collect(self, out: Path) -> bool:
+        """Read the new results of the worker, and delete their files. Return whether there were new results."""
+        names: set[str] = set()
+        with suppress(FileNotFoundError):  # the system has removed the directory, as cleaners of /tmp do
+            names = {path.name for path in out.iterdir()}
+        numbers = [number for number in self.remaining if f"{number}.json" in names]
+        for number in numbers:
+            self.keep(self.remaining.pop(number), _read_result(out, number))
+            for path in out.glob(f"{number}.*"):
+                path.unlink()
+        self._progress(len(numbers))
+        return bool(numbers)
+
+    def fail_all(self, failure: Failure) -> None:
+        """Let all remaining items fail, since the worker does not start."""
+        for number in list(self.remaining):
+            self.keep(self.remaining.pop(number), failure)
+
+    def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
+        """Let the item fail that the worker was running, and those that do not run after this failure.
+
+        current: The numbers of the items that the worker was running, as `_read_current` returns them.
+        had_results: Whether this start of the worker had results.
+        """
+        number = next((number for number in current if number in self.remaining), next(iter(self.remaining)))
+        failed = self.remaining.pop(number)
+        self._failures.add(failed, failure, had_results=had_results)
+        self.keep(failed, failure)
+        for number, item in list(self.remaining.items()):
+            if reason := self._failures.why_not_run(item):
+                self.keep(self.remaining.pop(number), Failure("not run", reason))
+        self.remaining = self._failures.in_order(self.remaining)
 
 
 class _WorkerFailures:
@@ -182,7 +203,7 @@ class _WorkerFailures:
     def add(self, item: WorkItem, failure: Failure, *, had_results: bool) -> None:
         """Count a failure of the worker during an item. had_results: Whether this start of the worker had results."""
         function, reason = _function(item), f"{failure.kind}, {failure.detail}"
-        self._counts[function] += WEIGHTS.get(failure.kind, 1)
+        self._counts[function] += FAILURE_WEIGHTS.get(failure.kind, 1)
         self._last[function] = reason
         if had_results:
             self._in_a_row.clear()
@@ -192,11 +213,11 @@ class _WorkerFailures:
     def why_not_run(self, item: WorkItem) -> str:
         """Return the reason why an item does not run. Return '' if it runs."""
         function = _function(item)
-        if self._counts[function] >= FAILURES:
+        if self._counts[function] >= MAX_FAILURES:
             return f"because earlier cases of this function failed, the last one as follows: {self._last[function]}"
-        if len(self._in_a_row) >= FAILURES:
+        if len(self._in_a_row) >= MAX_FAILURES:
             *_, last = self._in_a_row.values()
-            return f"because {FAILURES} functions failed one after the other, the last one as follows: {last}"
+            return f"because {MAX_FAILURES} functions failed one after the other, the last one as follows: {last}"
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
@@ -266,7 +287,7 @@ def _run_once(
         end = worker.wait(timeout, poll)
     reader.join(1.0)  # a process that the worker started may keep the pipe open
     if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
-        results.printed.append(repr(line[:SHOWN] + "..." * (len(line) > SHOWN)))
+        results.printed.append(repr(line[:SHOWN_CHARACTERS] + "..." * (len(line) > SHOWN_CHARACTERS)))
     if end.code is None:
         return Failure("timed out", f"no new result in {timeout:g} seconds; {end}")
     if end.code == 0:
@@ -278,10 +299,10 @@ def _run_once(
 
 
 def _read_output(stdout: IO[bytes], printed: bytearray) -> None:
-    """Read all output of a worker, so that its pipe never fills. Keep the first KEPT bytes in `printed`."""
+    """Read all output of a worker, so that its pipe never fills. Keep the first KEPT_BYTES bytes in `printed`."""
     with stdout:
         while chunk := stdout.read1(1 << 16):  # type: ignore[attr-defined]
-            printed += chunk[: KEPT - len(printed)]
+            printed += chunk[: KEPT_BYTES - len(printed)]
 
 
 def _read_start(out: Path, results: WorkerResults) -> Failure | None:
@@ -299,7 +320,7 @@ def _read_start(out: Path, results: WorkerResults) -> Failure | None:
             return Failure("missing", str(data["missing"]))
         results.versions.update(data["versions"])
     except (ValueError, TypeError, KeyError) as error:
-        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {AGAIN}")
+        return Failure("unreadable", f"the worker's file {path.name} cannot be read: {error}. {RETRY_ADVICE}")
     return None
 
 
@@ -335,4 +356,4 @@ def _read_result(out: Path, number: int) -> CallOutcome | Failure:
         return Failure("out of memory", outcome.message) if OUT_OF_MEMORY.search(outcome.message) else outcome
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
-        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {AGAIN}")
+        return Failure("unreadable", f"the worker's result cannot be read: {reason}. {RETRY_ADVICE}")
