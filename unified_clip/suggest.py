@@ -89,7 +89,7 @@ class Suggestion:
         from .adaptive import state as states
 
         states.check_rule(rule, Rule)
-        state: Any = states.first(rule)
+        state: Any = states.initial(rule)
         thresholds: list[float] = []
         for norm in self.norms:
             threshold, state = states.advance(rule, state, HOST, norm)

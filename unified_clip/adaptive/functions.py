@@ -45,11 +45,11 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
     states.check_rule(adaptive, Rule, AdaGC)
     backend, like = resolve(like)
     states.check_fixed_size(adaptive)
-    numbers = states.first(adaptive) if data is None else states.loaded(adaptive, data)
+    numbers = states.initial(adaptive) if data is None else states.from_data(adaptive, data)
     if isinstance(adaptive, AdaGC):
-        numbers = tensor_thresholds.sized(numbers, len(containers.flatten(backend, like).leaves))
+        numbers = tensor_thresholds.resize(numbers, len(containers.flatten(backend, like).leaves))
     tensor = like[0] if isinstance(like, list | tuple) and like else like
-    state = backend.from_state(states.flat(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
+    state = backend.from_state(states.flatten(adaptive, numbers), tensor if backend.is_tensor(tensor) else None)
     backend_of(state)  # so that torch.compile can trace it
     return state
 
@@ -81,7 +81,7 @@ def read_state(adaptive: Rule | AdaGC, state: Tensor) -> Data:
             "the state is inside a compiled graph, where it has no values. Return the state from the graph, and "
             "call read_state outside."
         ) from None
-    return states.saved(states.read_packed(adaptive, values))
+    return states.to_data(states.read_packed(adaptive, values))
 
 
 def clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any = math.inf) -> tuple[Tensor, Tensor]:
@@ -155,11 +155,11 @@ def clip_by_global_norm(
 def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: Any) -> tuple[Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, max_norm, "max_norm", differentiable=False)
-    traced = states.is_traced(state, backend)
+    has_values = backend.has_values(state)
     gradients, writer = collect_in_place(
-        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=not traced and isinstance(limit, float)
+        backend, parameters, "clip_grad_norm_", "clip_by_global_norm", plain=has_values and isinstance(limit, float)
     )
-    norm, new = _clip(backend, gradients, adaptive, state, traced, limit, rule.PYTORCH)
+    norm, new = _clip(backend, gradients, adaptive, state, has_values, limit, rule.PYTORCH)
     writer.finish()
     return norm, new
 
@@ -167,9 +167,9 @@ def _clip_grad_norm_(parameters: Any, adaptive: Rule, state: Tensor, max_norm: A
 def _clip_by_global_norm(t_list: Any, adaptive: Rule, state: Tensor, clip_norm: Any) -> tuple[Any, Tensor, Tensor]:
     backend = states.backend_for(adaptive, state, Rule)
     limit = validation.threshold(backend, clip_norm, "clip_norm", differentiable=True)
-    traced = states.is_traced(state, backend)
-    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=not traced and isinstance(limit, float))
-    norm, new = _clip(backend, gradients, adaptive, state, traced, limit, rule.TENSORFLOW_GLOBAL)
+    has_values = backend.has_values(state)
+    gradients, writer = collect(backend, t_list, "clip_by_global_norm", plain=has_values and isinstance(limit, float))
+    norm, new = _clip(backend, gradients, adaptive, state, has_values, limit, rule.TENSORFLOW_GLOBAL)
     return writer.result(), norm, new
 
 
@@ -178,14 +178,14 @@ def _clip(
     gradients: GradientList,
     adaptive: Rule,
     state: Tensor,
-    traced: bool,
+    has_values: bool,
     limit: Any,
     convention: ClipConvention,
 ) -> tuple[Tensor, Tensor]:
     """Clip gradients by an adaptive rule. Return (the total norm, the packed state after it)."""
-    current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
+    current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     threshold = states.RuleThreshold(adaptive, current, limit)
-    inputs = [tensor for tensor in (state, limit) if not isinstance(tensor, float)] if traced else []
+    inputs = [] if has_values else [tensor for tensor in (state, limit) if not isinstance(tensor, float)]
     clip_rule = ClipRule("global_norm", convention, threshold)
     if gradients.shards is not None:
         fields = {"adaptive": threshold.describe(), **convention.arguments}
@@ -196,5 +196,5 @@ def _clip(
     rule.apply(gradients, clip_rule, norms)
     new = norms[0].state
     if isinstance(new, dict):
-        new = backend.from_state(states.flat(adaptive, new), state)
+        new = backend.from_state(states.flatten(adaptive, new), state)
     return norms[0].total, new

@@ -17,13 +17,13 @@ from .._dispatch import backend_of
 from .number import Number, Real, where
 from .protocol import RULES, AdaGC, Data, Percentile, Rule
 
-VERSION = 1
-
 STEPS = "steps"
 """The name of the number of norms that the state has seen."""
 
-MOST = 1e150
+LARGEST_NORM = 1e150
 """Larger norms count as infinite: the square of a norm has to be finite."""
+
+assert sys.float_info.max > LARGEST_NORM * LARGEST_NORM
 
 REMEDY = (
     "Load a state that state_dict() or read_state() returned. If the rule is your own class, return finite numbers "
@@ -45,23 +45,28 @@ def check_rule(rule: Any, *kinds: type) -> None:
         raise TypeError(f"the adaptive rule is {text}. Pass {', or '.join(names)}.")
 
 
-def first(rule: Rule | AdaGC) -> dict[str, Real]:
-    """Return the initial state of a rule, before its first norm."""
-    return loaded(rule, {STEPS: 0.0, **rule.init()})
+def _initial_data(rule: Rule | AdaGC) -> Data:
+    """Return the initial state of a rule as plain data. Each packed state has its names in this order."""
+    return {STEPS: 0.0, **rule.init()}
 
 
-def saved(state: Mapping[str, Real]) -> Data:
+def initial(rule: Rule | AdaGC) -> dict[str, Real]:
+    """Return the state of a rule before its first norm."""
+    return from_data(rule, _initial_data(rule))
+
+
+def to_data(state: Mapping[str, Real]) -> Data:
     """Return a state as data for a file: numbers, and lists of numbers."""
     return {name: value if isinstance(value, float) else value.tolist() for name, value in state.items()}
 
 
-def loaded(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
-    """Return the state in data that `saved` returned.
+def from_data(rule: Rule | AdaGC, data: Any) -> dict[str, Real]:
+    """Return the state in data that `to_data` returned.
 
     Raises:
         ValueError: The data is not a state of this rule with these settings.
     """
-    expected = {STEPS: 0.0, **rule.init()}
+    expected = _initial_data(rule)
     if not isinstance(data, Mapping) or set(data) != set(expected):
         keys = f"the keys {', '.join(sorted(expected))}"
         problem = f"is {_kind(data)}, not a dict with {keys}"
@@ -118,7 +123,7 @@ class RuleThreshold(AdaptiveThreshold):
 
     def describe(self) -> str:
         """Return the rule and its state on the host. A state on a device is left out."""
-        state = saved(self.state) if isinstance(self.state, dict) else "on the device"
+        state = to_data(self.state) if isinstance(self.state, dict) else "on the device"
         return f"adaptive {self.rule} with the state {state}"
 
 
@@ -130,7 +135,7 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
     """
     if xp is HOST:
         assert isinstance(state, dict)
-        if not norm <= MOST:
+        if not norm <= LARGEST_NORM:
             return 0.0, state
         numbers = dict(state)
         steps = numbers.pop(STEPS)
@@ -140,9 +145,9 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
             raise _other_names(rule, new)
         return _checked(rule, threshold), after
     packed = state if not isinstance(state, dict) else pack(rule, xp, state)
-    numbers = unpacked(rule, xp, packed)
+    numbers = unpack(rule, xp, packed)
     steps = numbers.pop(STEPS)
-    counts = norm <= xp.asarray(MOST)
+    counts = norm <= xp.asarray(LARGEST_NORM)
     finite = Number(xp, xp.where(counts, norm, xp.asarray(0.0)))
     threshold, new = rule.threshold(numbers, finite, steps)
     names = rule.init()
@@ -152,11 +157,6 @@ def advance(rule: Rule, state: State, xp: Scalars, norm: Scalar) -> tuple[Scalar
     kept = xp.pack([value.value if isinstance(value, Number) else xp.asarray(value) for value in values])
     after = xp.stop_gradient(xp.where(counts, kept, packed))
     return where(counts, threshold, Number(xp, xp.asarray(0.0))).value, after
-
-
-def is_traced(packed: Tensor, backend: Backend) -> bool:
-    """Return whether the values of a packed state are unknown: in a graph, or on a device."""
-    return not backend.has_values(packed)
 
 
 def _other_names(rule: Rule, new: Mapping[str, Real]) -> TypeError:
@@ -179,7 +179,7 @@ def _checked(rule: Rule, threshold: Any) -> float:
 def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:
     """Return the numbers of a state as one tensor on the device of `xp`."""
     check_fixed_size(rule)
-    return xp.pack([xp.vector(flat(rule, state).tolist())])
+    return xp.pack([xp.vector(flatten(rule, state).tolist())])
 
 
 def check_fixed_size(rule: Rule | AdaGC) -> None:
@@ -192,12 +192,12 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
         )
 
 
-def flat(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
+def flatten(rule: Rule | AdaGC, state: Mapping[str, Real]) -> np.ndarray[Any, Any]:
     """Return the numbers of a state as one array of float64."""
-    return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in (STEPS, *rule.init())])
+    return np.concatenate([np.ravel(np.asarray(state[name], np.float64)) for name in _initial_data(rule)])
 
 
-def unpacked(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]:
+def unpack(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Number]:
     lengths = _lengths(rule, packed)
     parts = xp.unpack(packed, list(lengths.values()))
     return {name: Number(xp, part) for name, part in zip(lengths, parts, strict=True)}
@@ -205,7 +205,7 @@ def unpacked(rule: Rule | AdaGC, xp: Scalars, packed: Tensor) -> dict[str, Numbe
 
 def _lengths(rule: Rule | AdaGC, packed: Any) -> dict[str, int | None]:
     """Return the length of each vector in a packed state, and None for a number, by name."""
-    values = {STEPS: 0.0, **rule.init()}
+    values = _initial_data(rule)
     known = sum(len(value) if isinstance(value, list) else 1 for value in values.values())
     return {
         name: len(value) or packed.shape[0] - known if isinstance(value, list) else None
@@ -228,13 +228,11 @@ def backend_for(rule: Any, packed: Any, *kinds: type) -> Backend:
     if not backend.is_tensor(packed):
         raise TypeError(f"the state is {_kind(packed)}. {remedy}")
     shape, dtype = backend.shape(packed), backend.dtype(packed)
-    if shape is not None and (len(shape), dtype) not in PACKED:
+    if shape is None:
+        return backend
+    if (len(shape), dtype) not in PACKED:
         raise TypeError(f"the state has {len(shape)} axes and the dtype {dtype}. {remedy}")
-    if not fits(rule, shape[0] if shape else None):
-        expected = len(flat(rule, first(rule)))
-        raise ValueError(
-            f"the state has {shape and shape[0]} numbers, but the state of {rule} has {expected}. {remedy}"
-        )
+    _check_length(rule, shape[0], remedy)
     return backend
 
 
@@ -242,11 +240,19 @@ PACKED = ((1, "float64"), (2, "int32"))
 """The number of axes and the dtype of a packed state. JAX has words of 32 bits."""
 
 
-def fits(rule: Rule | AdaGC, length: int | None) -> bool:
+def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
     """Return whether a packed state of this many numbers can be the state of a rule. None: the number is unknown."""
-    if length is None or [] in rule.init().values():
-        return True
-    return length == len(flat(rule, first(rule)))
+    return length in (None, _length(rule))
+
+
+def _length(rule: Rule | AdaGC) -> int | None:
+    """Return the number of numbers in a packed state of a rule. Return None if it grows, or depends on the call."""
+    return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
+
+
+def _check_length(rule: Rule | AdaGC, length: int, remedy: str) -> None:
+    if not has_length(rule, length):
+        raise ValueError(f"the state has {length} numbers, but the state of {rule} has {_length(rule)}. {remedy}")
 
 
 def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
@@ -257,17 +263,11 @@ def read_packed(rule: Rule | AdaGC, values: Any) -> dict[str, Real]:
     ValueError: the values are not a state of this rule with its settings.
     """
     array = np.asarray(values)
-    flat = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
+    numbers = array.astype(np.int32).view(np.float64)[..., 0].tolist() if array.ndim == 2 else array.tolist()
+    _check_length(rule, len(numbers), "Pass the rule of the state.")
     data, start = {}, 0
     for name, length in _lengths(rule, array).items():
         end = start + (1 if length is None else length)
-        data[name] = flat[start] if length is None else flat[start:end]
+        data[name] = numbers[start] if length is None else numbers[start:end]
         start = end
-    if start != len(flat):
-        raise ValueError(
-            f"the state has {len(flat)} numbers, but the state of {rule} has {start}. Pass the rule of the state."
-        )
-    return loaded(rule, data)
-
-
-assert sys.float_info.max > MOST * MOST
+    return from_data(rule, data)

@@ -189,19 +189,19 @@ def _advance(
     backend: Backend, gradients: GradientList, adaptive: AdaGC, state: Tensor, count: int, limit: Any
 ) -> tuple[Tensor, Tensor]:
     """Clip gradients by AdaGC. Return (the total norm, the packed state after it)."""
-    traced = states.is_traced(state, backend)
-    current = state if traced else states.read_packed(adaptive, backend.to_numpy(state))
+    has_values = backend.has_values(state)
+    current = states.read_packed(adaptive, backend.to_numpy(state)) if has_values else state
     norms = _clip(
         gradients,
         tensor_thresholds.TensorThresholds(adaptive, current, count, limit),
-        *([state] if traced else []),
+        *([] if has_values else [state]),
         limit,
     )
     if not norms:
         return rule.total_norm(gradients, 2.0), state
     new, total = norms[0].state, norms[0].total
     if isinstance(new, dict):
-        new = backend.from_state(states.flat(adaptive, new), state)
+        new = backend.from_state(states.flatten(adaptive, new), state)
     return rule.total_norm(gradients, 2.0) if total is None else total, new
 
 

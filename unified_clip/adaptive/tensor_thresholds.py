@@ -20,7 +20,7 @@ from .number import Number, Real
 from .protocol import AdaGC
 
 
-def sized(state: states.State, count: int) -> states.State:
+def resize(state: states.State, count: int) -> states.State:
     """Return a state with a number for each of `count` tensors. ValueError: the state has another number of tensors."""
     known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
     if isinstance(state, dict) and not known:
@@ -51,7 +51,7 @@ class TensorThresholds(OwnThresholds):
     def measure(
         self, gradients: GradientList, group: range, clip_rule: ClipRule, inputs: Sequence[Tensor]
     ) -> list[Norm]:
-        adagc, limit, current = self.adagc, self.limit, sized(self.state, self.count)
+        adagc, limit, current = self.adagc, self.limit, resize(self.state, self.count)
         path = _path_together(gradients, group, current, inputs)
         if path is not None:
             with path.scope():
@@ -128,9 +128,9 @@ def _coefficients(
 
     total: The total norm. vector: The tensors' norms.
     """
-    convention, most = clip_rule.convention, xp.asarray(states.MOST)
-    is_finite = total <= most
-    numbers = state if isinstance(state, dict) else states.unpacked(adagc, xp, state)
+    convention, largest_norm = clip_rule.convention, xp.asarray(states.LARGEST_NORM)
+    is_finite = total <= largest_norm
+    numbers = state if isinstance(state, dict) else states.unpack(adagc, xp, state)
     step, mean = numbers[states.STEPS], numbers["norms"]
     if slots is not None:
         mean = _at(xp, mean, slots)
@@ -141,7 +141,7 @@ def _coefficients(
     coefs = _repeated(mean, scale) if is_warm is not True else None
     if is_warm is not False:
         # each norm is finite if the total norm is
-        thresholds = limits if is_finite is True else xp.where(vector <= most, _scalar(limits), xp.asarray(0.0))
+        thresholds = limits if is_finite is True else xp.where(vector <= largest_norm, _scalar(limits), xp.asarray(0.0))
         is_off = isinstance(thresholds, float)  # and inf
         own = 1.0 if is_off else rule.coefficient(xp, vector, thresholds, convention)
         coefs = own if coefs is None else xp.where(is_warm, own, coefs)

@@ -117,7 +117,7 @@ class AdaptiveStates:
         """Whether a state has a number for each entry of a call, including entries without a gradient."""
         self.lock = threading.RLock()
         """A clip holds it until it has replaced the current states."""
-        self.current: States = {name: state.first(rule) for name, rule in self._rules.items()}
+        self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
         """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs it.
@@ -156,7 +156,7 @@ class AdaptiveStates:
             return tensor_thresholds.TensorThresholds(rule, current, count, limit)
         return state.RuleThreshold(rule, current, limit)
 
-    def sized(self, counts: Iterable[int]) -> States:
+    def resize(self, counts: Iterable[int]) -> States:
         """Return the current states. Each state of adagc has an entry for each gradient of a clip call.
 
         counts: For each state, the number of gradients in the call, including those that are None.
@@ -164,17 +164,18 @@ class AdaptiveStates:
         ValueError: a state has entries for another number of gradients.
         """
         return {
-            name: tensor_thresholds.sized(each, count) if isinstance(self._rules[name], AdaGC) else each
+            name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each
             for (name, each), count in zip(self.current.items(), counts, strict=False)
         }
 
     def from_packed(self, packed: Sequence[Tensor], backend: Backend) -> States:
-        """Return {group name: state} from the packed tensors, one for each state. A traced tensor stays packed.
+        """Return {group name: state} from the packed tensors, one for each state. A tensor in a graph or on a
+        device stays packed.
 
         ValueError: the tensors are states of other adaptive rules, or of rules with other settings.
         """
         lengths = [(backend.shape(tensor) or [None])[0] for tensor in packed]
-        if len(lengths) != len(self._rules) or not all(map(state.fits, self._rules.values(), lengths)):
+        if len(lengths) != len(self._rules) or not all(map(state.has_length, self._rules.values(), lengths)):
             own, count = ", ".join(sorted(map(str, self._rules.values()))), len(lengths)
             problem = f"the optimizer's state does not fit the adaptive rules of the configuration, {own}"
             if not count:
@@ -186,14 +187,14 @@ class AdaptiveStates:
                 f"{problem}. Continue with the configuration that made the state. Or start with a new optimizer state."
             )
         return {
-            name: tensor if state.is_traced(tensor, backend) else self._read(name, tensor)
+            name: self._read(name, tensor) if backend.has_values(tensor) else tensor
             for name, tensor in zip(self._rules, packed, strict=True)
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
         """Return one packed tensor for each state, in the order of `states`. Packed states stay unchanged."""
         return [
-            backend.from_state(state.flat(self._rules[name], each)) if isinstance(each, dict) else each
+            backend.from_state(state.flatten(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()
         ]
 
@@ -202,7 +203,7 @@ class AdaptiveStates:
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each)
-            data[name] = {"rule": self._tables[name].rule, "state": state.saved(numbers)}
+            data[name] = {"rule": self._tables[name].rule, "state": state.to_data(numbers)}
         return data
 
     def load(self, data: Any) -> None:
@@ -239,7 +240,7 @@ class AdaptiveStates:
                     f"the saved state is of the rule {kind!r}, but the configuration has {self._tables[name].rule!r} "
                     f"for the group {name!r} ('': no group). Load the state of the same configuration."
                 )
-            loaded[name] = state.loaded(rule, data[name].get("state"))
+            loaded[name] = state.from_data(rule, data[name].get("state"))
         self.current = dict(loaded)
 
     def _read(self, name: str, packed: Tensor) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class Clipper:
 
         ValueError: a state has entries for another number of gradients.
         """
-        return self._adaptive.to_packed(self._adaptive.sized(counts), backend)
+        return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
     def traced(self, grads: Any, *, step: Any = None, states: Sequence[Tensor] = (), parameters: Any = None) -> Traced:
         """Clip gradients. Return them with the outcome as tensors, which an optimizer's state can keep.

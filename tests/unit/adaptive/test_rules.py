@@ -120,15 +120,15 @@ def test_adagc_has_the_coefficients_of_the_published_code() -> None:
 )
 def test_a_step_changes_neither_the_state_before_it_nor_other_steps_from_there(rule: Any) -> None:
     """A clip that raises an error after its step continues with the state before it."""
-    state = states.first(rule)
+    state = states.initial(rule)
     for norm in (3.0, 1.0, 2.0, 2.0, 5.0):
-        before = states.saved(state)
+        before = states.to_data(state)
         other = states.advance(rule, state, HOST, 7.0 * norm)
-        expected = states.advance(rule, states.loaded(rule, before), HOST, norm)
+        expected = states.advance(rule, states.from_data(rule, before), HOST, norm)
         threshold, after = states.advance(rule, state, HOST, norm)
-        assert (threshold, states.saved(after)) == (expected[0], states.saved(expected[1]))
-        assert states.saved(other[1]) != states.saved(after)
-        assert states.saved(state) == before
+        assert (threshold, states.to_data(after)) == (expected[0], states.to_data(expected[1]))
+        assert states.to_data(other[1]) != states.to_data(after)
+        assert states.to_data(state) == before
         state = after
 
 
@@ -139,7 +139,7 @@ def test_a_percentile_is_that_of_numpy_over_the_last_norms(
     percent: float, window: int | None, include_current: bool
 ) -> None:
     rule, chance = Percentile(percent=percent, window=window, include_current=include_current), random.Random(0)
-    state, norms = states.first(rule), [chance.choice([1.0, 2.0, 3 * chance.random()]) for _ in range(40)]
+    state, norms = states.initial(rule), [chance.choice([1.0, 2.0, 3 * chance.random()]) for _ in range(40)]
     for step, norm in enumerate(norms):
         threshold, state = states.advance(rule, state, HOST, norm)
         last = norms[: step + 1] if include_current else norms[:step]

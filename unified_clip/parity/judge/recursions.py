@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-MOST = 1e150
+LARGEST_NORM = 1e150
 """A norm above it does not enter a state, as if it were infinite."""
 
 Step = tuple[float, dict[str, Any]]
@@ -24,7 +24,7 @@ def ema_ratio(values: Sequence[float], ratio: Any = 2.0, alpha: Any = 0.97, warm
     mean: Any = 0 * ratio
     seen = 0
     for value in values:
-        if not value <= MOST:
+        if not value <= LARGEST_NORM:
             yield 0.0, {"steps": seen, "mean": mean}
             continue
         norm, limit = type(ratio)(value), math.inf
@@ -59,7 +59,7 @@ def zclip(
     var: Any = 0 * alpha
     seen = 0
     for value in values:
-        if not value <= MOST:
+        if not value <= LARGEST_NORM:
             yield 0.0, {"steps": seen, "mean": mean, "var": var}
             continue
         norm, limit = type(alpha)(value), math.inf
@@ -96,7 +96,7 @@ def percentile(
     history: list[float] = []
     for value in values:
         limit = 0.0
-        if value <= MOST:
+        if value <= LARGEST_NORM:
             before = list(history)
             history.append(value)
             kept = (history if include_current else before)[-(window or 10**9) :]
@@ -145,10 +145,10 @@ def adagc(
             if norm is None:
                 coefs.append(None)
                 continue
-            threshold = means[index] * ratio or math.inf if norm <= MOST else 0.0
+            threshold = means[index] * ratio or math.inf if norm <= LARGEST_NORM else 0.0
             coef = scale if seen < warmup_steps else coefficient(norm, threshold)
             coefs.append(min(coef, coefficient(norm, limit)) if coef == coef else coef)
-            if not total <= MOST:
+            if not total <= LARGEST_NORM:
                 continue
             entry = norm
             if seen < warmup_steps:
@@ -158,7 +158,7 @@ def adagc(
                 means[index] = means[index] * alpha + min(norm, threshold) * (1 - alpha)
             else:
                 means[index] = norm
-        seen += total <= MOST
+        seen += total <= LARGEST_NORM
         yield coefs, {"steps": seen, "norms": list(means)}
 
 

@@ -14,7 +14,7 @@ from . import change_rows, compared
 
 NOTHING = "-"
 
-MOST = 1_000_000
+MAX_BYTES = 1_000_000
 """The largest size of the Markdown, in bytes. GitHub rejects a job summary above 1024 KiB, and a job may add text."""
 
 LEGEND = (
@@ -179,7 +179,7 @@ def size(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def as_markdown(report: ParityReport, most: int = MOST) -> str:
+def as_markdown(report: ParityReport, most: int = MAX_BYTES) -> str:
     """Return the report as Markdown of at most `most` bytes. If lines are left out, another line has their number."""
     report = report.safe()
     header = ["case", *report.frameworks]
