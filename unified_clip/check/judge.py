@@ -14,8 +14,8 @@ from ..config.families import family_difference
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from . import patterns
+from .advice import Advisor, is_of_trainer
 from .clip_use import ClipUse, shown
-from .edits import Edits
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
@@ -47,12 +47,12 @@ ON = "check.off requires that this clip is off, since the training code clips. T
 class Judge:
     """Compares clips with one clip configuration.
 
-    wanted: The clip configuration. file: Its file. uses: All clips.
+    config: The clip configuration. file: Its file. uses: All clips.
     `judge` adds sentences about accepted clips to `notes`.
     """
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
-        self.wanted, self._file = config, file
+        self.config, self._file = config, file
         self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
@@ -72,20 +72,20 @@ class Judge:
         """
         if use.must_be_off:
             return self._judge_off(use)
-        edits = Edits(self.wanted, self._file, nearest=nearest)
+        advisor = Advisor(self.config, self._file, nearest=nearest)
         if use.twice:
             return "drift", self._twice(use)
         if use.unclipped:
-            return ("same", None) if is_off(self.wanted) else ("missing", self._unclipped(use, edits))
+            return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
-            return "drift", self._drift(use, rule, edits, f"{use.why_unknown} {WITH_THRESHOLD}")
+            return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = self._hint(use, edits.remedy(use)) if use.is_set_outside else edits.remedy(use)
+            edit = self._hint(use, advisor.advice_by_code(use)) if use.is_set_outside else advisor.advice_by_code(use)
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
-        family = family_difference(use.config, self.wanted)
+        family = family_difference(use.config, self.config)
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
-            return "missing", self._finding(use, "missing", NO_DEFAULT, edits.settings(use))
+            return "missing", self._finding(use, "missing", NO_DEFAULT, advisor.settings(use))
         if use.config.not_finite:
             self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
         if family is not None and family.same:
@@ -93,21 +93,21 @@ class Judge:
         if family is not None and nearest:
             self._near.setdefault(family.sentence, []).append(f"{shown(use.path)}:{use.line} {use.clip}")
             return "near", None
-        return "drift", self._drift(use, use.config, edits)
+        return "drift", self._drift(use, use.config, advisor)
 
-    def _unclipped(self, use: ClipUse, edits: Edits) -> Finding:
+    def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
         """Return the finding of an optimizer without a clip, beside one with a clip."""
         glob = patterns.relative(use.path, self._file.resolve().parent)
         entry = ENTRY.format(glob=glob, clip=use.clip)
-        edit = f"{edits.remedy(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
+        edit = f"{advisor.advice_by_code(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
         return self._finding(use, "missing", use.why_unknown, edit)
 
-    def _drift(self, use: ClipUse, config: ClipConfig, edits: Edits, why: str = "") -> Finding:
+    def _drift(self, use: ClipUse, config: ClipConfig, advisor: Advisor, why: str = "") -> Finding:
         """Return the finding of a clip that differs.
 
         config: The effect of the clip. why: For a threshold that is only known at run time: words before the effect.
         """
-        family = family_difference(config, self.wanted)
+        family = family_difference(config, self.config)
         does = " ".join(describe.sentences(config))
         compared = self._comparison(config)
         differences = _differences(compared)
@@ -116,7 +116,7 @@ class Judge:
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
         else:
             effect = family.sentence if family is not None else self._effect(config, compared.compared)
-        edit = edits.edit(replace(use, config=config), differences)
+        edit = advisor.edit(replace(use, config=config), differences)
         edit = self._hint(use, edit) if is_off(config) else edit
         does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
@@ -128,13 +128,13 @@ class Judge:
         is compared by its rule only.
         nearest: Whether a clip that differs in family or eps only is accepted.
         """
-        if use.rule is None or is_off(self.wanted):
+        if use.rule is None or is_off(self.config):
             return None
-        if not isinstance(self.wanted.threshold, float):
-            return use.rule if use.rule.rule != self.wanted.rule else None
+        if not isinstance(self.config.threshold, float):
+            return use.rule if use.rule.rule != self.config.rule else None
         settings = {key: value for key, value in use.rule.data().items() if key not in ("min", "max")}
-        config = ClipConfig(**{**settings, "threshold": self.wanted.threshold})
-        family = family_difference(config, self.wanted)
+        config = ClipConfig(**{**settings, "threshold": self.config.threshold})
+        family = family_difference(config, self.config)
         return None if family is not None and (family.same or nearest) else config
 
     def _hint(self, use: ClipUse, edit: str) -> str:
@@ -149,8 +149,8 @@ class Judge:
 
     def _twice(self, use: ClipUse) -> Finding:
         """Return the finding of a trainer's clip beside a clip of unified_clip in the same file."""
-        edits = Edits(ClipConfig(rule="none"), self._file, nearest=True)
-        edit = edits.remedy(use) if use.engine in UNREACHABLE else edits.switch_off(use)
+        advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
+        edit = advisor.advice_by_code(use) if use.engine in UNREACHABLE else advisor.switch_off(use)
         edit = f"{edit}\nRemove {use.twice}." if use.engine in UNREACHABLE else edit
         assert use.config is not None
         compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "off"))
@@ -164,17 +164,17 @@ class Judge:
         A trainer that reads its clip from a file counts as off if `check.off` has a file of that trainer, and the clip
         in that file is off.
         """
-        edits = Edits(ClipConfig(rule="none"), self._file, nearest=True)
-        edit = edits.switch_off(use)
+        advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
+        edit = advisor.switch_off(use)
         if use.config is None:
-            files = [shown(each.path) for each in self._off if edits.is_of_trainer(use, each.format)]
+            files = [shown(each.path) for each in self._off if is_of_trainer(use, each.format)]
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
                 self._off_elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)
-        if is_off(use.config) and use.needs_key and not use.has_key and edits.has_off_key(use):
+        if is_off(use.config) and use.needs_key and not use.has_key and advisor.has_off_key(use):
             return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if is_off(use.config):
             return "off", None
@@ -189,8 +189,8 @@ class Judge:
         Other sentences are about clips of trainers that do not always clip steps whose norm is not finite. Clips of the
         same name and behaviour share such a sentence.
         """
-        is_rule = self.wanted.nonfinite == "family"
-        rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.wanted)
+        is_rule = self.config.nonfinite == "family"
+        rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.config)
         notes = []
         for (clip, text), places in self._not_finite.items():
             others = f" and {len(places) - 1} more" if len(places) > 1 else ""
@@ -204,7 +204,7 @@ class Judge:
             *near,
             *self._off_elsewhere,
             *notes,
-            *(f"{self._file.name}: {each}" for each in describe.warm_up(self.wanted)),
+            *(f"{self._file.name}: {each}" for each in describe.warm_up(self.config)),
         ]
 
     def _finding(
@@ -222,8 +222,8 @@ class Judge:
         sentence also has the difference of elements.
         """
         row = max(reversed(rows), key=lambda row: (0 < row.distance < math.inf, round(row.distance, 2)))
-        parts = [part for each in (config, self.wanted) for part in each.parts]
-        uses_names = config.uses_names or self.wanted.uses_names
+        parts = [part for each in (config, self.config) for part in each.parts]
+        uses_names = config.uses_names or self.config.uses_names
         is_same_norm = not uses_names and all(part.norm_type in (None, 2) for part in parts)
         this, expected = (_change(each, with_before=is_same_norm) for each in (row.a, row.b))
         if this != expected:
@@ -238,7 +238,7 @@ class Judge:
     def _comparison(self, config: ClipConfig) -> compare.Comparison:
         key = config.dumps("json")
         if key not in self._comparisons:
-            self._comparisons[key] = compare.compare(config, self.wanted, ("this clip", self._file.name))
+            self._comparisons[key] = compare.compare(config, self.config, ("this clip", self._file.name))
         return self._comparisons[key]
 
 

@@ -9,7 +9,7 @@ import yaml
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
 from unified_clip.check import check_files
-from unified_clip.check.edits import ACCEPT
+from unified_clip.check.advice import ACCEPT_NEAREST
 from unified_clip.check.model import CheckReport
 
 PADDLE = CLIP_CONFIG.replace("pytorch", "paddle")
@@ -52,12 +52,12 @@ def test_the_first_edit_of_source_is_the_call_or_the_arguments(check: Check, sou
 def test_the_edit_with_another_family_needs_nearest(check: Check) -> None:
     files = {"a.py": OPTAX.format(0.5), "hf.json": HF}
     first, second = (each.edit.splitlines() for each in check(files).findings)
-    assert first[:2] == ["optax.clip_by_global_norm(1.0)", ACCEPT]
+    assert first[:2] == ["optax.clip_by_global_norm(1.0)", ACCEPT_NEAREST]
     assert second == ["{", '  "max_grad_norm": 1.0', "}"], "its own family"
     first, second = (each.edit.splitlines() for each in check(files, PADDLE).findings)
     assert first[0] == "optax.clip_by_global_norm(1.0)"
     assert first[1].startswith("Or to clip by clip.toml: "), "its own family"
-    assert second[:4] == ["{", '  "max_grad_norm": 1.0', "}", ACCEPT]
+    assert second[:4] == ["{", '  "max_grad_norm": 1.0', "}", ACCEPT_NEAREST]
     _, finding = near(check(files, PADDLE)).findings
     assert finding.edit.splitlines() == ["{", '  "max_grad_norm": 1.0', "}"]
 
@@ -77,7 +77,7 @@ def test_the_edit_keeps_the_key_that_the_recipe_reads(check: Check) -> None:
 
 def test_no_edit_asks_for_nearest_where_the_edited_file_is_the_same(check: Check) -> None:
     assert only_finding(check({"conformer.yaml": CONFORMER})).edit == "global_grad_clip: 1.0"
-    assert ACCEPT in only_finding(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
+    assert ACCEPT_NEAREST in only_finding(check({"conformer.yaml": CONFORMER}, PADDLE)).edit
 
 
 def test_the_edit_is_never_the_error_of_an_export(check: Check) -> None:

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
-from unified_clip.check.edits import STILL
 from unified_clip.check.model import Finding
+from unified_clip.check.trainer_keys import STILL_FAILS
 from unified_clip.config.formats import engines
 from unified_clip.config.formats.engines import SHARDED
 
@@ -99,7 +99,7 @@ def test_under_fsdp_1_the_callback_declares_ownership(check: Check) -> None:
         assert SHARDED in finding.edit
         assert "except under" not in finding.edit
         assert not finding.edit.startswith("gradient_clip_val"), "Lightning rejects a norm under FSDP 1"
-    assert STILL in finding_for(check({}).findings, "l.yaml").edit
+    assert STILL_FAILS in finding_for(check({}).findings, "l.yaml").edit
 
 
 def test_a_method_of_an_engine_is_replaced_by_the_code_for_that_engine(check: Check) -> None:

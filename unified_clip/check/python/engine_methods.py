@@ -25,7 +25,7 @@ class Engine(NamedTuple):
     """The usual name of an object of the class, or '' if there is none."""
 
     package: str = ""
-    """The key of `check.edits.ATTACH` with the code that clips there by a configuration."""
+    """The key of `check.advice.ATTACH` with the code that clips there by a configuration."""
 
     raises: bool = False
     """Whether a norm that is not finite is an error by default."""

@@ -20,18 +20,28 @@ from .clip_use import ClipUse
 Path = tuple[Key, ...]
 
 
-class FileEdit(NamedTuple):
+STILL_FAILS = "With these keys alone, the check still fails:"
+
+
+class TrainerKeys(NamedTuple):
     """Keys to set in a trainer's file."""
 
     text: str
+    """The keys with their values, as text of the file."""
+
     same: bool | None = None
     """Whether the edited file has the effect of the configuration, also in family and eps. None: this was not tried."""
 
     problem: str = ""
     """The reason why the file does not have the effect of the configuration with these keys alone, or ''."""
 
+    @property
+    def with_problem(self) -> str:
+        """The text, and a line with the problem if there is one."""
+        return f"{self.text}\n{STILL_FAILS} {self.problem}" if self.problem else self.text
 
-def file_edit(use: ClipUse, target: ClipConfig) -> FileEdit:
+
+def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     """Return the keys with which a file has the effect of `target`, and what is wrong with them.
 
     The keys are tried in several places: where `config export` writes them, and where the file has its own. The first
@@ -43,18 +53,19 @@ def file_edit(use: ClipUse, target: ClipConfig) -> FileEdit:
     kind = None if isinstance(trainer, OwnFormat) else KINDS.get(use.path.suffix.lower())
     text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
     if document is None or document.kind not in KINDS.values():
-        return FileEdit(text)
+        return TrainerKeys(text)
     data = {} if isinstance(trainer, OwnFormat) else documents.parse(text, kind or trainer.kinds[0], "").data
-    if target.rule == "none" and not dict(_leaves(data)):
-        return FileEdit(text)  # the trainer clips nothing without its key
+    exported = dict(leaves(data))
+    if target.rule == "none" and not exported:
+        return TrainerKeys(text)  # the trainer clips nothing without its key
     own = placement.first_read(document, trainer) or _unset(trainer, document)
     problem = ""
-    for origin, changes in _candidates(trainer, document, target, data, own):
+    for origin, changes in _candidates(trainer, document, target, exported, own):
         same, why = _result(trainer, document, changes, target, use.version)
         if not why:
-            return FileEdit(_text(changes, origin, document), same)
+            return TrainerKeys(_text(changes, origin, document), same)
         problem = problem or why
-    return FileEdit(text, problem=problem)
+    return TrainerKeys(text, problem=problem)
 
 
 def _unset(trainer: Format, document: Document) -> Path:
@@ -71,7 +82,7 @@ REMOVED = object()
 
 
 def _candidates(
-    trainer: Format, document: Document, target: ClipConfig, data: dict[str, Any], own: Path
+    trainer: Format, document: Document, target: ClipConfig, exported: Changes, own: Path
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
 
@@ -80,10 +91,9 @@ def _candidates(
     changes: The keys to set or to remove. prefix: () for an edit of this file. Otherwise, the edit is for the file that
     sets `own`: its content is merged at the path `prefix`, so its own paths lack the prefix.
 
-    data: What `config export` writes. own: The path of the first clip key that the document sets. If it sets none, the
-    path of the clip key to add, or () if a user chooses a name in this path.
+    exported: What `config export` writes. own: The path of the first clip key that the document sets. If it sets none,
+    the path of the clip key to add, or () if a user chooses a name in this path.
     """
-    exported = dict(_leaves(data))
     source, inner = document.origin(own) if own else (document, own)
     threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
     prefix = own[: len(own) - len(inner)]
@@ -142,10 +152,11 @@ def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
     return {**table, path[0]: value}
 
 
-def _leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield (path, value) for each value in nested tables."""
     for key, value in data.items():
         if isinstance(value, dict):
-            yield from _leaves(value, (*path, key))
+            yield from leaves(value, (*path, key))
         else:
             yield (*path, key), value
 

@@ -1,8 +1,12 @@
-"""Suggest what to write in place of a clip that differs from the shared clip configuration."""
+"""Advise what to write in place of a clip that differs from the shared clip configuration.
+
+For a trainer's file, `trainer_keys.py` finds the keys to set.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +20,8 @@ from ..config.formats import FORMATS, convert, engines
 from ..errors import NotRepresentableError
 from . import patterns
 from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
-from .file_edits import FileEdit, file_edit
 from .model import Difference
+from .trainer_keys import TrainerKeys, find_keys, leaves
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
 GRADIENTS = "clip(gradients)"
@@ -69,8 +73,6 @@ SWITCH_OFF_OUTSIDE = (
     "command line, move it to such a file."
 )
 
-STILL = "With these keys alone, the check still fails:"
-
 ONLY_OWN = (
     "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
     "configuration of {engine} or of the trainer: docs/integrations/engines.md."
@@ -86,18 +88,19 @@ UNSUPPORTED = "which unified_clip does not support"
 
 KEEP = "To keep this clip, ignore it with a reason in check.ignore."
 
-ACCEPT = "This still differs in family or eps. To accept it, pass --nearest, or add the file to check.nearest."
+PASS_NEAREST = "pass --nearest, or add the file to check.nearest."
+ACCEPT_NEAREST = f"This still differs in family or eps. To accept it, {PASS_NEAREST}"
 
 
-class Edits:
-    """Suggests edits for clips.
+class Advisor:
+    """Advises how to edit clips.
 
-    wanted: The shared clip configuration. file: Its file.
+    config: The shared clip configuration. file: Its file.
     nearest: Whether the check accepts clips that differ in family or eps only.
     """
 
     def __init__(self, config: ClipConfig, file: Path, *, nearest: bool) -> None:
-        self._wanted, self._file, self._nearest = config, file, nearest
+        self._config, self._file, self._nearest = config, file, nearest
 
     def edit(self, use: ClipUse, differences: Sequence[Difference]) -> str:
         """Return the edit for a clip that differs from the configuration, in up to two parts.
@@ -107,20 +110,19 @@ class Edits:
         the clip instead. The second part is advice to clip by the configuration itself. After settings of a trainer's
         file that the check accepts, there is no second part.
         """
-        if use.config is not None and family_difference(use.config, self._wanted) is not None:
-            accept = "To accept differences of this size, pass --nearest, or add the file to check.nearest."
-            return "\n".join(filter(None, [accept, self._or_remedy(use)]))
+        if use.config is not None and family_difference(use.config, self._config) is not None:
+            return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
         if use.format in FORMATS:
             return self._settings_edit(use)
         if literal := self._literal(use):
-            return "\n".join(filter(None, [literal, self._or_remedy(use)]))
+            return _lines(literal, self._or_by_code(use))
         if [each.about for each in differences] == ["threshold"]:
-            return f"Set the threshold to {differences[0].wanted}. {self.remedy(use)}"
-        return self.remedy(use)
+            return f"Set the threshold to {differences[0].wanted}. {self.advice_by_code(use)}"
+        return self.advice_by_code(use)
 
     def settings(self, use: ClipUse) -> str:
         """Return the keys or the arguments with which a trainer has the effect of the configuration, or advice."""
-        return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.remedy(use)
+        return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
 
     def switch_off(self, use: ClipUse) -> str:
         """Return the keys or arguments that switch a trainer's own clip off, or advice."""
@@ -130,23 +132,21 @@ class Edits:
         if use.call or name not in FORMATS:
             return REMOVE
         if use.format:
-            return self._keys(use) or REMOVE
-        text = self._exported(name, "json")
-        if not text:
-            return REMOVE
-        return ", ".join(_leaves(json.loads(text)))
+            keys = self._keys(use)
+            return REMOVE if keys is None else keys.with_problem
+        return self._exported_arguments(name) or REMOVE
 
     def has_off_key(self, use: ClipUse) -> bool:
         """Return whether a key or an argument switches a trainer's clip off. False: the clip key has to be left out."""
-        text = self.switch_off(use)
-        keys = FORMATS[use.format].clip_keys if use.format in FORMATS else ()
-        return not use.format or any(str(key[-1]) in text for key in keys)
+        if not use.format:
+            return True
+        keys = self._keys(use) if use.format in FORMATS else None
+        if keys is None:
+            return False
+        names = [re.escape(path[-1]) for path in FORMATS[use.format].clip_keys]
+        return any(re.search(rf"\b{name}\b", keys.text) for name in names)
 
-    def is_of_trainer(self, use: ClipUse, format_: str) -> bool:
-        """Return whether the trainer whose clip is `use`, in Python source, reads files of a format."""
-        return ARGUMENT_FORMATS.get(use.package) == format_ != ""
-
-    def remedy(self, use: ClipUse) -> str:
+    def advice_by_code(self, use: ClipUse) -> str:
         """Return advice to clip by the configuration itself. For a clip of an unknown package, advise to change it."""
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
@@ -167,20 +167,16 @@ class Edits:
         For a key that no known trainer reads, the entry approves only the rule and threshold of the configuration.
         """
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
-        threshold = self._wanted.threshold
+        threshold = self._config.threshold
         advice = f"Correct the file. Or, to accept it as it is, add to {self._file.name}:"
         numbers = {value for value in use.values if is_number(value)}
         if numbers and isinstance(threshold, float):
-            entry |= {"rule": self._wanted.rule, "threshold": threshold}
+            entry |= {"rule": self._config.rule, "threshold": threshold}
             change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
             advice = f"If your own code reads this key, {change}add to {self._file.name}:"
         kind = documents.kind_of(self._file)
         text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()
         return f"{advice}\n{text}"
-
-    def _adopt(self, instead: str, under: str = "") -> str:
-        """Return the advice to clip by code. `under`: the phrase with the engines to which it does not apply."""
-        return f'To clip by {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {instead}.'
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
         """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.
@@ -188,66 +184,58 @@ class Edits:
         format_: The name of the trainer's format. instead: The advice without an engine.
         """
         adapted = engines.adapted(instead, use.engine)
-        return self._adopt(adapted, "" if use.engine else engines.except_under(format_)) if adapted else ""
+        if not adapted:
+            return ""
+        under = "" if use.engine else engines.except_under(format_)
+        return f'To clip by {self._file.name}{under}: clip = ClipConfig.load("{shown(self._file)}"), then {adapted}.'
 
-    def _or_remedy(self, use: ClipUse) -> str:
+    def _or_by_code(self, use: ClipUse) -> str:
         """Return the second part of an edit, which begins with "Or", or '' if code cannot clip under the engine."""
         if use.engine in engines.UNREACHABLE:
             return ""
         instead = FORMATS[use.format].instead if use.format in FORMATS else ""
-        remedy = self._by_code(use, use.format, instead) if instead else self.remedy(use)
-        return f"Or {remedy[0].lower()}{remedy[1:]}"
+        advice = self._by_code(use, use.format, instead) if instead else self.advice_by_code(use)
+        return f"Or {advice[0].lower()}{advice[1:]}"
 
     def _settings_edit(self, use: ClipUse) -> str:
         """Return the edit for a trainer's file: the keys to set, or advice if keys cannot have the effect.
 
         If the check does not accept the keys, because they have another family or eps, add advice.
         """
-        if edit := self._file_edit(use):
-            is_same = self._is_accepted(use.format) if edit.same is None else self._nearest or edit.same
-            if is_same and not edit.problem:
-                return edit.text
-            more = f"{STILL} {edit.problem}" if edit.problem else ACCEPT
-            return "\n".join(filter(None, [edit.text, more, self._or_remedy(use)]))
+        if keys := self._keys(use):
+            is_same = self._is_accepted(use.format) if keys.same is None else self._nearest or keys.same
+            if is_same and not keys.problem:
+                return keys.text
+            return _lines(keys.with_problem, "" if keys.problem else ACCEPT_NEAREST, self._or_by_code(use))
         command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
         title = FORMATS[use.format].title
         problem = f"{title} does not support a setting of {self._file.name}. To see which, type: {command}."
-        return f"{problem} {self._or_remedy(use) or f'Remove that setting: {self.remedy(use)}'}"
+        return f"{problem} {self._or_by_code(use) or f'Remove that setting: {self.advice_by_code(use)}'}"
 
-    def _keys(self, use: ClipUse) -> str:
-        """Return the keys to set in a trainer's file and what is wrong with them.
-
-        Return '' if the trainer does not support a setting.
-        """
-        edit = self._file_edit(use)
-        if edit is None:
-            return ""
-        return f"{edit.text}\n{STILL} {edit.problem}" if edit.problem else edit.text
-
-    def _file_edit(self, use: ClipUse) -> FileEdit | None:
+    def _keys(self, use: ClipUse) -> TrainerKeys | None:
         """Return the keys to set in a trainer's file, by the nearest rule.
 
         Return None if the trainer does not support a setting.
         """
         try:
-            return file_edit(use, self._wanted)
+            return find_keys(use, self._config)
         except NotRepresentableError:
             return None
 
     def _literal(self, use: ClipUse) -> str:
         """Return the call or the arguments in source that have the effect of the configuration, or ''.
 
-        They may have another family or eps. If the check does not accept that, ACCEPT follows.
+        They may have another family or eps. If the check does not accept that, ACCEPT_NEAREST follows.
         """
-        threshold = self._wanted.threshold
+        threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:
             return self._arguments(use)
         same_rule = {**use.config.data(), "threshold": threshold}
         if THRESHOLD in use.call and (text := self._accepted(same_rule, use.call)):
             return text
-        if use.call and (use.package, self._wanted.rule) in CALLS:
-            family, call = CALLS[use.package, self._wanted.rule]
-            rule = {"rule": self._wanted.rule, "threshold": threshold, **({"family": family} if family else {})}
+        if use.call and (use.package, self._config.rule) in CALLS:
+            family, call = CALLS[use.package, self._config.rule]
+            rule = {"rule": self._config.rule, "threshold": threshold, **({"family": family} if family else {})}
             return self._accepted(rule, call)
         return self._arguments(use)
 
@@ -256,43 +244,51 @@ class Edits:
             name = SOURCE_FORMATS[use.package]
             return self._with_note(self._exported(name, None), name)
         name = ARGUMENT_FORMATS.get(use.package, "")
-        is_rejected = engines.REJECTED.get((use.package, use.engine)) == self._wanted.rule
-        text = self._exported(name, "json") if name and not use.call and not is_rejected else ""
-        return self._with_note(", ".join(_leaves(json.loads(text))), name) if text else ""
+        is_rejected = engines.REJECTED.get((use.package, use.engine)) == self._config.rule
+        text = self._exported_arguments(name) if name and not use.call and not is_rejected else ""
+        return self._with_note(text, name)
 
     def _with_note(self, text: str, name: str) -> str:
-        return f"{text}\n{ACCEPT}" if text and not self._is_accepted(name) else text
+        return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
         """Return `call` with the configuration's threshold for THRESHOLD, or '' if more than family and eps differ.
 
-        If the check does not accept the family or eps, ACCEPT follows.
+        If the check does not accept the family or eps, ACCEPT_NEAREST follows.
         settings: The settings with the effect of that call.
         """
-        difference = family_difference(ClipConfig(**settings), self._wanted)
+        difference = family_difference(ClipConfig(**settings), self._config)
         if difference is None:
             return ""
-        text = call.replace(THRESHOLD, repr(self._wanted.threshold))
-        return text if difference.same or self._nearest else f"{text}\n{ACCEPT}"
+        text = call.replace(THRESHOLD, repr(self._config.threshold))
+        return text if difference.same or self._nearest else f"{text}\n{ACCEPT_NEAREST}"
 
     def _exported(self, name: str, kind: str | None) -> str:
         """Return the configuration in a trainer's format, by the nearest rule, or '' if it is not supported."""
         try:
-            return convert.write(self._wanted, name, nearest=True, kind=kind)[0].rstrip()
+            return convert.write(self._config, name, nearest=True, kind=kind)[0].rstrip()
         except NotRepresentableError:
             return ""
+
+    def _exported_arguments(self, name: str) -> str:
+        """Return what `_exported` returns as arguments of Python, such as "clipnorm=1.0"."""
+        text = self._exported(name, "json")
+        return ", ".join(f"{path[-1]}={value!r}" for path, value in leaves(json.loads(text))) if text else ""
 
     def _is_accepted(self, name: str) -> bool:
         """Return whether the check accepts what `_exported` returns."""
         try:
-            convert.write(self._wanted, name, nearest=self._nearest)
+            convert.write(self._config, name, nearest=self._nearest)
         except NotRepresentableError:
             return False
         return True
 
 
-def _leaves(data: Any) -> list[str]:
-    """Return the values in nested tables as arguments of Python, such as "clipnorm=1.0"."""
-    if not isinstance(data, dict):
-        return []
-    return [each for name, value in data.items() for each in (_leaves(value) or [f"{name}={value!r}"])]
+def is_of_trainer(use: ClipUse, format_: str) -> bool:
+    """Return whether the trainer whose clip is `use`, in Python source, reads files of a format."""
+    return ARGUMENT_FORMATS.get(use.package) == format_ != ""
+
+
+def _lines(*parts: str) -> str:
+    """Return the parts that are not empty, one per line."""
+    return "\n".join(filter(None, parts))
