@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.compiled"}
+COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
 """By module of a compiler: the module of unified_clip whose function `register` registers `entry.run` with it."""
 
 

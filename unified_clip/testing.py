@@ -37,8 +37,7 @@ PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator.
 def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 0) -> None:
     """Fail unless two containers have the same gradients: bit for bit, or within `max_ulp` or `rtol`.
 
-    The tensors of `a` and of `b` may belong to different frameworks. Source: the parity engine, which measures the same
-    distance.
+    The tensors of `a` and of `b` may belong to different frameworks.
 
     Args:
         a: A tensor, or a list, a dict, (name, gradient) tuples or any other container that the clipping functions
@@ -105,7 +104,7 @@ def assert_clip_parity(
     For a function of your own, use `assert_suite_passes`.
 
     Each framework runs in a process of its own, on the CPU. So this process imports no framework, and frameworks that
-    conflict in one process can be compared. Starting the processes takes most of the time. Source: the parity engine.
+    conflict in one process can be compared. Starting the processes takes most of the time.
     The call runs as one case of `unified-clip parity`.
 
     Args:
@@ -166,7 +165,7 @@ def assert_clip_parity(
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
     """Fail unless a parity suite passes, as it does for `unified-clip parity --suite SUITE`. Write no report.
 
-    A suite can list functions of your own, so you can test these. Source: the parity engine.
+    A suite can list functions of your own, so you can test these.
 
     Args:
         suite: The directory with suite.toml, or another .toml file.

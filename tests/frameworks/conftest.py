@@ -33,10 +33,10 @@ def kernels_in_new_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let graphs of `torch.compile` call the kernels, whatever the environment sets, and forget compiled graphs."""
     import torch
 
-    from unified_clip._backends.torch import operators
+    from unified_clip._backends.torch import kernel_operators
 
     monkeypatch.delenv("UNIFIED_CLIP_PATH", raising=False)
-    monkeypatch.setattr(operators, "ENABLED", True)
+    monkeypatch.setattr(kernel_operators, "ENABLED", True)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

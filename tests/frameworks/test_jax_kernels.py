@@ -19,7 +19,7 @@ from support.kits import in_a_new_process
 
 import unified_clip
 import unified_clip.jax as uc
-from unified_clip._backends.jax import backend, custom_call
+from unified_clip._backends.jax import backend, kernel_custom_call
 from unified_clip._backends.jax.path import JaxPath
 from unified_clip._native import KERNELS
 
@@ -128,7 +128,7 @@ def test_an_xla_release_that_rejects_the_kernels_warns(monkeypatch: pytest.Monke
         raise RuntimeError("unsupported version")
 
     for name in ("register", "rejection"):
-        monkeypatch.setattr(custom_call, name, functools.cache(getattr(custom_call, name).__wrapped__))
+        monkeypatch.setattr(kernel_custom_call, name, functools.cache(getattr(kernel_custom_call, name).__wrapped__))
     monkeypatch.setattr(jax.ffi, "register_ffi_target", reject)
     with pytest.warns(RuntimeWarning, match="rejects the compiled kernels of unified_clip .unsupported version"):
         norm = jax.jit(lambda grads: uc.global_norm(grads))(gradients())
@@ -304,7 +304,7 @@ def test_the_primitive_and_the_operations_agree() -> None:
     arrays = [jnp.ones(4, "float32"), jnp.full(9, 2.0, "float32")]
     for per_tensor in (False, True):
         with jax.enable_x64(True):
-            norm = custom_call.Norm(2, per_tensor)
+            norm = kernel_custom_call.Norm(2, per_tensor)
             result = jax.jit(lambda tensors, norm=norm: backend.KERNEL_NORM(tensors, norm))(arrays)
             assert result.tolist() == ([2.0, 6.0] if per_tensor else float(np.float32(math.sqrt(40.0))))
             assert JaxPath(backend.BACKEND, arrays, True, per_tensor).norm_by_operations(2).tolist() == result.tolist()

@@ -18,7 +18,7 @@ from support.paddle_programs import program
 import unified_clip
 import unified_clip.paddle as uc
 from unified_clip import numpy
-from unified_clip._backends.paddle.operators import REGISTERED, SHORT
+from unified_clip._backends.paddle.kernel_operators import REGISTERED, SHORT
 
 pytestmark = [
     pytest.mark.skipif(not REGISTERED, reason="no compiled kernels, or a Paddle whose programs cannot call them"),

@@ -21,11 +21,11 @@ from support.kits import in_a_new_process
 
 import unified_clip
 import unified_clip.tensorflow as uc
-from unified_clip._backends.tensorflow import operations
+from unified_clip._backends.tensorflow import kernel_operations
 
-pytestmark = pytest.mark.skipif(not operations.REGISTERED, reason="this build has no compiled kernels")
+pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED, reason="this build has no compiled kernels")
 
-NORM, SCALE = operations.NORM, operations.SCALE
+NORM, SCALE = kernel_operations.NORM, kernel_operations.SCALE
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from support import reference
 from support.kits import in_a_new_process
 
 import unified_clip.tensorflow as uc
-from unified_clip._backends.tensorflow import custom_call, operations
+from unified_clip._backends.tensorflow import kernel_custom_call, kernel_operations
 
-pytestmark = pytest.mark.skipif(not operations.REGISTERED_FOR_XLA, reason="XLA cannot call the compiled kernels")
+pytestmark = pytest.mark.skipif(not kernel_operations.REGISTERED_FOR_XLA, reason="XLA cannot call the compiled kernels")
 
 Clip = Callable[..., Any]
 
@@ -48,8 +48,9 @@ def count_custom_calls(function: Any, *arguments: Any) -> int:
     """Return the number of custom calls in a function. Some of those in `tf.vectorized_map` are never run."""
     graph = function.get_concrete_function(*arguments).graph.as_graph_def()
     nodes = [*graph.node, *(node for function_ in graph.library.function for node in function_.node_def)]
-    assert not {operations.NORM, operations.SCALE} & {node.op for node in nodes}  # XLA cannot compile these
-    return sum(node.op == custom_call.NAME for node in nodes)
+    # XLA cannot compile these
+    assert not {kernel_operations.NORM, kernel_operations.SCALE} & {node.op for node in nodes}
+    return sum(node.op == kernel_custom_call.NAME for node in nodes)
 
 
 def assert_same_bits(result: Any, expected: Any) -> None:
@@ -83,9 +84,9 @@ def test_remote_devices_switch_the_kernels_off(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def _without_cached_check() -> Iterator[None]:
-    custom_call._is_called.cache_clear()
+    kernel_custom_call._is_called.cache_clear()
     yield
-    custom_call._is_called.cache_clear()
+    kernel_custom_call._is_called.cache_clear()
 
 
 @pytest.mark.usefixtures("_without_cached_check")
@@ -97,11 +98,11 @@ def test_operations_of_tensorflow_replace_kernels_that_xla_cannot_call(
     monkeypatch: pytest.MonkeyPatch, changed: str, problem: str
 ) -> None:
     if changed == "TARGET":
-        monkeypatch.setattr(custom_call, "TARGET", "a target that nobody has registered")
+        monkeypatch.setattr(kernel_custom_call, "TARGET", "a target that nobody has registered")
     else:
         monkeypatch.setattr(tf, "constant", lambda numbers: 2.0 * np.array(numbers, np.float32))
     with pytest.warns(RuntimeWarning, match=problem):
-        assert not custom_call._is_called()
+        assert not kernel_custom_call._is_called()
     monkeypatch.undo()
     function = compiled(clip)
     assert count_custom_calls(function, gradients()) == 0  # without another warning
@@ -316,7 +317,7 @@ def test_loading_a_saved_model_without_unified_clip_names_the_target(tmp_path: P
     command = [sys.executable, "-P", "-c", LOAD.format(path=path)]
     failed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert failed.returncode
-    assert custom_call.TARGET in failed.stderr
+    assert kernel_custom_call.TARGET in failed.stderr
 
 
 OTHER_COPY = """
@@ -329,8 +330,9 @@ copy = module_from_spec(spec)
 spec.loader.exec_module(copy)
 print(copy.register_tensorflow_xla(), KERNELS.register_tensorflow_xla())
 import unified_clip.tensorflow as uc
-from unified_clip._backends.tensorflow import operations
-print(operations.REGISTERED_FOR_XLA, tf.function(uc.global_norm, jit_compile=True)([tf.constant([3.0, 4.0])]).numpy())
+from unified_clip._backends.tensorflow import kernel_operations
+norm = tf.function(uc.global_norm, jit_compile=True)([tf.constant([3.0, 4.0])])
+print(kernel_operations.REGISTERED_FOR_XLA, norm.numpy())
 """
 
 

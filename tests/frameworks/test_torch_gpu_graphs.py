@@ -13,7 +13,7 @@ from support.tiers import nightly
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu, operators
+from unified_clip._backends.torch import gpu, kernel_operators
 from unified_clip._backends.torch.backend import norm_by_operations, scale_by_operations
 
 pytest.importorskip("triton")
@@ -127,16 +127,16 @@ def test_the_operators_compute(
     numbers = [[3.0 + 4.0j, 0.0], [0.0, 0.0]] if dtype.is_complex else [[3.0, 0.0], [0.0, 4.0]]
     values = [torch.tensor(numbers), torch.tensor([[0.0, 12.0], [0.0, 0.0]]).to(dtype)]
     tensors = [value.clone() if layout == "contiguous" else value.t().contiguous().t() for value in values]
-    norms = operators.norm_on_gpu(norm_by_operations, tensors, 2, per_tensor)
+    norms = kernel_operators.norm_on_gpu(norm_by_operations, tensors, 2, per_tensor)
     assert norms.tolist() == ([5.0, 12.0] if per_tensor else 13.0)
     coefs = torch.tensor([0.5, 0.25] if per_tensor else 0.5, dtype=torch.float64)
-    operators.scale_on_gpu(scale_by_operations, tensors, coefs, per_tensor)
+    kernel_operators.scale_on_gpu(scale_by_operations, tensors, coefs, per_tensor)
     for value, tensor, coef in zip(values, tensors, coefs.expand(2), strict=True):
         assert torch.equal(tensor, value * coef)
     assert bool(table._tables) == (layout == "contiguous")
     lists = [torch.empty(0, dtype=torch.float64), *values], [*values[:1], torch.empty(2, 0), torch.ones(4).expand(4)]
-    assert operators.norm_on_gpu(norm_by_operations, lists[0], 2, True).tolist() == [0.0, 5.0, 12.0]
-    assert operators.norm_on_gpu(norm_by_operations, lists[1], 2, True).tolist() == [5.0, 0.0, 2.0]
+    assert kernel_operators.norm_on_gpu(norm_by_operations, lists[0], 2, True).tolist() == [0.0, 5.0, 12.0]
+    assert kernel_operators.norm_on_gpu(norm_by_operations, lists[1], 2, True).tolist() == [5.0, 0.0, 2.0]
     for p in (1, 3):
         expected = float(torch.stack(values).abs().norm(p))
-        assert float(operators.norm_on_gpu(norm_by_operations, values, p, False)) == pytest.approx(expected)
+        assert float(kernel_operators.norm_on_gpu(norm_by_operations, values, p, False)) == pytest.approx(expected)

@@ -18,7 +18,7 @@ from torch._inductor import config as inductor
 
 import unified_clip
 import unified_clip.torch as uc
-from unified_clip._backends.torch import operators
+from unified_clip._backends.torch import kernel_operators
 from unified_clip._native import KERNELS
 
 pytestmark = [
@@ -87,7 +87,7 @@ def test_views_are_measured_by_kernels_and_scaled_by_pytorchs_operations() -> No
 
 def test_a_setting_switches_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unified_clip.native_available("torch")
-    monkeypatch.setattr(operators, "ENABLED", False)
+    monkeypatch.setattr(kernel_operators, "ENABLED", False)
     assert not unified_clip.native_available("torch")
     assert operators_of(lambda params: uc.clip_grad_norm_(params, 1.0), parameters(gradients())) == []
 

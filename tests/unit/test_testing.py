@@ -330,7 +330,7 @@ def test_sparse_gradients_are_not_kept_either() -> None:
 @pytest.mark.parametrize("name", testing.__all__)
 def test_the_docstrings_say_what_is_needed_and_their_examples_run(name: str) -> None:
     function = getattr(testing, name)
-    for part in ("Source: ", "Args:", "Raises:", "Example:"):
+    for part in ("Args:", "Raises:", "Example:"):
         assert part in function.__doc__
     (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
     assert doctest.DocTestRunner().run(test).failed == 0

@@ -336,5 +336,5 @@ class Distributed(ABC):
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:
-        """Return an object that computes this rank's sums over these local tensors."""
+        """Return an object that computes this rank's sums over these local tensors, by the methods of `PartialSums`."""
         return cast(PartialSums, cast(Backend, self).path(tensors, differentiable=False))

@@ -250,7 +250,7 @@ def _length(rule: Rule | AdaGC) -> int | None:
     return None if [] in rule.init().values() else len(flatten(rule, initial(rule)))
 
 
-def _check_length(rule: Rule | AdaGC, length: int, remedy: str) -> None:
+def _check_length(rule: Rule | AdaGC, length: int | None, remedy: str) -> None:
     if not has_length(rule, length):
         raise ValueError(f"the state has {length} numbers, but the state of {rule} has {_length(rule)}. {remedy}")
 

@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from .. import _any_framework
+from .._dispatch import ADAPTERS
 
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
@@ -89,6 +90,14 @@ class ClipFunction:
     why_not: str = ""
     lines: Sequence[str] = ()
     tensor: str = ""
+
+    def __post_init__(self) -> None:
+        namespaces = sorted(set(ADAPTERS.values()))
+        if self.replacement and self.framework not in namespaces:
+            raise ValueError(
+                f"port/catalog.toml: {self.name} has framework = {self.framework!r}, but unified_clip has no namespace "
+                f"of this name. Set framework to the namespace of the replacement, one of {', '.join(namespaces)}."
+            )
 
     @property
     def clipped(self) -> str:

@@ -38,7 +38,10 @@ class Distance(NamedTuple):
 
 
 def distance(a: float, b: float) -> Distance:
-    """Return the distance between two numbers: 0 if both are equal or NaN, else inf if one of them is not finite."""
+    """Return the distance of two numbers, in ULP and relative to the larger one.
+
+    It is 0 if the numbers are equal, or both are NaN. Otherwise it is inf if one of them is not finite.
+    """
     if a == b or (math.isnan(a) and math.isnan(b)):
         return Distance(0.0, 0.0)
     if not (math.isfinite(a) and math.isfinite(b)):

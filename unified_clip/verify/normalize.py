@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ..recording import runs
 from ..recording.lines import encode
-from ..recording.natives.evidence import NativeCall, ObservedTensors, fields
+from ..recording.natives.evidence import NativeCall, ObservedTensors, line_fields
 from ..recording.pairing import count_mergeable, merge_calls
 from ..recording.runs import OptimizerStep, RecordedCall
 from ..tensors.types import Dense
@@ -205,7 +205,7 @@ def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]
             observed.append((step, ObservedTensors([before[n] for n in names], [after[n] for n in names], (), names)))
     calls = [NativeCall(BY_HAND, "", rule, None, 2.0, None) for rule in ("global", "each")]
     together, per_tensor = (
-        [RecordedCall(step=step, **fields(call, tensors)) for step, tensors in observed] for call in calls
+        [RecordedCall(step=step, **line_fields(call, tensors)) for step, tensors in observed] for call in calls
     )
     yield from together if all(line.known_coefs() for line in together) else per_tensor
 

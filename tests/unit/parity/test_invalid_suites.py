@@ -170,7 +170,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM, "modes = ['gpu']"), "modes 1: it is 'gpu'. Give 'host', 'device',"),
         (
             cases_toml("{ call = 'global_norm' }, { call = 'global_norm' }"),
-            "already in this table or in an ",
+            "this table makes the case 'a: global_norm.*' twice, or an earlier table makes it, too",
         ),
         (
             cases_toml(NORM, "dtypes = ['int8']"),

@@ -50,7 +50,7 @@ def test_every_rule_is_run_with_every_threshold(tmp_path: Path) -> None:
         ("rules = ['clip_grad_norm_']\nthresholds = [-1.0]", "thresholds 1: it is -1.0. Give 0 or more.$"),
         (
             "rules = ['clip_grad_norm_']\nthresholds = [1.0, 1.0]",
-            "or in an earlier one. Remove the repeated",
+            "or an earlier table makes it, too. Remove the value that is repeated",
         ),
     ],
 )

@@ -135,6 +135,12 @@ def test_unpacked_arguments_of_a_function_with_another_order_are_flagged(monkeyp
     assert text.endswith("unified_clip.tensorflow.clip_by_norm(grad, 1.0, name='clipped')\n")
 
 
+def test_a_replacement_in_a_missing_namespace_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"mx.clip has framework = 'mxnet'.* no namespace.*one of jax, mlx, numpy, "):
+        ClipFunction("mxnet", "mx.clip", "in place", parameters=["arrays"], replacement="clip_by_value")
+    ClipFunction("mxnet", "mx.clip", "unknown")  # without a replacement, no code names the namespace
+
+
 def test_a_replacement_with_another_order_gets_every_argument_by_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
     function = ClipFunction(
         framework="torch",

@@ -15,7 +15,7 @@ import pytest
 
 from unified_clip.recording.clip_event import merge_groups
 from unified_clip.recording.compare import compare as compare_runs
-from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, fields
+from unified_clip.recording.natives.evidence import NativeCall, ObservedTensors, coefficient, line_fields
 from unified_clip.recording.rounding import Distance
 from unified_clip.recording.runs import Parameter, RecordedCall
 from unified_clip.tensors.types import Dense
@@ -288,7 +288,7 @@ def test_a_stage_that_was_compared_at_no_step_is_not_reported_as_the_same() -> N
 def test_nan_and_infinities_are_counted_separately() -> None:
     before = [dense(math.nan, math.inf, math.nan), dense(1.0)]
     with np.errstate(invalid="ignore"):
-        line = fields(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ObservedTensors(before, before))
+        line = line_fields(NativeCall("clip", "torch", "value", (-1.0, 1.0)), ObservedTensors(before, before))
     assert (line["nan"], line["inf"]) == (2, 1)
 
 

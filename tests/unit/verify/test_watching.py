@@ -24,7 +24,7 @@ from unified_clip.recording.natives.evidence import (
     ObservedTensors,
     coefficient,
     coefficient_by_formula,
-    fields,
+    line_fields,
 )
 from unified_clip.recording.startup.after_import import AfterImport
 from unified_clip.tensors.types import Dense
@@ -107,17 +107,19 @@ def with_rows(before: list[Dense], coef: float, *, keeps_rows: bool = True) -> O
 def test_the_coefficient_of_repeated_rows_is_that_of_the_stored_rows(keeps_rows: bool) -> None:
     values = [*VALUES[:4], *VALUES]
     norms = [float(np.float32(np.linalg.norm(np.float64(each)))) for each in (VALUES[:4], VALUES, values)]
-    line = fields(NativeCall("clip", "tensorflow", "each", 0.5), with_rows([], 0.5 / norms[0], keeps_rows=keeps_rows))
+    line = line_fields(
+        NativeCall("clip", "tensorflow", "each", 0.5), with_rows([], 0.5 / norms[0], keeps_rows=keeps_rows)
+    )
     assert (line["sparse"], line["stored_norm"], line["coef"]) == (1, [norms[0]], [0.5 / norms[0]])
     assert line["norm"] != line["stored_norm"]
     observed = with_rows([dense(VALUES)], 0.5 / norms[2], keeps_rows=keeps_rows)
-    line = fields(NativeCall("clip", "tensorflow", "global", 0.5), observed)
+    line = line_fields(NativeCall("clip", "tensorflow", "global", 0.5), observed)
     assert (line["stored_norm"], line["coef"]) == (norms[2], 0.5 / norms[2])
 
 
 def test_rows_that_do_not_repeat_have_no_separate_norm() -> None:
     observed = ObservedTensors([STORED], [scale(STORED, 0.5)], sparse=1, rows={0: (STORED, None)})
-    assert "stored_norm" not in fields(NativeCall("clip", "tensorflow", "each", 0.5), observed)
+    assert "stored_norm" not in line_fields(NativeCall("clip", "tensorflow", "each", 0.5), observed)
 
 
 def test_an_unchanged_gradient_has_the_coefficient_1() -> None:

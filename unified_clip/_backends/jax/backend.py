@@ -25,7 +25,7 @@ from ..._core.backend import Backend, Distributed, Pytree, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Leaf, Receive, Scalar, Tensor
-from . import custom_call, mesh_axes, products, sharded
+from . import kernel_custom_call, mesh_axes, products, sharded
 from .arithmetic import magnitudes, maximum, merged_rows, powers, product, select, stack_small
 from .block_sums import computed_once
 from .exchange import Exporter, beside, is_concrete, put
@@ -42,7 +42,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
     takes_capsules = True
 
     def kernels_in_graphs(self) -> bool:
-        return host.kernels_in_graphs() and custom_call.register()
+        return host.kernels_in_graphs() and kernel_custom_call.register()
 
     _axes: tuple[str, ...] | None = None
     """The axes of `shard_map` that the caller passes as process_group, or None to infer them from types."""
@@ -174,7 +174,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return bool(jax.process_count() > 1)
 
     def partial_sums(self, tensors: Sequence[Any]) -> PartialSums:
-        """Return an object that computes the sums over these tensors.
+        """Return an object that computes this rank's sums over these arrays, by the methods of `PartialSums`.
 
         tensors: Each is an array on one device, or a list of such arrays.
         """
@@ -347,7 +347,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         scope: AbstractContextManager[Any] = jax.enable_x64(True)
         return scope
 
-    def kernel_norm(self, tensors: Sequence[Tensor], norm: custom_call.Norm) -> Scalar:
+    def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar:
         return KERNEL_NORM(tensors, norm)
 
     # -- for a recording
@@ -390,6 +390,6 @@ def _check_concrete(rows: Any) -> None:
 
 
 BACKEND = JaxBackend()
-KERNEL_NORM = custom_call.define(
+KERNEL_NORM = kernel_custom_call.define(
     lambda tensors, norm: JaxPath(BACKEND, tensors, True, norm.per_tensor).norm_by_operations(norm.p)
 )

@@ -12,7 +12,7 @@ from ..._compute import host
 from ..._compute.device import DevicePath
 from ..._core.path import DevicePrimitives, Path
 from ..._core.types import Scalar, Tensor
-from . import block_sums, custom_call, mesh_axes
+from . import block_sums, kernel_custom_call, mesh_axes
 from .arithmetic import real_parts, stack_small
 
 
@@ -20,8 +20,8 @@ class JaxPrimitives(DevicePrimitives, Protocol):
     def sharded_axes(self, tensor: Tensor) -> tuple[str, ...]:
         """Return the axes of `shard_map` over which an array is sharded."""
 
-    def kernel_norm(self, tensors: Sequence[Tensor], norm: custom_call.Norm) -> Scalar:
-        """Return the norm that the primitive of `custom_call` computes."""
+    def kernel_norm(self, tensors: Sequence[Tensor], norm: kernel_custom_call.Norm) -> Scalar:
+        """Return the norm that the primitive of `kernel_custom_call` computes."""
 
 
 class JaxPath(DevicePath):
@@ -62,12 +62,12 @@ class JaxPath(DevicePath):
 
     def norm(self, p: float) -> Scalar:
         if self._by_kernels(p):
-            return self._backend.kernel_norm(self._tensors, custom_call.Norm(int(p), self._is_per_tensor))
+            return self._backend.kernel_norm(self._tensors, kernel_custom_call.Norm(int(p), self._is_per_tensor))
         return self.norm_by_operations(p)
 
     def _by_kernels(self, p: float) -> bool:
         is_sharded = any(self._backend.sharded_axes(tensor) for tensor in self._tensors)
-        return not is_sharded and host.kernels_in_graphs() and custom_call.supports(self._tensors, p)
+        return not is_sharded and host.kernels_in_graphs() and kernel_custom_call.supports(self._tensors, p)
 
     def norm_by_operations(self, p: float) -> Scalar:
         if self._is_per_tensor and self.is_certain(p):

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._compute import kernels, processor
 from ..._core.types import Tensor
-from . import custom_call, exchange
+from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
@@ -27,7 +27,7 @@ def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] 
     if structure.large or not structure.dtypes <= kernels.CODES.keys():
         return None
     is_repeated, structure.was_scaled = structure.was_scaled, True
-    if not (is_repeated and exchange.may_compile() and not custom_call.rejection()):
+    if not (is_repeated and exchange.may_compile() and not kernel_custom_call.rejection()):
         return None
     with jax.ensure_compile_time_eval(), jax.enable_x64(True), jax.transfer_guard_host_to_device("allow"):
         return list(_scaled(list(tensors), np.array(coefs, np.float64)))
@@ -42,5 +42,5 @@ def _on_cpu() -> bool:
 @jax.jit  # type: ignore[untyped-decorator]
 def _scaled(arrays: list[Tensor], coefs: Tensor) -> list[Tensor]:
     types = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
-    call = jax.ffi.ffi_call(custom_call.SCALE_TARGET, types)
+    call = jax.ffi.ffi_call(kernel_custom_call.SCALE_TARGET, types)
     return list(call(*arrays, coefs, threads=np.int64(processor.default_threads())))

@@ -27,7 +27,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import DistributedSpec, PartialSums, Shards
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor, Write
-from . import operators, sharded
+from . import kernel_operators, sharded
 from .conditions import (
     DTYPES,
     NAMES,
@@ -57,7 +57,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     writable = True
 
     def kernels_in_graphs(self) -> bool:
-        return operators.enabled()
+        return kernel_operators.enabled()
 
     # -- tensors
 
@@ -394,5 +394,5 @@ def _run_as_written() -> None:
 
 
 BACKEND = PaddleBackend()
-OPERATORS = operators.Operators()
+OPERATORS = kernel_operators.Operators()
 _run_as_written()

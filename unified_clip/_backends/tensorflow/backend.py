@@ -25,7 +25,7 @@ from ..._core import entry
 from ..._core.backend import Backend, Sparse, Variables
 from ..._core.path import CollectedPath, DevicePrimitives, Path
 from ..._core.types import CoalescedSparse, GraphCallback, Receive, Scalar, Tensor
-from . import exact_sum, operations, vectorized
+from . import exact_sum, kernel_operations, vectorized
 from .arithmetic import (
     EAGER,
     LANES,
@@ -61,7 +61,7 @@ class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
     takes_capsules = True
 
     def kernels_in_graphs(self) -> bool:
-        return operations.REGISTERED and host.kernels_in_graphs()
+        return kernel_operations.REGISTERED and host.kernels_in_graphs()
 
     # -- tensors
 
@@ -385,6 +385,6 @@ COLLECTOR: Any = collected.collector(EAGER)
 BACKEND = TensorflowBackend()
 _run_as_written()
 vectorized.register()
-operations.register(
+kernel_operations.register(
     lambda tensors, p, per_tensor: TensorflowPath(BACKEND, tensors, True, per_tensor).norm_by_operations(p)
 )

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ..._compute.graph_kernels import GraphPath
 from ..._core.path import DevicePrimitives
 from ..._core.types import Scalar, Tensor
-from . import operations
+from . import kernel_operations
 
 
 class TensorflowPath(GraphPath):
@@ -18,7 +18,7 @@ class TensorflowPath(GraphPath):
     def __init__(
         self, backend: DevicePrimitives, tensors: Sequence[Tensor], differentiable: bool, is_per_tensor: bool = False
     ) -> None:
-        super().__init__(backend, operations, tensors, differentiable, is_per_tensor)
+        super().__init__(backend, kernel_operations, tensors, differentiable, is_per_tensor)
 
     def norm_by_operations(self, p: float) -> Scalar:
         if not self._is_per_tensor:

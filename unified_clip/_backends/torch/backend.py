@@ -18,7 +18,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, block_sums, compiled, conditions, operators, sharded
+from . import arithmetic, block_sums, conditions, kernel_operators, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import (
@@ -42,7 +42,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return torch.tensor(values, device=None if like is None else like.device)
 
     def kernels_in_graphs(self) -> bool:
-        return operators.ENABLED
+        return kernel_operators.ENABLED
 
     # -- tensors
 
@@ -347,13 +347,13 @@ def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) ->
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
-operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations, scale_by_operations)
+kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_by_operations, scale_by_operations)
 
 
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Clip as `functions.clip_grad_norm_` does, for `compiled.SHORT_BODIES`. `options`: its other arguments."""
+    """Clip as `functions.clip_grad_norm_` does, for `traced_bodies.SHORT_BODIES`. `options`: its other arguments."""
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (
@@ -366,16 +366,16 @@ def _clip_grad_norm_in_graph(
         and declared(*distributed) is INFERRED
     ):
         parameters = collect.listed(parameters)
-        gradients = operators.gradients_of(parameters)
+        gradients = kernel_operators.gradients_of(parameters)
     arguments = backend, parameters, max_norm, *options
     if gradients is None:
         return None, arguments
     with torch.no_grad():
         path = TorchPath(LIST_PRIMITIVES, gradients, differentiable=False)
-        norm = operators.norm(gradients, 2.0, per_tensor=False)
+        norm = kernel_operators.norm(gradients, 2.0, per_tensor=False)
         coef = rule.coefficient(path.xp, norm, max_norm + 0.0, rule.PYTORCH)
-        operators.scale_(gradients, coef, per_tensor=False)
+        kernel_operators.scale_(gradients, coef, per_tensor=False)
         return path.as_norm(norm), arguments
 
 
-compiled.SHORT_BODIES[functions.clip_grad_norm_] = _clip_grad_norm_in_graph
+traced_bodies.SHORT_BODIES[functions.clip_grad_norm_] = _clip_grad_norm_in_graph

@@ -15,7 +15,7 @@ from ..._compute import host, kernels, memory
 from ..._compute.device import DevicePath, inverse, round_once
 from ..._core.path import Change, DevicePrimitives, Path
 from ..._core.types import Deferred, Scalar, Tensor, Write
-from . import arithmetic, conditions, gpu, lists, operators, sharded
+from . import arithmetic, conditions, gpu, kernel_operators, lists, sharded
 from .conditions import DTYPES, NAMES, PLAIN, REAL, fit_list_operations
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class TorchPath(DevicePath):
     @property
     def _has_kernels_for_gpu(self) -> bool:
         """Return whether the Triton kernels handle the list: also one with complex or empty tensors."""
-        return self._table is not None or (operators.supports(self._tensors) and self._tensors[0].is_cuda)
+        return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
     def _is_per_tensor(self) -> bool:
@@ -297,10 +297,10 @@ class TorchPath(DevicePath):
     def prepare_scale(self, coef: Scalar) -> list[Write]:
         if self._fits(coef) and self._table is not None:
             return self._launches(self._table.products(coef, per_tensor=self._is_per_tensor))
-        is_supported = self._fits(coef) and self._may_launch and operators.supports(self._tensors)
-        if not (is_supported and operators.may_write(self._tensors)):
+        is_supported = self._fits(coef) and self._may_launch and kernel_operators.supports(self._tensors)
+        if not (is_supported and kernel_operators.may_write(self._tensors)):
             return super().prepare_scale(coef)
-        return [Write(functools.partial(operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
+        return [Write(functools.partial(kernel_operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
         if _are_tensors(low, high) or self._table is None:
@@ -316,9 +316,7 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels support a coefficient: one for all tensors, or one for each, but none
-        per slice.
-        """
+        """Return whether the kernels support a coefficient: one for all tensors or for each, but none per slice."""
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
@@ -327,10 +325,11 @@ class TorchPath(DevicePath):
         return [Write(bump, lambda: None), *map(Write, launches)]
 
     def norm(self, p: float) -> Scalar:
-        if self._table is not None and gpu.measures(self._tensors, p):
+        tensors = self._tensors
+        if self._table is not None and gpu.measures(tensors, p):
             return self._table.norms(p, per_tensor=self._is_per_tensor)
-        if operators.supports(self._tensors) and (gpu.measures(self._tensors, p) or not self._tensors[0].is_cuda):
-            return operators.norm(self._tensors, p, per_tensor=self._is_per_tensor)
+        if kernel_operators.supports(tensors) and (gpu.measures(tensors, p) or not tensors[0].is_cuda):
+            return kernel_operators.norm(tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
 
     def norm_by_operations(self, p: float) -> Scalar:

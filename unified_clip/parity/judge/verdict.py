@@ -29,7 +29,10 @@ from . import oracle
 from .oracle import Expected
 
 NORM_ULPS, NORM_RELATIVE = 1, 1e-12
-"""The error that the contract allows for a norm on the device path: in ULP for float32, relative for float64."""
+"""The error that the contract allows for a norm on the device path: in ULP for float32, relative for float64.
+
+The results of adaptive rules have other bounds, in `_follows_rule`.
+"""
 
 VerdictKind = Literal["equal", "close", "flushed", "different", FailureKind]
 """The possible verdicts on a result of unified_clip."""

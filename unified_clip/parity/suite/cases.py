@@ -141,8 +141,9 @@ def build(tables: Sequence[tuple[Path, CasesFile]], pythons: Mapping[str, str]) 
             for case in _cases(entry, lists, place, path.parent):
                 if case.name in cases:
                     raise SuiteError(
-                        f"{place}: the case {case.name!r} is already in this table or in an earlier one. Remove the "
-                        "repeated call, rule, threshold, configuration, dtype or name of gradients"
+                        f"{place}: this table makes the case {case.name!r} twice, or an earlier table makes it, too. "
+                        "Remove the value that is repeated: a call, rule, threshold, configuration, dtype or name of "
+                        "gradients"
                     )
                 _check(case, place)
                 cases[case.name] = case

@@ -157,7 +157,8 @@ def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list
         if is_unscale and module.enclosing(call, cst.SimpleStatementLine) not in others:
             raise UnsureError(
                 f"Line {module.position(call)[0]} unscales the gradients, but maybe not before each step. Move {code} "
-                f"to the line above {module.code(step.call)}, without an if: a disabled scaler ignores it."
+                f"to the line above {module.code(step.call)}, outside of any `if`. If the scaler is disabled, the call "
+                "does nothing."
             )
     return [code]
 

@@ -14,14 +14,14 @@ from ..._dispatch import adapter_of, resolve
 from ...tensors.types import Dense
 from ..dispatcher import DISPATCHER
 from .event import NativeEvent, Tensors
-from .evidence import NativeCall, ObservedTensors, fields, norm_of_rows, read, stored
+from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, read, stored
 
 Recording = Any
 CallRecorder = Any
 """`Recording` and `CallRecorder` of `recorder`. These classes cannot be imported here, because `recorder` imports this
 package."""
 
-EPS = 1e-6
+PYTORCH_EPS = 1e-6
 """The eps in the formula of PyTorch's and Paddle's `clip_grad_norm_`."""
 
 
@@ -157,7 +157,7 @@ class RunningCall:
             observed = ObservedTensors(self._before, list(map(read, after)), self._weights, self._names)
         for recording in self._evidence:
             results = (stored(observed, tensors) for tensors in (observed.before, observed.after))
-            recording.add(fields(self._call, observed), *results)
+            recording.add(line_fields(self._call, observed), *results)
 
     def fail(self, error: BaseException) -> None:
         """Record that the call raised an exception. The recordings of `verify` do not record it."""
@@ -237,4 +237,4 @@ def _describe_call(framework: str, name: str, arguments: dict[str, Any]) -> Nati
         return NativeCall(name, framework, "value", (-threshold, threshold), None, None)
     order, threshold = float(arguments.get("norm_type", 2.0)), float(arguments["max_norm"])
     passed = float(arguments["total_norm"]) if "total_norm" in arguments else None
-    return NativeCall(name, framework, "global", threshold, order, EPS, passed)
+    return NativeCall(name, framework, "global", threshold, order, PYTORCH_EPS, passed)

@@ -115,10 +115,10 @@ class ObservedTensors:
         return cls(before, after, weights, *more)
 
 
-def fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
+def line_fields(call: NativeCall, observed: ObservedTensors) -> dict[str, Any]:
     """Return the fields of a call's line in the recording.
 
-    observed: The tensors of the call, which must include those after it.
+    observed: The tensors of the call. `after` must have all gradients.
     """
     p = call.norm_type or 2.0
     norms = [exact_norm([each], p) for each in observed.before]

@@ -100,8 +100,8 @@ def _chosen(items: Iterable[Item], only: Sequence[str]) -> Iterator[Item]:
     if unmatched:
         some = ", ".join(map(repr, sorted(names)[:5]))
         raise UnreadableError(
-            f"only = {min(unmatched)!r} matches no tensor. Write one of the names in the file ({len(names)}), such as "
-            f"{some}"
+            f"only = {min(unmatched)!r} matches no tensor. The file has {len(names)} tensor{'s' * (len(names) > 1)}, "
+            f"such as {some}. Write one of their names"
         )
 
 

@@ -1,1 +1,3 @@
-"""Find the steps of optimizers and the optimizers without a clip, in a file that clips for another optimizer."""
+"""Find steps of optimizers and optimizers without a clip, in a file that clips for another one: `unclipped.py`. Find
+clips of gradients that a loss scaler has scaled: `scaled.py`.
+"""

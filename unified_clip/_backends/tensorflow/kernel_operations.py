@@ -20,7 +20,7 @@ from tensorflow.python.ops.parallel_for import pfor
 from ..._compute import host, kernels, processor
 from ..._core.types import Scalar, Tensor
 from ..._native import KERNELS
-from . import custom_call
+from . import kernel_custom_call
 from .arithmetic import computed_once, is_for_xla, product
 
 NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
@@ -32,7 +32,7 @@ def _register() -> bool:
 
 
 REGISTERED = _register()
-REGISTERED_FOR_XLA = REGISTERED and custom_call.register()
+REGISTERED_FOR_XLA = REGISTERED and kernel_custom_call.register()
 
 NormByOperations = Callable[[Sequence[Tensor], float, bool], Scalar]
 
@@ -50,7 +50,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
         and host.kernels_in_graphs()
         and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
         and all(tensor.dtype.name in kernels.CODES for tensor in tensors)
-        and (not is_for_xla() or (REGISTERED_FOR_XLA and custom_call.supports(tensors)))
+        and (not is_for_xla() or (REGISTERED_FOR_XLA and kernel_custom_call.supports(tensors)))
     )
 
 
@@ -68,7 +68,7 @@ def scale(tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[
     """
     if is_for_xla():
         # Else XLA may first multiply `coef` by a constant factor of a gradient, and return 0 for inf * 0.
-        return _products(list(map(custom_call.barrier, tensors)), computed_once(coef), per_tensor)
+        return _products(list(map(kernel_custom_call.barrier, tensors)), computed_once(coef), per_tensor)
     return list(_apply(SCALE, tensors, per_tensor=per_tensor, coef=coef))
 
 
@@ -87,7 +87,7 @@ def _apply(
     threads = tf.config.threading.get_intra_op_parallelism_threads() or processor.default_threads()
     attributes: dict[str, Any] = {"p": int(p), "per_tensor": per_tensor, "is_batch": is_batch, "threads": threads}
     if name == NORM and is_for_xla():
-        result = custom_call.norm(tensors, **attributes)
+        result = kernel_custom_call.norm(tensors, **attributes)
     else:
         result = op_def_library.apply_op(name, gradients=list(tensors), **inputs, **attributes)
     if execute.must_record_gradient():  # a GradientTape in the graph, as TensorFlow's own operations do
@@ -132,13 +132,13 @@ def register(norm_by_operations: NormByOperations) -> None:
         return [pfor.wrap(product, True) for product in products]
 
     def vectorized_barrier(loop: Any) -> Any:
-        return [pfor.wrap(custom_call.barrier(tensor), True) for tensor in _stacked_inputs(loop)]
+        return [pfor.wrap(kernel_custom_call.barrier(tensor), True) for tensor in _stacked_inputs(loop)]
 
     for name, derive, vectorize in (
         (NORM, norm_gradient, vectorized_norm),
-        (custom_call.NAME, norm_gradient, vectorized_norm),
+        (kernel_custom_call.NAME, norm_gradient, vectorized_norm),
         (SCALE, scale_gradient, vectorized_scale),
-        (custom_call.BARRIER, lambda _, *gradients: list(gradients), vectorized_barrier),
+        (kernel_custom_call.BARRIER, lambda _, *gradients: list(gradients), vectorized_barrier),
     ):
         with suppress(KeyError):  # this process has imported unified_clip before
             tf.RegisterGradient(name)(derive)
@@ -148,8 +148,8 @@ def register(norm_by_operations: NormByOperations) -> None:
 
 def _attributes(op: Any) -> dict[str, Any]:
     """Return the attributes `p`, `per_tensor` and `is_batch` of an operation for norms."""
-    if op.type == custom_call.NAME:
-        return custom_call.attributes(op)
+    if op.type == kernel_custom_call.NAME:
+        return kernel_custom_call.attributes(op)
     return {name: op.get_attr(name) for name in ("p", "per_tensor", "is_batch")}
 
 
