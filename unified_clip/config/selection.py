@@ -160,8 +160,8 @@ class ParameterSelection:
             if index not in filled and any(map(matches, names)):
                 validation.warn(
                     f"The group {group!r} of the configuration has no parameters: its patterns match only names that "
-                    "are excluded or belong to earlier groups. Correct its patterns, or move it before these groups, "
-                    "unless it is for another model or optimizer."
+                    "are excluded or belong to earlier groups. Correct the patterns, or move the group before these "
+                    "groups, unless the group is for another model or optimizer."
                 )
         self._checked = True
 

@@ -73,7 +73,7 @@ def _create(file: Path, parts: Path) -> None:
         removal = ", or remove this one" if file.is_symlink() or os.path.isfile(file) else ""  # noqa: PTH113
         raise UsageError(f"{file} exists. Pass another file{removal}: a recording needs a new file.", "UC206")
     if os.path.lexists(parts):
-        problem = f"{parts} exists. Another run writes to it, or was killed before it removed it"
+        problem = f"{parts} exists. Another run writes to this directory, or was killed before it removed the directory"
         raise UsageError(f"{problem}. If no such run is left, remove this directory. Or pass another file.", "UC206")
     try:
         parts.mkdir()
