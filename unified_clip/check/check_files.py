@@ -134,6 +134,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     """
     file_uses = Found()
     sources, configurations = [], set[Path]()
+    precisions: dict[Path, str] = {}
     for path in files:
         uses: list[ClipUse] = []
         if problem := _unreadable(path):
@@ -152,6 +153,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             file_uses.trainers += any(not trainer_files.package(use) for use in uses)
             file_uses.uses += [use for use in uses if not use.set_elsewhere]
             file_uses.elsewhere += [path for use in uses if use.set_elsewhere]
+            for use in uses:
+                if use.set_elsewhere and use.format == "accelerate" and use.document is not None:
+                    precisions[path] = str(use.document.get("mixed_precision") or "no")
             file_uses.notes += [
                 f"{shown(path)} sets no clip: {use.set_elsewhere} Check the file or script that sets the clip, too."
                 for use in uses
@@ -163,7 +167,11 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         else:
             advance(1)
     _leave_out_bases(file_uses, rules, root)
-    uses = _with_rules(source_files.read(sources, advance, configurations), rules, root)
+    of_sources = {
+        source: {shown(file): precision for file, precision in precisions.items() if _is_near(file, source, root)}
+        for source in sources
+    }
+    uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
     file_uses.uses = [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses, root)

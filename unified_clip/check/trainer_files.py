@@ -168,7 +168,7 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     try:
         config = ClipConfig(**convert.settings(candidate, version))
     except SetElsewhereError as error:
-        return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases)
+        return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document)
     except ConfigError as error:
         if not place and (outer := unread_around(document.data)) is not None:
             return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)

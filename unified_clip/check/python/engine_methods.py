@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ...config.clip_config import ClipConfig
 from ...config.formats.python_source import Source
 from ...errors import ConfigError
+from .engines_in_source import ACCELERATOR
 
 
 class Engine(NamedTuple):
@@ -34,7 +35,7 @@ class Engine(NamedTuple):
 FSDP = "FullyShardedDataParallel"
 ENGINES = (
     Engine(
-        ("accelerate.Accelerator", "accelerate.accelerator.Accelerator"),
+        ACCELERATOR,
         {"clip_grad_norm_": ("parameters", "max_norm", "norm_type"), "clip_grad_value_": ("parameters", "clip_value")},
         "accelerator",
         "accelerate",
@@ -106,6 +107,11 @@ def of_call(source: Source, call: ast.Call | None) -> Engine | None:
     function = call.func
     engines = [engine for engine in ENGINES if function.attr in engine.methods]
     return next((engine for engine in engines if _is_object_of(source, function.value, engine)), None)
+
+
+def is_accelerator(source: Source, node: ast.expr) -> bool:
+    """Return whether an expression is an `Accelerator`, by its name, its annotation or the call that makes it."""
+    return _is_object_of(source, node, ENGINES[0])
 
 
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import itertools
 import math
 import re
@@ -11,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...config.clip_config import ClipConfig
@@ -26,14 +26,14 @@ from ...port.catalog import (
 )
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
-from ..clip_use import ONE_PER_GROUP, ClipUse
+from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
 from .calls import config_calls, effect, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
-from .steps import unclipped
+from .steps import scaled, unclipped
 from .trainers import deepspeed
 
 _Known = tuple[Source, Mapping[str, config_calls.Own]]
@@ -60,7 +60,12 @@ RUN_TIME = (
 )
 
 
-def read(paths: list[Path], advance: Any = lambda count: None, configurations: Collection[Path] = ()) -> list[ClipUse]:
+def read(
+    paths: list[Path],
+    advance: Any = lambda count: None,
+    configurations: Collection[Path] = (),
+    precisions: Mapping[Path, Mapping[str, str]] = MappingProxyType({}),
+) -> list[ClipUse]:
     """Return the clips in Python files: those of frameworks and of unified_clip.
 
     A file without either is an unknown clip if it has a setting that is named like a clip, or if it names a clip and
@@ -68,7 +73,7 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
 
     advance: Called with the number of files that were just read. configurations: The files in `paths` that are
     trainers' configurations, which were read as such. Arguments of trainers, and settings with the name of a clip, are
-    not read there.
+    not read there. precisions: For a file in `paths`: the mixed precision in Accelerate's files, by file.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []
@@ -93,23 +98,44 @@ def read(paths: list[Path], advance: Any = lambda count: None, configurations: C
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(notebook_uses.placed([*clips, *_unclipped(clips, known_own)]))
+    return list(notebook_uses.placed(_in_steps(clips, known_own, precisions)))
 
 
-def _unclipped(uses: Sequence[ClipUse], known_own: Mapping[Path, _Known]) -> Iterator[ClipUse]:
-    """Yield the steps of optimizers, and the optimizers, that have no clip in files with other clips.
+def _in_steps(
+    uses: Sequence[ClipUse], known_own: Mapping[Path, _Known], precisions: Mapping[Path, Mapping[str, str]]
+) -> Iterator[ClipUse]:
+    """Yield the clips, and the steps and the optimizers without a clip in files with other clips.
 
-    known_own: The configurations of each file, as `_own_configurations` returns them.
+    A clip of gradients that Accelerate may have scaled is unknown.
+
+    known_own: The configurations of each file, as `_own_configurations` returns them. precisions: As in `read`.
     """
-    by_path: dict[Path, list[ClipUse]] = {}
+    by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
         by_path.setdefault(use.path, []).append(use)
     for path, clips in by_path.items():
-        with contextlib.suppress(ConfigError):  # the file is not Python, which is reported
-            places = {(use.line, use.column - 1) for use in clips} | _own_calls(
-                known_own.get(path), config_calls.CLIPPING
-            )
-            yield from unclipped.read(_source(path), path, places)
+        try:
+            source = _source(path)
+        except ConfigError:  # the file is not Python, which is reported
+            yield from clips
+            continue
+        own = _own_calls(known_own.get(path), config_calls.CLIPPING)
+        named = {(use.line, use.column - 1) for use in clips}
+        reasons = scaled.by_accelerate(source, named | own, precisions.get(path, {}))
+        for use in clips:
+            why = reasons.get((use.line, use.column - 1), "") if use.package == "torch" and not use.engine else ""
+            yield _under_accelerate(use, why) if why else use
+        for line, column in own & reasons.keys() - named:
+            use = ClipUse(path, line, column + 1, f"{OWN}.ClipConfig", package=OWN)
+            yield _under_accelerate(use, reasons[line, column])
+        if clips:
+            yield from unclipped.read(source, path, named | own)
+
+
+def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
+    """Return a clip as one of unknown effect. `why`: The reason, to which the reason of an unknown clip is added."""
+    why = " ".join(filter(None, [use.why_unknown, why]))
+    return replace(use, config=None, why_unknown=why, package="accelerate")
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:

@@ -1,14 +1,18 @@
-"""Find clips of gradients that a `GradScaler` has scaled, and not unscaled yet."""
+"""Find clips of gradients that a `GradScaler` has scaled, and not unscaled yet: one of the code, or Accelerate's."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
-from ....config.formats.python_source import Source
+from ....config.formats.python_source import Source, last_name, shortened
 from ....errors import ConfigError
-from .events import Event, Timeline, is_scaler_name
+from ....port.catalog import ENGINE_METHODS
+from ..engine_methods import is_accelerator
+from ..engines_in_source import ACCELERATOR
+from .events import Event, Place, Timeline, is_scaler_name
 
 SCALED = "so the gradients are still multiplied by the scale of {scaler}."
 LATE = "This clip comes before {call} in line {line}, {scaled} Clip after this line."
@@ -16,6 +20,14 @@ NEVER = (
     "This clip has no {scaler}.unscale_(optimizer) before it, {scaled} Call it after backward(), and before the clip."
 )
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
+
+BY_ACCELERATE = (
+    "With fp16, {backward} in line {line} multiplies the gradients by a loss scale, and this clip gets the scaled "
+    "gradients. {precision} Call {accelerator}.unscale_gradients() before the clip{instead}. {advice}"
+)
+FP16 = "{place} sets mixed_precision to fp16."
+RUN_TIME = "The precision, {code}, is only known at run time."
+OUTSIDE = "This file does not set the precision: other code, the command line or a file of Accelerate may set fp16."
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -26,16 +38,89 @@ def check(source: Source, call: ast.Call) -> None:
     if not any(isinstance(node, ast.Attribute) and node.attr == "scale" for node in source.nodes):
         return
     timeline = Timeline(source, {(call.lineno, call.col_offset)})
+    for clip, before, after in _clips(timeline):
+        backward = _scaling(clip, before, lambda call: any(_scalers(timeline, call))) if clip.call is call else None
+        scaler = next(_scalers(timeline, backward)) if backward else ""
+        if scaler and any(each.kind == "step" and _is_by(scaler, each.call) for each in after):
+            late = next((each.call for each in after if each.kind == "unscale"), None)
+            place = {"call": ast.unparse(late), "line": late.lineno} if late else {}
+            why = (LATE if late else NEVER).format(scaler=scaler, scaled=SCALED.format(scaler=scaler), **place)
+            raise ConfigError(f"{why} {ADVICE}")
+
+
+def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -> dict[Place, str]:
+    """Return {place: reason} for each clip of gradients that Accelerate has scaled, or may have scaled.
+
+    `accelerator.backward` scales them with mixed precision fp16. `accelerator.clip_grad_norm_` unscales them.
+
+    clips: The calls that clip, by (line, column) as in `ast`. files: The precision in Accelerate's files, by file.
+    """
+
+    def is_scaled(call: ast.Call) -> bool:
+        return is_accelerator(source, getattr(call.func, "value", call))
+
+    backwards = [call for call in source.calls if getattr(call.func, "attr", "") == "backward" and is_scaled(call)]
+    precision = _precision(source, files) if backwards else ""
+    reasons = {}
+    for clip, before, after in _clips(Timeline(source, clips)) if precision else ():
+        before = [
+            each._replace(kind="unscale") if is_scaled(each.call) and each.kind == "clip" else each for each in before
+        ]
+        backward = _scaling(clip, before, is_scaled)
+        if backward is not None and not is_scaled(clip.call) and any(each.kind == "step" for each in after):
+            owner, name = ast.unparse(backward.func).removesuffix(".backward"), last_name(clip.call.func)
+            reasons[clip.call.lineno, clip.call.col_offset] = BY_ACCELERATE.format(
+                backward=f"{owner}.backward(...)", line=backward.lineno, precision=precision, accelerator=owner,
+                instead=f", or clip by {owner}.{name}" if name in ENGINE_METHODS else "", advice=ADVICE,
+            )  # fmt: skip
+    return reasons
+
+
+def _precision(source: Source, files: Mapping[str, str]) -> str:
+    """Return a sentence about the mixed precision that may be fp16, or '' if it is another one for sure.
+
+    files: The precision in Accelerate's files, by file, which applies if no argument of `Accelerator` sets it.
+    """
+    calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
+    names = "mixed_precision", None
+    passed = [[*call.args[2:3], *(each.value for each in call.keywords if each.arg in names)] for call in calls]
+    codes = [_constant(source, values[0]) if values else "None" for values in passed]
+    if "fp16" in codes:
+        return FP16.format(place=f"Line {calls[codes.index('fp16')].lineno}")
+    if "" in codes:
+        return RUN_TIME.format(code=shortened(passed[codes.index("")][0]))
+    if calls and "None" not in codes:
+        return ""
+    file = next((file for file, precision in files.items() if precision == "fp16"), "")
+    outside = OUTSIDE if not calls or not files else ""
+    return FP16.format(place=file) if file else outside
+
+
+def _constant(source: Source, node: ast.expr) -> str:
+    """Return the value of a precision as text, or '' if it is only known at run time, and may be fp16."""
+    node = source.followed(node)
+    if isinstance(node, ast.IfExp):
+        values = [_constant(source, each) for each in (node.body, node.orelse)]
+        return "" if {"fp16", "None", ""} & {*values} else values[0]
+    with contextlib.suppress(ConfigError):
+        return str(source.constant(node))
+    return ""
+
+
+def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
+    """Yield each clip, with the events before it, and those after it up to the next backward pass.
+
+    For a call of a function of the file that has the name of a clip, yield the clips in that function.
+    """
     for events in timeline.roots():
         for index, event in enumerate(events):
-            scaler = _scaler(timeline, event, events[:index]) if event.call is call else ""
+            inner = timeline.of_callees(event.call) if event.kind == "clip" else []
+            inner = [each._replace(branches=each.branches | event.branches) for each in inner] or [event]
             after = [each for each in events[index:] if not each.excludes(event)]
             after = [*itertools.takewhile(lambda each: each.kind != "backward", after)]
-            if scaler and any(each.kind == "step" and _is_by(scaler, each.call) for each in after):
-                late = next((each.call for each in after if each.kind == "unscale"), None)
-                place = {"call": ast.unparse(late), "line": late.lineno} if late else {}
-                why = (LATE if late else NEVER).format(scaler=scaler, scaled=SCALED.format(scaler=scaler), **place)
-                raise ConfigError(f"{why} {ADVICE}")
+            for number, clip in enumerate(inner):
+                if clip.kind == "clip":
+                    yield clip, [*events[:index], *inner[:number]], after
 
 
 def _is_by(scaler: str, step: ast.Call) -> bool:
@@ -43,21 +128,21 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
     return ast.unparse(owner) == scaler or is_scaler_name(owner)
 
 
-def _scaler(timeline: Timeline, clip: Event, before: Sequence[Event]) -> str:
-    """Return the code of the scaler whose scale a clip's gradients have for sure, or ''.
+def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
+    """Return the backward pass by which a clip gets scaled gradients for sure, or None.
 
-    before: The events before the clip, in order.
+    before: The events before the clip, in order. is_scaled: Whether the gradients of a backward pass are scaled.
     """
     for event in reversed(before):
         if event.excludes(clip):
             continue
         if event.kind == "unscale" or any(map(is_scaler_name, event.call.args)):
-            return ""
-        if event.kind == "backward" and (scaler := next(_scalers(timeline, event.call), "")):
-            return scaler
+            return None
+        if event.kind == "backward" and is_scaled(event.call):
+            return event.call
         if event.kind != "clip" and event.branches <= clip.branches:
-            return ""
-    return ""
+            return None
+    return None
 
 
 def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
