@@ -19,7 +19,7 @@ from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
 from .notebooks.cells import NOTEBOOK
-from .python import source_files
+from .python import source_files, source_paths
 from .rules import ignoring, off, required, unread
 from .trainer_files import SOURCES
 
@@ -33,6 +33,9 @@ TOO_LARGE = "It is larger than"
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
+
+ARGUMENT = "(gradient_clip_val=)"
+"""The end of the name of a clip of Lightning's Trainer in Python source, without the argument."""
 
 LEFT_TO_TRAINER = (
     "Under HF's Trainer, max_grad_norm applies, {where}. A loop without Trainer is not checked here: there, Accelerate "
@@ -172,11 +175,35 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         for source in sources
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
+    uses = _without_hydra(uses, sources, file_uses)
     file_uses.uses = [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses, root)
     file_uses.sources = len({use.path for use in uses})
     return file_uses
+
+
+def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
+    """Return the clips without those of a Lightning Trainer whose arguments are in a known file that Hydra composes.
+
+    A note replaces such a clip, except beside a clip of unified_clip: there, it has to be off.
+
+    uses: The clips in Python source. sources: The checked Python files. file_uses: The clips in configuration files.
+    """
+    own = {use.path for use in uses if use.is_own}
+    kept = []
+    for use in uses:
+        is_left = use.config is None and use.clip.endswith(ARGUMENT) and not use.must_be_off and use.path not in own
+        files = source_paths.hydra_files(use.path, use.line, use.column, sources) if is_left else []
+        if files and all(os.path.realpath(file) in file_uses.files for file in files):
+            names = " and ".join(map(shown, files))
+            file_uses.notes.append(
+                f"{shown(use.path)}:{use.line} {use.clip}: {names} has the arguments of the Trainer."
+            )
+            file_uses.elsewhere.append(use.path)
+        else:
+            kept.append(use)
+    return kept
 
 
 def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[ClipUse]:

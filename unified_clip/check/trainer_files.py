@@ -15,6 +15,7 @@ from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key, dotted, format_value
+from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, engines, placement
 from ..config.formats.convert import Candidate
@@ -170,7 +171,10 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
     except SetElsewhereError as error:
         return ClipUse(path, 1, 1, title, set_elsewhere=error.problem, format=name, bases=bases, document=document)
     except ConfigError as error:
-        if not place and (outer := unread_around(document.data)) is not None:
+        outer = unread_around(document.data)
+        if outer is not None and place and trainer and (use := _in_main(path, trainer, version)):
+            return use
+        if not place and outer is not None:
             return ClipUse(path, 1, 1, title, set_elsewhere=str(outer), format=name, bases=bases)
         place_of_error = _named_in(str(error), document) or path
         values = _values(document) if error.code == MISPLACED else ()
@@ -183,6 +187,18 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         file, line, 1, title, config, read=path, bases=bases, by_default=is_default, has_key=bool(place), format=name,
         document=document, version=version, engine=engines.of_file(name, document),
     )  # fmt: skip
+
+
+def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | None:
+    """Return the clip of a part of Hydra's configuration, in the main configurations that may choose this part.
+
+    Return None if there are none, or if the effect is unknown, or differs between them.
+    """
+    uses = [_use(path, (trainer, document), version) for document in hydra.with_main(path)]
+    meanings = [use.config.meaning if use.config is not None else None for use in uses]
+    if not uses or None in meanings or any(meaning != meanings[0] for meaning in meanings):
+        return None
+    return replace(uses[0], bases=())  # the main configuration is no base file: it is checked without the part, too
 
 
 def _named_in(message: str, document: Document) -> Path | None:

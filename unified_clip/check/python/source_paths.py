@@ -1,15 +1,22 @@
-"""Infer the path of a file from Python source, such as `Path(__file__).parent / "clip.toml"`."""
+"""Infer the path of a file from Python source, such as `Path(__file__).parent / "clip.toml"`, and Hydra's files."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..._static_values import UnknownValueError
-from ...config.formats.python_source import MAX_ALIASES, Source
+from ...config.formats.python_source import MAX_ALIASES, Source, last_name
+from ...errors import ConfigError
+from ..notebooks.cells import python_source
 
 SAME = ("str", "os.fspath", "os.path.abspath", "os.path.normpath")
 """Functions whose result is a path to the same file as their argument."""
+
+CONFIG = re.compile(r"(?i)\w*(cfg|conf|config|args)")
+"""Matches the name of the configuration that Hydra passes to a program."""
 
 JOINED = ("pathlib.Path", "pathlib.PurePath", "os.path.join")
 
@@ -69,3 +76,55 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
         path = path_of(source, call.func.value, file, depth).joinpath(*arguments)
         return path.resolve() if call.func.attr == "resolve" and path.is_absolute() else path
     raise UnknownValueError(call)
+
+
+def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
+    """Return the main configurations whose table `trainer` a call passes on, as in `instantiate(cfg.trainer)`.
+
+    `hydra.main` names them, in the file of the call or, without one there, in the sources that import this file. A path
+    that is only known at run time is returned as Path(). Return [] for any other call.
+
+    file, line, column: The place of the call. sources: The checked Python files.
+    """
+    source = _source(file)
+    for call in source.calls if source else ():
+        unpacked = [each.value for each in call.keywords if each.arg is None]
+        tables = [source.followed(each) for each in (call.args[:1] or unpacked)]
+        if (call.lineno, call.col_offset + 1) == (line, column) and len(unpacked) < 2 and any(map(_is_table, tables)):
+            return [*_mains(file)] or [main for other in sources for main in _mains(other, file.stem)]
+    return []
+
+
+def _is_table(node: ast.expr) -> bool:
+    """Return whether an expression is the table `trainer` of a configuration, as `cfg.trainer` or `cfg["trainer"]`."""
+    match node:
+        case ast.Attribute(value=owner, attr="trainer") | ast.Subscript(value=owner, slice=ast.Constant("trainer")):
+            return CONFIG.fullmatch(last_name(owner)) is not None
+    return False
+
+
+def _mains(file: Path, imported: str = "") -> Iterator[Path]:
+    """Yield the file that each `@hydra.main(config_path="conf", config_name="train")` of a source names.
+
+    imported: Yield none unless the source imports the module of this name. '': any source counts.
+    """
+    source = _source(file)
+    modules = {part for name in source.imports.values() for part in name.split(".")} if source else set()
+    for call in source.calls if source and (not imported or imported in modules) else ():
+        if source.dotted(call.func) == "hydra.main":
+            passed = dict(zip(("config_path", "config_name"), call.args, strict=False))
+            passed |= {each.arg: each.value for each in call.keywords if each.arg}
+            try:
+                folder, name = (path_of(source, passed[key], file) for key in ("config_path", "config_name"))
+                yield file.parent / folder / f"{str(name).removesuffix('.yaml')}.yaml"
+            except (KeyError, UnknownValueError):
+                yield Path()
+
+
+def _source(file: Path) -> Source | None:
+    """Return the source of a file that names Hydra. Return None for other files, and if the file is not Python."""
+    content = python_source(file)
+    try:
+        return Source(content.decode("utf-8", "replace"), file.name) if b"hydra" in content else None
+    except ConfigError:
+        return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ....errors import ConfigError
 from .. import interpolation
 from ..document import Document, Layer
+from ..files import parse, read_text
 from ..keys import Key
 from ..merge import MergeRules
 from ..unknown import PartialTable, UnreadFile
@@ -19,6 +22,9 @@ from .hydra_defaults import Default, defaults, has_defaults, package_header
 RULES = MergeRules(keeps_missing=True)
 ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
+
+MOST_PARENTS = 4
+"""A main configuration is searched for in this number of directories above a part of it."""
 
 
 class Hydra(Inheritance):
@@ -44,6 +50,40 @@ def _is_part(document: Document) -> bool:
     entries = defaults(document)
     chooses = any(entry.is_group and not entry.is_override for entry in entries)
     return package_header(document.text) is not None and not chooses and document.kind == "yaml"
+
+
+def with_main(path: Path) -> list[Document]:
+    """Return each main configuration that may choose the file at `path`, composed with this choice.
+
+    A main configuration is a file above `path` whose `defaults` list has the group of the file, as `experiment: null`
+    for `experiment/large.yaml`.
+    """
+    path = path.resolve()
+    for folder in path.parents[1 : MOST_PARENTS + 1]:
+        composed = [_choosing(path, main) for main in sorted(folder.glob("*.yaml"))]
+        if any(composed):
+            return [each for each in composed if each is not None]
+    return []
+
+
+def _choosing(part: Path, main: Path) -> Document | None:
+    """Return a main configuration, composed with a file of a group as the choice. None: it does not have the group."""
+    with contextlib.suppress(ConfigError):
+        document = _parse(main, main.name)
+        node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
+        for entry in defaults(document):
+            if entry.is_group and not entry.is_override and part.is_relative_to(main.parent / entry.group):
+                name = part.relative_to(main.parent / entry.group).with_suffix("").as_posix()
+                composition = _Composition(Files(document, _parse, ADVICE))
+                key = _override_key(node, entry)
+                composition.choices[key], composition.overriding[key] = replace(entry, names=(name,)), document
+                composed = composition.compose(document)
+                return replace(composed, data=interpolation.resolve(composed.data))
+    return None
+
+
+def _parse(path: Path, name: str) -> Document:
+    return replace(parse(read_text(path), "yaml", name), path=path)
 
 
 @dataclass
