@@ -198,7 +198,7 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
     meanings = [use.config.meaning if use.config is not None else None for use in uses]
     if not uses or None in meanings or any(meaning != meanings[0] for meaning in meanings):
         return None
-    return replace(uses[0], bases=())  # the main configuration is no base file: it is checked without the part, too
+    return replace(uses[0], bases=())  # the part is no base file of itself
 
 
 def _named_in(message: str, document: Document) -> Path | None:

@@ -113,6 +113,7 @@ def test_the_file_of_a_program_that_imports_the_script_counts(check: Check) -> N
         script("L.Trainer(**cfg.trainer, **other)"),
         script(suffix="_other"),
         {"src/train.py": script()["src/train.py"].replace('"../conf"', "CONF")},
+        {"src/train.py": script()["src/train.py"] + "\n\n@hydra.main(config_path=CONF)\ndef test(cfg):\n    pass\n"},
     ],
 )
 def test_a_trainer_from_an_unknown_file_is_unknown(check: Check, files: dict[str, str]) -> None:

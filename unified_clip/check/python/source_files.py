@@ -98,7 +98,7 @@ def read(
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(notebook_uses.placed(_in_steps(clips, known_own, precisions)))
+    return list(notebook_uses.placed(list(_in_steps(clips, known_own, precisions))))
 
 
 def _in_steps(

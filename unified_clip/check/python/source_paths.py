@@ -86,8 +86,9 @@ def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> 
 
     file, line, column: The place of the call. sources: The checked Python files.
     """
-    source = _source(file)
-    for call in source.calls if source else ():
+    if (source := _source(file)) is None:
+        return []
+    for call in source.calls:
         unpacked = [each.value for each in call.keywords if each.arg is None]
         tables = [source.followed(each) for each in (call.args[:1] or unpacked)]
         if (call.lineno, call.col_offset + 1) == (line, column) and len(unpacked) < 2 and any(map(_is_table, tables)):
@@ -108,9 +109,10 @@ def _mains(file: Path, imported: str = "") -> Iterator[Path]:
 
     imported: Yield none unless the source imports the module of this name. '': any source counts.
     """
-    source = _source(file)
-    modules = {part for name in source.imports.values() for part in name.split(".")} if source else set()
-    for call in source.calls if source and (not imported or imported in modules) else ():
+    if (source := _source(file)) is None:
+        return
+    modules = {part for name in source.imports.values() for part in name.split(".")}
+    for call in source.calls if not imported or imported in modules else ():
         if source.dotted(call.func) == "hydra.main":
             passed = dict(zip(("config_path", "config_name"), call.args, strict=False))
             passed |= {each.arg: each.value for each in call.keywords if each.arg}

@@ -67,7 +67,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
             each._replace(kind="unscale") if is_scaled(each.call) and each.kind == "clip" else each for each in before
         ]
         backward = _scaling(clip, before, is_scaled)
-        if backward is not None and not is_scaled(clip.call) and any(each.kind == "step" for each in after):
+        if backward is not None and any(each.kind == "step" for each in after):
             owner, name = ast.unparse(backward.func).removesuffix(".backward"), last_name(clip.call.func)
             reasons[clip.call.lineno, clip.call.col_offset] = BY_ACCELERATE.format(
                 backward=f"{owner}.backward(...)", line=backward.lineno, precision=precision, accelerator=owner,
