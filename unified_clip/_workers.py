@@ -44,7 +44,7 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
 
-PATIENCE = 1.0
+REPORT_SECONDS = 1.0
 """Seconds that a hung worker gets to report its calls."""
 
 POLL_SECONDS = 0.1
@@ -168,12 +168,12 @@ class Worker:
         """
         if not hasattr(os, "killpg"):
             return ""
-        begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + PATIENCE
+        begin, until = os.fstat(self._errors.fileno()).st_size, time.monotonic() + REPORT_SECONDS
         frames: list[tuple[str, str, str]] = []
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGUSR1)  # the worker may be a script that has started Python
         while not frames and time.monotonic() < until:
-            time.sleep(PATIENCE / 10)
+            time.sleep(REPORT_SECONDS / 10)
             # The worker writes at the file's position: do not move it.
             frames = FRAME.findall(os.pread(self._errors.fileno(), STDERR_KEPT, begin).decode(errors="replace"))
         calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]

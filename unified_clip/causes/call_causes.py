@@ -16,7 +16,7 @@ from ..tensors.arithmetic import FORMATS, Float64s
 from ..tensors.norms import exact_norm
 from ..tensors.types import digest
 from . import hypotheses
-from .observation import NEAR, Cause, CauseKind, Observation, common_cause, instead
+from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, common_cause, instead
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
 
@@ -271,13 +271,13 @@ def touched(call: Observation) -> Cause | None:
 def norm_after(call: Observation) -> Cause | None:
     """Return a cause if the results are correct up to rounding, and the norm is that of the results. Else None."""
     norm, expected = call.norm, call.expected_norm
-    if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NEAR) or not call.after:
+    if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NORM_TOLERANCE) or not call.after:
         return None
     sides = [(right, result) for number, _, right, result in call.sides() if number in call.wrong]
     if not all(_is_near(result.values(), right.values(), result.dtype) for right, result in sides):
         return None
     counted = [clipped for number in call.counted if (clipped := call.after[number])]
-    if not math.isclose(norm, exact_norm(counted, call.p, "float64"), rel_tol=NEAR):
+    if not math.isclose(norm, exact_norm(counted, call.p, "float64"), rel_tol=NORM_TOLERANCE):
         return None
     return Cause(
         "norm after the clip", "the returned norm is that of the clipped gradients, not of those before the clip"

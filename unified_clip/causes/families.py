@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from .hypotheses import EPS
-from .observation import NEAR, Cause, CauseKind, Observation, apart, instead
+from .hypotheses import COMMON_EPS
+from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, apart, instead
 from .scaling import Scaling
 from .sums import IN_FLOAT32, IN_ROOT, in_root, rounding_noise
 
@@ -56,7 +56,7 @@ def fitting_families(
 
     sentences = []
     if eps := common(_eps):
-        number = _simple(eps, EPS)
+        number = _simple(eps, COMMON_EPS)
         if number not in (None, this.eps) and not eps[0] <= this.eps <= eps[1] and 0 <= number <= LARGEST_EPS:
             sentences.append(instead("eps", number, this.eps))
     if this.p == 2 and this.passed_norm is None and (eps := common(_eps_in_root)):
@@ -108,7 +108,7 @@ def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
 
 def _has_correct_norm(call: Observation) -> bool:
     norm, expected = call.norm, call.expected_norm
-    tolerance = max(NEAR, 2 * rounding_noise(call.elements))
+    tolerance = max(NORM_TOLERANCE, 2 * rounding_noise(call.elements))
     return norm is None or expected is None or math.isclose(norm, expected, rel_tol=tolerance)
 
 

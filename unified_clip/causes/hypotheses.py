@@ -18,13 +18,13 @@ from ..tensors.types import Sparse
 from .observation import By, CauseKind, Hypothesis, Observation, apart, instead
 from .sums import IN_FLOAT32, NARROW, coefficient_returned, combined_otherwise, eps_in_root, rounding_noise
 
-EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
+COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
 
 LARGEST_EPS = 1e-2
 """The largest eps that is named beside another cause that explains the same numbers."""
 
-FEW = 8
+FEW_NORMS = 8
 """If a call has fewer norms than this, rounding can look like another eps by chance."""
 
 SCALED = 1e-3
@@ -78,9 +78,9 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
         for number, each in call.scalings.items()
         if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
     }
-    are_few = call.norm is None and 0 < len(noises) < FEW
+    are_few = call.norm is None and 0 < len(noises) < FEW_NORMS
     tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
-    for eps in EPS:
+    for eps in COMMON_EPS:
         if eps != call.eps:
             kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
             yield Hypothesis(kind, instead("eps", eps, call.eps), eps=eps)
@@ -198,7 +198,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
         if by == call.by or not (_differ(call, norms) or (by, call.by) == ("per tensor", "per slice")):
             continue
         sentence = f"as when each gradient is clipped by {CLIPPED_BY[by]} instead of {CLIPPED_BY[call.by]}"
-        for eps in (call.eps, *EPS):
+        for eps in (call.eps, *COMMON_EPS):
             for returned in ((), norms[-1:]):
                 yield Hypothesis(cast(CauseKind, f"{by} for {call.by}"), sentence, norms, returned, eps)
     if call.passed_norm is not None:

@@ -17,10 +17,10 @@ By = Literal["global", "per tensor", "per group", "per slice", "value"]
 """What limits a gradient: the total norm, its own norm, the norm of its group, the norm of each slice, or two bounds.
 """
 
-NEAR = 1e-6
+NORM_TOLERANCE = 1e-6
 """A returned norm may be the rounded correct norm if their relative difference is at most this."""
 
-CLEARLY = 8
+CLEAR_FACTOR = 8
 """A cause fits only if the correct call does not fit, even within this many times the error that the cause may have."""
 
 
@@ -262,12 +262,12 @@ class Observation:
         """The total norm by which the call should clip.
 
         It is the norm that the caller passed. Without a passed norm, it is the norm that the call returned, if that
-        norm is within `NEAR` of the exact norm. Else it is the exact norm.
+        norm is within `NORM_TOLERANCE` of the exact norm. Else it is the exact norm.
         """
         if self.passed_norm is not None:
             return self.passed_norm
         measured = self.norm_over(self.counted)
-        is_near = self.norm is not None and math.isclose(self.norm, measured, rel_tol=NEAR)
+        is_near = self.norm is not None and math.isclose(self.norm, measured, rel_tol=NORM_TOLERANCE)
         return self.norm if is_near and self.norm is not None else measured
 
     @cached_property
@@ -343,10 +343,10 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, with a relative error of at most CLEARLY times
+        """Return whether the correct call explains the numbers, with a relative error of at most CLEAR_FACTOR times
         `slack`.
         """
-        slack *= CLEARLY
+        slack *= CLEAR_FACTOR
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()
         )

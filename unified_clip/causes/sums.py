@@ -22,7 +22,7 @@ NEAR_STEPS = 8
 """
 
 
-FEWEST = 4
+MIN_ELEMENTS = 4
 """With fewer elements, many norms give the same bits."""
 
 
@@ -116,7 +116,7 @@ def steps_in_16_bits(call: Observation) -> Cause | None:
     dtype = next(iter(dtypes), "")
     if call.by not in ("global", "per tensor") or len(dtypes) != 1 or dtype not in NARROW or not call.wrong:
         return None
-    if call.elements < FEWEST or call.passed_norm is not None or nearest_float(call.threshold, dtype) == math.inf:
+    if call.elements < MIN_ELEMENTS or call.passed_norm is not None or nearest_float(call.threshold, dtype) == math.inf:
         return None
     groups = [list(call.counted)] if call.by == "global" else [[number] for number in call.counted]
     explained = [_explaining_ways(call, numbers, dtype) for numbers in groups]

@@ -41,7 +41,7 @@ rule = "none"
 reason = "..."
 """
 TWICE = "This file clips twice: by this clip, and by {own}. Switch this clip off."
-ON = "check.off requires that this clip is off, since the training code clips. This clip is on."
+OFF_REQUIRED = "check.off requires that this clip is off, since the training code clips. This clip is on."
 
 
 class Judge:
@@ -180,7 +180,7 @@ class Judge:
             return "off", None
         compared = compare.compare(use.config, ClipConfig(rule="none"), ("this clip", "check.off"))
         does = " ".join(describe.sentences(use.config))
-        return "drift", self._finding(use, "drift", does, edit, _differences(compared), ON)
+        return "drift", self._finding(use, "drift", does, edit, _differences(compared), OFF_REQUIRED)
 
     @property
     def notes(self) -> list[str]:

@@ -24,7 +24,7 @@ from .source.parse_guard import TOO_DEEP, UnreadableError
 
 SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FORCE = "Or add --force to this command."
-FEW = 20
+FEW_FILES = 20
 """Up to this many files are ported in this process. Starting other processes would take longer."""
 
 Advance = Callable[[int], None]
@@ -100,7 +100,7 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
-    The result for a file without clips has empty contents. More than FEW files that may have clips are ported in
+    The result for a file without clips has empty contents. More than FEW_FILES files that may have clips are ported in
     parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
@@ -127,12 +127,12 @@ def _without_clip(path: Path, read: Read) -> Result | None:
 
 
 def _results(work: Work, paths: Sequence[Path]) -> Generator[Result, None, None]:
-    """Yield the result of `work` for each file, in order. For more than FEW files, use several processes.
+    """Yield the result of `work` for each file, in order. For more than FEW_FILES files, use several processes.
 
     If a process crashes, repeat `work` for the files without a result, one at a time. A file that crashes its process
     again is unreadable.
     """
-    if len(paths) <= FEW:
+    if len(paths) <= FEW_FILES:
         yield from map(work, paths)
         return
     with ExitStack() as pools:

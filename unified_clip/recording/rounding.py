@@ -22,7 +22,7 @@ PRODUCT = 1e-5
 """The largest relative rounding error between the norm of clipped float32 gradients, and their norm before the clip
 times the coefficient."""
 
-GREATEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 class Distance(NamedTuple):
@@ -87,11 +87,11 @@ def ulps_at(scale: float, a: float, b: float) -> float:
 
 def single(value: float) -> float:
     """Return the nearest float32. A number beyond the range of float32 is returned unchanged."""
-    return float(np.float32(value)) if abs(value) <= GREATEST else value
+    return float(np.float32(value)) if abs(value) <= LARGEST_FLOAT32 else value
 
 
 def needs_float64(*values: float) -> bool:
-    return any(abs(value) > GREATEST or single(value) != value for value in values)
+    return any(abs(value) > LARGEST_FLOAT32 or single(value) != value for value in values)
 
 
 def _place(value: float, wide: bool) -> int:

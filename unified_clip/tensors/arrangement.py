@@ -25,8 +25,8 @@ SLICE = 1 << 20
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
 """Whether the channels of a kernel of a convolution are its last axes, by framework."""
 
-SAME = 1e-6
-"""The fingerprints of equal weights differ by rounding only: by at most SAME times the norm of the weight."""
+SAME_TOLERANCE = 1e-6
+"""The fingerprints of equal weights differ by rounding only: by at most SAME_TOLERANCE times the norm of the weight."""
 
 
 def arrangement(array: Any, dtype: str) -> Arrangement | None:
@@ -129,7 +129,7 @@ def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks
     norm: The norm of the weights, which is the same for both.
     frameworks: The framework of each weight, or None if it is unknown.
     """
-    tolerance = SAME * norm
+    tolerance = SAME_TOLERANCE * norm
     if abs(a[0] - b[0]) <= tolerance:
         return "same"
     converted = [each[2:] if can else () for each, can in zip((a, b), convertible(frameworks), strict=True)]

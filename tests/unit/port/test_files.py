@@ -118,7 +118,7 @@ def test_too_many_adjacent_strings_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_file_that_crashes_its_process_is_reported_and_other_files_are_ported(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW + 5)]
+    paths = [tmp_path / f"{number:03}.py" for number in range(source_files.FEW_FILES + 5)]
     paths[3] = tmp_path / "kills.py"
     results = list(source_files._results(port_faults.unless_it_kills, paths))
     assert [each.path for each in results] == paths
@@ -130,7 +130,7 @@ def test_a_file_that_crashes_its_process_is_reported_and_other_files_are_ported(
 @pytest.mark.nightly
 def test_several_processes_port_files_as_one_process_does(tmp_path: Path) -> None:
     counted: list[int] = []
-    for number in range(source_files.FEW + 5):
+    for number in range(source_files.FEW_FILES + 5):
         (tmp_path / f"{number:03}.py").write_text(CLIPS)
     paths = source_files.sources(tmp_path)
     results, _ = source_files.port_all(paths, advance=counted.append)

@@ -22,7 +22,7 @@ from ..suite.cases import Case
 from ..suite.public_calls import Arguments, Call
 from . import recursions
 
-KEPT = 1 << 20
+MAX_KEPT = 1 << 20
 """Results of a list of gradients with fewer elements are kept in memory. Longer ones are computed again at each use."""
 
 
@@ -136,9 +136,9 @@ def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: in
 
 
 def is_long(case: Case) -> bool:
-    """Return whether the gradients of a case store KEPT numbers or more, so that its results stay out of memory."""
+    """Return whether the gradients of a case store MAX_KEPT numbers or more, so that its results stay out of memory."""
     tensors = (gradient.values if isinstance(gradient, Sparse) else gradient for gradient in case.gradients)
-    return sum(each.array.size for each in tensors if each is not None) >= KEPT
+    return sum(each.array.size for each in tensors if each is not None) >= MAX_KEPT
 
 
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:

@@ -262,7 +262,7 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     path.
 
     For `adagc`, the norms of the tensors are unknown. A small error of these norms causes a small error of the result.
-    So return whether the error of the result is at most CONTINUOUS times the allowed error of a norm.
+    So return whether the error of the result is at most ADAGC_FACTOR times the allowed error of a norm.
 
     Return False if `expected` or `outcome` has no gradients.
     """
@@ -282,14 +282,14 @@ def _follows_rule(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
         return oracle.with_update(case, oracle.after_steps(case, norms[0])).digests == outcome.digests
     pairs = zip(_tensors(outcome), _tensors(expected), strict=True)
     return all(
-        relative_error(value, right) <= CONTINUOUS * error
+        relative_error(value, right) <= ADAGC_FACTOR * error
         for tensor, exact in pairs
         if tensor and exact
         for value, right in zip(tensor.values().flat, exact.values().flat, strict=True)
     )
 
 
-CONTINUOUS = 8
+ADAGC_FACTOR = 8
 """A result of `adagc` has at most this many times the error of the norms: it depends on four norms, and is rounded."""
 
 

@@ -69,18 +69,18 @@ def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
     if not entries:
         return []
     lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
-    more = f"; and {len(lines) - SHOWN} more, in parity.json" if len(lines) > SHOWN else ""
+    more = f"; and {len(lines) - SHOWN_ENTRIES} more, in parity.json" if len(lines) > SHOWN_ENTRIES else ""
     return [
         f"{_entries_without_cause(len(entries))} in the list of known differences: {'each' if lines[1:] else 'it'} "
         "accepts every mistake of its size. Run the command with --accept, or add the lines: "
-        f"{'; '.join(lines[:SHOWN])}{more}. With --strict, such an entry fails the run."
+        f"{'; '.join(lines[:SHOWN_ENTRIES])}{more}. With --strict, such an entry fails the run."
     ]
 
 
 NO_CAUSE = "the entry has no `cause`"
 """The start of the problem of an entry without `cause`, with --strict."""
 
-SHOWN = 5
+SHOWN_ENTRIES = 5
 """The largest number of incomplete entries that a note lists."""
 
 

@@ -15,7 +15,7 @@ VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 SUM_FIRST = frozenset({"sgd", "lion"})
 """Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
 
-ADDED = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
+ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
 """The optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""
 
 CLAUSES: Mapping[bool | None, str] = {
@@ -49,7 +49,7 @@ def _is_subtracted(step: OptimizerStep) -> bool | None:
     if ADAMW.search(step.optimizer) or step.optimizer.startswith("keras.optimizers."):
         return True
     is_known = step.optimizer.startswith(("torch.optim.", "paddle.optimizer."))
-    return False if is_known and step.optimizer.rpartition(".")[2].lower() in ADDED else None
+    return False if is_known and step.optimizer.rpartition(".")[2].lower() in ADDS_WEIGHT_DECAY else None
 
 
 def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] | None:

@@ -53,7 +53,7 @@ CHECKED_FILTERS = (GZIP, 2, 3)
 CHECKSUM = 4
 """The number of bytes that fletcher32 adds to a chunk."""
 
-AGAIN = "Copy it again, or save it with torch.save"
+COPY_AGAIN = "Copy it again, or save it with torch.save"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -101,7 +101,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
         loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:
         if not is_zip and not _has_complete_pickles(source):
-            raise UnreadableError(f"the file is cut short, or torch.save did not write it. {AGAIN}") from None
+            raise UnreadableError(f"the file is cut short, or torch.save did not write it. {COPY_AGAIN}") from None
         if not isinstance(error, pickle.UnpicklingError):
             raise
         if rejected := re.search(r"GLOBAL ([\w.]+)", str(error)):
@@ -111,7 +111,7 @@ def from_torch(source: str, out: Path) -> Iterator[Item]:
             )
         else:
             reason = re.search(r"WeightsUnpickler error:\s*(.*)", str(error)) or re.search("(.*)", str(error))
-            problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {AGAIN}"
+            problem = f"PyTorch cannot read the file: {reason[1] if reason else error}. {COPY_AGAIN}"
         raise UnreadableError(problem) from None
     for name, tensor in flatten(loaded, torch.is_tensor, tree=Tree(_size(Path(source)))):
         dtype = str(tensor.dtype).removeprefix("torch.")

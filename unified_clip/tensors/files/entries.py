@@ -18,7 +18,7 @@ NO_GRADIENTS = ("bool", "int", "uint", "str", "bytes")
 """The prefixes of dtypes that gradients do not have. Tensors with these dtypes are counters, masks or text."""
 
 
-FULL = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+OUT_OF_SPACE = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
 """The numbers of errors about too little memory or disk space. A damaged file causes errors with other numbers."""
 
 
@@ -44,7 +44,7 @@ def describe_failure(error: Exception) -> str:
     """Return an error about a file that could not be read, with the remedy for this exception."""
     if isinstance(error, PermissionError):
         return "no permission to read the file. Change its permissions, such as with chmod u+r FILE"
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in FULL):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in OUT_OF_SPACE):
         remedy = "Free memory and disk space, and run the command again"
         return f"the file cannot be read: {str(error) or type(error).__name__}. {remedy}"
     return f"the file cannot be read: {describe_exception(error)}. Save it again"

@@ -17,7 +17,7 @@ from ..types import Gradient, UnreadableError, from_numpy, name_of
 from .entries import Item
 from .memmap import Raw, dense, open_map
 
-MOST = 1032
+MAX_EXPANSION = 1032
 """The method deflate can expand one byte to at most this many bytes."""
 
 LOCAL_HEADER = 30
@@ -63,7 +63,7 @@ def items(path: Path) -> Iterator[Item]:
         if info.file_size != size and not dtype.hasobject:  # Python objects are rejected elsewhere
             sizes = f"it has {info.file_size} bytes, but its header describes {size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
-        if info.file_size > MOST * info.compress_size:
+        if info.file_size > MAX_EXPANSION * info.compress_size:
             sizes = f"{info.compress_size} bytes claim to expand to {info.file_size}"
             raise UnreadableError(f"{name!r} is damaged: {sizes}. Copy the file again")
         is_mapped = info.compress_type == zipfile.ZIP_STORED and not is_fortran and dtype.isnative
