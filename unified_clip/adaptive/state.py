@@ -242,7 +242,8 @@ PACKED = ((1, "float64"), (2, "int32"))
 
 def has_length(rule: Rule | AdaGC, length: int | None) -> bool:
     """Return whether a packed state of this many numbers can be the state of a rule. None: the number is unknown."""
-    return length in (None, _length(rule))
+    expected = _length(rule)
+    return None in (length, expected) or length == expected
 
 
 def _length(rule: Rule | AdaGC) -> int | None:
