@@ -290,7 +290,7 @@ def test_the_suites_of_the_documentation_are_read(tmp_path: Path) -> None:
 
 def test_the_documentation_has_the_default_tolerance() -> None:
     text = (SUITE.parent / "docs" / "parity.md").read_text(encoding="utf-8")
-    matches = re.findall(r"counts as rounding \(at most ([\de.-]+)\)|^tolerance = ([\de.-]+)", text, re.MULTILINE)
+    matches = re.findall(r"at most `tolerance`, by default ([\de.-]+)|^tolerance = ([\de.-]+)", text, re.MULTILINE)
     numbers = [float(first or second) for first, second in matches]
     assert numbers == [schema.TOLERANCE] * 2, "docs/parity.md: correct the table of verdicts and the suite.toml"
 
