@@ -44,6 +44,8 @@ def tables(data: Mapping[str, Any]) -> str:
     """Return all tables, with the machine and the versions."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
+    if instruction_set := data["machine"]["instruction_set"]:
+        machine += f", kernels for {instruction_set}"
     paragraphs = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
     titled = [("In graphs", graphs_table(data))]
     titled += [(f"On {name}", compared(report.pairs_table(data, name))) for name in data["compiled_kernels"]]

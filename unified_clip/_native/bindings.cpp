@@ -112,6 +112,7 @@ NB_MODULE(_kernels, module) {
     nb::set_leak_warnings(false);  // a traceback that outlives the interpreter is no leak of this module
     module.doc() = "Compiled kernels of the host path. unified_clip/_compute/kernels.py has the same in NumPy.";
 
+    module.attr("instruction_set") = INSTRUCTION_SET.name;
     const auto capsule = [](auto* function) {
         return nb::steal(PyCapsule_New(reinterpret_cast<void*>(function), nullptr, nullptr));
     };

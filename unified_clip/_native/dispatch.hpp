@@ -18,23 +18,29 @@ inline bool has_avx2_kernels() {
 }
 #endif
 
-// Return the table for this processor.
-inline const Kernels* kernel_table() {
+struct InstructionSet {
+    const char* name;
+    const Kernels* kernels;
+};
+
+// Return the widest instruction set of this processor, with its table.
+inline InstructionSet instruction_set() {
 #ifdef CLIP_AVX2
     __builtin_cpu_init();
 #endif
 #ifdef CLIP_AVX512
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && has_avx2_kernels())
-        return AVX512_KERNELS;
+        return {"AVX-512", AVX512_KERNELS};
 #endif
 #ifdef CLIP_AVX2
-    if (has_avx2_kernels()) return AVX2_KERNELS;
+    if (has_avx2_kernels()) return {"AVX2", AVX2_KERNELS};
 #endif
-    return BASELINE_KERNELS;
+    return {"baseline", BASELINE_KERNELS};
 }
 
-inline const Kernels* const KERNEL_TABLE = kernel_table();
+inline const InstructionSet INSTRUCTION_SET = instruction_set();
+inline const Kernels* const KERNEL_TABLE = INSTRUCTION_SET.kernels;
 
 // Return the kernels of a dtype, or null for a code that no dtype has.
 inline const Kernels* find_kernels(char code) {

@@ -15,6 +15,7 @@ import unified_clip
 
 from .. import _workers
 from .._coded_error import CodedError
+from .._native import KERNELS
 from .._scratch import Scratch
 from . import cuda
 from .lists import DTYPES, GROWTH, LISTS
@@ -87,7 +88,11 @@ def run(options: Options, progress: Callable[[str, int], Any] = lambda framework
     data: dict[str, Any] = {
         "threads": options.threads,
         "seconds": options.seconds,
-        "machine": {"architecture": platform.machine(), "cpus": os.cpu_count()},
+        "machine": {
+            "architecture": platform.machine(),
+            "cpus": os.cpu_count(),
+            "instruction_set": KERNELS and KERNELS.instruction_set,
+        },
         "versions": {"python": platform.python_version(), "unified_clip": unified_clip.__version__},
         "compiled_kernels": {},
         "missing": {},
