@@ -475,7 +475,8 @@ def test_the_tables_are_put_into_the_document_and_stale_ones_are_found(
     assert script.main(arguments) == 0
     assert script.main([*arguments, "--check"]) == 0
     text = document.read_text(encoding="utf-8")
-    assert text.startswith("before\n\n<!-- bench: so -->\n\nMeasured on x86_64, 8 processors, 2 threads, with python ")
+    measured = "Measured on x86_64, 8 processors, 2 threads, kernels for AVX2, with python "
+    assert text.startswith(f"before\n\n<!-- bench: so -->\n\n{measured}")
     assert "| GPT-2 | float32 | clipped | paddle.a | 2.00 | 4.00 | 2.00 (1.50 to 2.50) |\n" in text
     assert text.endswith("\n\n<!-- end of bench -->\n\nafter\n")
     results.write_text(report.as_json(DATA | {"threads": 4}), encoding="utf-8")
