@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,8 @@ class LocalShards(ABC):
 
         Return None if the parameters may differ between ranks, or if a shape is unknown.
         """
-        known = [(leaf, text) for leaf in self._parameters if (text := label(leaf)) is not None]
+        texts: dict[Hashable, str] = {}
+        known = [(leaf, text) for leaf in self._parameters if (text := label(leaf, texts)) is not None]
         return known if self.parameters is not None and len(known) == len(self._parameters) else None
 
     def missing(self) -> list[Leaf]:
@@ -292,14 +293,20 @@ class LocalShards(ABC):
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 
 
-def label(leaf: Leaf) -> str | None:
-    """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown."""
+def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
+    """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown.
+
+    texts: The texts of shapes and placements in earlier calls, for a list of parameters. Texts of placements take long.
+    """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient
     if tensor is None:
         return None
     placements = getattr(tensor, "placements", None)  # of a tensor without a mesh, None
-    text = f"{list(tensor.shape)} {placements}" if placements else str(list(tensor.shape))
+    texts, key = {} if texts is None else texts, (tuple(tensor.shape), id(placements))
+    text = texts.get(key)
+    if text is None:
+        text = texts[key] = f"{list(tensor.shape)} {placements}" if placements else str(list(tensor.shape))
     # A name that the framework generates has a number, which may differ between ranks.
     return text if name is None or name == getattr(parameter, "name", None) else f"{name!r} {text}"
 

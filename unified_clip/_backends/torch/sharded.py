@@ -27,10 +27,14 @@ from .process_group import TorchGroup, ranks_of
 from .terms import Bucket
 
 
-def is_dtensor(value: Any) -> bool:
-    """Return whether a value is a DTensor, without importing PyTorch's module."""
+def dtensor_types() -> tuple[Any, ...]:
+    """Return the types of DTensors, without importing PyTorch's module."""
     module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(value, module.DTensor)
+    return () if module is None else (module.DTensor,)
+
+
+def is_dtensor(value: Any) -> bool:
+    return isinstance(value, dtensor_types())
 
 
 def full_tensor(value: Any) -> Any:
@@ -50,8 +54,9 @@ def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: Distribute
     """Return the shards of gradients if there is a DTensor or a flat parameter, or the caller declares ranks, else
     None.
     """
-    tensors = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)]
-    if spec.is_given or any(map(is_dtensor, tensors)) or (spec.process_group == "auto" and are_flat(tensors)):
+    tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
+    is_sharded = any(isinstance(tensor, types) for tensor in tensors)
+    if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
         return TorchShards(gradients, parameters, spec)
     return None
 
@@ -167,8 +172,9 @@ class TorchShards(DistributedGradients):
         indices: list[int | None] = []
         by_identity: dict[tuple[int, int], int] = {}
         by_layout: dict[Hashable, int] = {}
+        types = dtensor_types()
         for index, tensor in enumerate(self._tensors()):
-            if not is_dtensor(tensor):
+            if not isinstance(tensor, types):
                 indices.append(None)
                 continue
             mesh, placements = id(tensor.device_mesh), tensor.placements
