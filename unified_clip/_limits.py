@@ -35,9 +35,7 @@ MOST_AXES = 32
 """A tensor has at most this many axes, which every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor has fewer elements than this, not counting axes of length 0. With 16 bytes per element, the size is below
-2**63 bytes.
-"""
+"""A tensor has fewer elements than this, without axes of length 0. At 16 bytes each, that is below 2**63 bytes."""
 
 LONGEST_HEADER = 20_000
 """The header of a `.npy` array has at most this many bytes. NumPy rejects headers of more than 10,000 characters."""
@@ -136,9 +134,7 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Checks limits while nested dicts and lists are read. Without limits, a small file could refer to one list many
-    times.
-    """
+    """Checks limits while nested data is read. A small file could refer to one list many times."""
 
     def __init__(self, file_size: int = 0) -> None:
         """Compute the limits for a file of `file_size` bytes, which has at most one entry per byte unless entries

@@ -86,8 +86,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _create_lock(path: Path) -> int | None:
     """Create the lock of a directory, hold it, and return its file descriptor.
 
-    The file gets its name LOCK last, so that no process sees it unlocked. Return None if the system or the file system
-    has no locks.
+    The file gets its name LOCK last, so that no process sees it unlocked. Return None if the system has no locks.
     """
     if fcntl is None:
         return None

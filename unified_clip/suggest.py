@@ -67,8 +67,7 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
 
-        In a training with this rule, norms after the first clip would differ from these norms, and so would the later
-        thresholds.
+        In a training with this rule, norms after the first clip would differ, and so would the later thresholds.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
@@ -226,8 +225,7 @@ def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
 
     FileNotFoundError: there is no such file.
-    ValueError: the file is not a complete recording, or has no clip call with a total norm. OSError: the file cannot be
-    read.
+    ValueError: the file is no complete recording, or has no clip call with a total norm. OSError: it cannot be read.
     """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))

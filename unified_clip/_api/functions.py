@@ -22,9 +22,7 @@ If the search for the backend reads an iterator, the returned argument has a new
 
 @dataclass(frozen=True)
 class Resolver:
-    """The argument of functions that accept any framework, in place of a backend. `resolve` finds an argument's
-    backend.
-    """
+    """In place of a backend, for functions of any framework: `resolve` finds the backend of an argument."""
 
     resolve: Resolve
 

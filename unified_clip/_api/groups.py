@@ -214,9 +214,7 @@ def _norms(outcome: Outcome) -> Iterator[Norm]:
 
 
 def _least(path: Path, coef: Scalar) -> Scalar:
-    """Return the smallest coefficient of an array, or NaN if the array has a NaN. Return a single coefficient
-    unchanged.
-    """
+    """Return the smallest coefficient of an array, or NaN if it has a NaN. Return a number unchanged."""
     if not getattr(coef, "ndim", 0):
         return coef
     xp = path.xp

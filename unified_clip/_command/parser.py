@@ -30,9 +30,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 class Formatter(argparse.HelpFormatter):
-    """Formats the help of a command. Unlike argparse's formatter, it keeps line breaks, and indents the lines of a
-    list.
-    """
+    """Formats the help of a command with its line breaks. The lines of a list are indented."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_fill(line, width, indent) for line in text.splitlines())

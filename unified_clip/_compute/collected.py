@@ -55,9 +55,7 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which this thread keeps subnormal numbers. It does nothing if the thread already
-        keeps them.
-        """
+        """Return a context manager in which this thread keeps subnormal numbers, if it does not already."""
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
@@ -102,9 +100,7 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return a new tensor for each product of a tensor with its coefficient, or the tensor itself if its
-        coefficient is 1.
-        """
+        """Return a new tensor for each product with a coefficient, or the tensor itself if that is 1."""
         if isinstance(coef, float):
             return super().scale(coef)
         indices, changed, coefs = self._changed(coef)

@@ -246,9 +246,7 @@ class DevicePath:
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the norm from a power sum, rounded to `norm_dtype`. The norm for a sum of 0 is 0, with
-        derivative 0.
-        """
+        """Return the norm from a power sum, rounded to `norm_dtype`. For a sum of 0, its derivative is 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

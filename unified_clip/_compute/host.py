@@ -132,9 +132,7 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return clamped copies. The kernels' list supports neither integers nor bounds that are tensors: NumPy clamps
-        these.
-        """
+        """Return clamped copies. NumPy clamps integers, and to bounds that are tensors: the kernels do not."""
         if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
             return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
         return self._new_arrays(partial(self._clamp_each, low, high))

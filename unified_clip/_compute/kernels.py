@@ -29,16 +29,11 @@ CODES = {"float16": "e", "bfloat16": "B", "float32": "f", "float64": "d", "compl
 FORMAT_NAMES = tuple(FORMATS)
 
 ALIGNMENT, MIN_SHARED_BYTES = 64, 4096
-"""In bytes: the alignment of memory that frameworks share without a copy, and the size from which such memory is faster
-than a copy.
-"""
+"""In bytes: the alignment of memory to share without a copy, and the size from which sharing is faster."""
 
 
 Part = tuple[Array, str]
 """An array and the name of its dtype."""
-
-
-# -- lists
 
 
 class ArrayList:
@@ -99,9 +94,6 @@ def array_list(parts: Sequence[Part]) -> Any:
     if KERNELS is None or not all(dtype in CODES and view.dtype.isnative for view, dtype in parts):
         return ArrayList(parts)
     return KERNELS.TensorList.of_arrays([view for view, _ in parts], "".join(CODES[dtype] for _, dtype in parts))
-
-
-# -- norms
 
 
 def power_sum(arrays: Any, p: int, dtype: str, threads: int, exactly: bool) -> Accumulator:
@@ -291,14 +283,9 @@ def certified_root(total: float, lost: float) -> float | None:
 
 
 def wider_than(dtype: str) -> type[np.floating[Any]] | None:
-    """Return a NumPy dtype with more precision than `dtype`, or None if the processor has no wider format
-    than float64.
-    """
+    """Return a NumPy dtype with more precision, or None if the processor has none beyond float64."""
     wide = np.longdouble if dtype == "float64" else np.float64
     return wide if np.finfo(wide).eps < np.finfo("float32" if dtype == "bfloat16" else dtype).eps else None
-
-
-# -- scaling and clamping
 
 
 def _scale(view: Array, dtype: str, coef: Scalar, out: Array) -> None:

@@ -26,9 +26,7 @@ class Backend(Protocol):
     """The namespace: "torch" for unified_clip.torch."""
 
     writable: bool
-    """Whether tensors can be written in place. If not, the in-place functions replace the tensors in the caller's list
-    or dict.
-    """
+    """Whether tensors can be written in place. If not, in-place functions replace them in the list or dict."""
 
     donates: bool = False
     """Whether the framework's users may donate a tensor's memory to a compiled function, as in JAX. Every tensor that
@@ -83,9 +81,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that `register_hook` never passes to a hook, such as a value of a static
-        program.
-        """
+        """Raise TypeError for a tensor that no hook gets, such as a value of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -122,9 +118,7 @@ class Backend(Protocol):
         return self.read(vector[0]) is not None
 
     def read(self, scalar: Tensor) -> float | int | None:
-        """Return the value of a tensor with one element. None inside a compiled graph, or if reading would wait for a
-        device.
-        """
+        """Return a one-element tensor's value, or None in a compiled graph or if reading waits for a device."""
 
     def wants_derivative(self, scalar: Tensor) -> bool:
         """Return whether a derivative with respect to an eager tensor is being recorded."""
@@ -143,14 +137,10 @@ class Backend(Protocol):
         """Return the tensor's memory as a NumPy array, with bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with the values of a NumPy array, with bfloat16 as uint16. The tensor may share the
-        array's memory.
-        """
+        """Return a new tensor with an array's values, bfloat16 as uint16. It may share the array's memory."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
-        """Return a new tensor for each array, as `from_host` does. Arrays may be removed from the list to free memory
-        early.
-        """
+        """Return `from_host` of each array. Arrays may be removed from the list to free memory early."""
         return list(map(self.from_host, arrays, dtypes))
 
     def norm_from_host(self, value: float, dtype: str) -> Tensor:
@@ -185,9 +175,7 @@ class Backend(Protocol):
         return
 
     def to_numpy(self, tensor: Tensor) -> Any:
-        """Return a dense eager tensor as a NumPy array, copied from its device if necessary, with bfloat16 as
-        uint16.
-        """
+        """Return a dense eager tensor as a NumPy array, copied from its device, with bfloat16 as uint16."""
         return self.host_view(tensor)
 
     # -- capabilities
@@ -214,9 +202,7 @@ class Backend(Protocol):
 
 
 class Parameters(ABC):
-    """The capability of frameworks whose parameters have a gradient in `.grad`. On these frameworks, in-place functions
-    take parameters.
-    """
+    """The capability of frameworks with gradients in `.grad`. In-place functions take parameters."""
 
     main_gradient_remedy: str
     """The remedy in the error about a parameter that has a gradient in `main_grad` only."""
@@ -226,24 +212,18 @@ class Parameters(ABC):
 
     @abstractmethod
     def main_gradient_of(self, parameter: Any) -> Any | None:
-        """Return the `main_grad` of a trainable parameter, in which some wrappers accumulate gradients. Return None
-        without one.
-        """
+        """Return a trainable parameter's `main_grad`, in which some wrappers accumulate gradients, or None."""
 
     @abstractmethod
     def set_gradient(self, parameter: Any, gradient: Any) -> None: ...
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient, or is a frozen parameter. If not, the tensor is probably a
-        gradient itself.
-        """
+        """Return whether a tensor can have a gradient or is a frozen parameter. Else it may be a gradient."""
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect the gradients of parameters in one pass, and return the path over them. Return None if a gradient is
-        not plain.
-        """
+        """Collect gradients in one pass, and return the path over them, or None if one is not plain."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
@@ -330,9 +310,7 @@ class Distributed(ABC):
         return cast(Backend, self)
 
     def check_total_norm(self, gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """Raise ValueError if the framework's differentiable operations may leave gradients of other ranks out of the
-        norm.
-        """
+        """Raise ValueError if differentiable operations may leave other ranks' gradients out of the norm."""
         return
 
     def partial_sums(self, tensors: Sequence[Tensor]) -> PartialSums:

@@ -195,8 +195,7 @@ def _gradients_of_parameters(
 ) -> list[Leaf]:
     """Return the gradient of each parameter that has one. A repeated parameter counts once.
 
-    Issue a ClipWarning if no tensor in `parameters` has or can have a gradient: then the tensors are probably
-    gradients.
+    Issue a ClipWarning if no tensor in `parameters` has or can have a gradient: they are probably gradients.
     """
     first: dict[Hashable, Leaf] = {}
     for leaf in parameters:
@@ -242,8 +241,7 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
-    Return an empty list, to which the caller adds the leaves of the call. Ranks with shards or copies of these leaves
-    get the error.
+    Return an empty list for the leaves of the call. Ranks with shards or copies of these leaves get the error.
 
     keep: Returns whether a parameter is clipped.
     """
@@ -273,9 +271,7 @@ def _send_rejection(
     measures: Measures,
     error: Exception,
 ) -> None:
-    """Send an error to the ranks that have shards or copies of the gradients in `leaves`. Do nothing if none is
-    distributed.
-    """
+    """Send an error to the ranks with shards or copies of the gradients in `leaves`, if there are any."""
     parameters = gradients = [leaf for leaf in leaves if leaf.tensor is not None and _may_keep(keep, leaf.parameter)]
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]

@@ -318,9 +318,7 @@ def accepted(backend: Backend) -> str:
 
 
 def other_framework(backend: Backend, value: Any) -> str | None:
-    """Return the framework of a tensor that belongs to another framework than `backend`, or None for any
-    other value.
-    """
+    """Return a tensor's framework if it is not that of `backend`. Return None for any other value."""
     framework = framework_of(type(value))
     return framework if _is_array_like(value) and framework != backend.name else None
 

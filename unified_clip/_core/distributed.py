@@ -21,9 +21,7 @@ Measures = Literal["total", "each"]
 
 @dataclass(frozen=True)
 class DistributedSpec:
-    """The caller's declaration of how gradients are distributed over ranks: arguments of `clip_grad_norm_` and other
-    functions.
-    """
+    """How gradients are distributed over ranks: arguments of `clip_grad_norm_` and other functions."""
 
     process_group: Any = "auto"
     ownership: Any = None
@@ -74,8 +72,8 @@ class DistributedSpec:
         that it matches.
 
         The pattern may decide for parameters of other ranks, or for parameters that are frozen in this call.
-        ValueError: A parameter has no name. Or an earlier pattern with another value matches every name that a pattern
-        can match.
+        ValueError: A parameter has no name. Or a pattern matches only names that an earlier pattern with another value
+        matches.
         """
         if not isinstance(self.ownership, Mapping):
             return []
@@ -129,9 +127,7 @@ class DistributedSpec:
         return count() if self.check_numel is True else int(self.check_numel)
 
     def comparable(self, parameters: Sequence[Any]) -> int | None:
-        """Return the number of parameters, which ranks compare. Return None if `ownership` allows this number to differ
-        between ranks.
-        """
+        """Return the number of parameters, which ranks compare, or None if it may differ between ranks."""
         return len(parameters) if all(owner in (None, REPLICATED) for owner in self.owners) else None
 
 

@@ -53,9 +53,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A sum of |g|**p in units of 2**-UNIT, with flags for NaN and inf. It differs from the exact sum by at most
-    `slack` units.
-    """
+    """A sum of |g|**p in units of 2**-UNIT, off by at most `slack` units, with flags for NaN and inf."""
 
     total: int = 0
     blocks: int = 0
@@ -82,9 +80,7 @@ class Accumulator:
 
     @classmethod
     def from_block_sums(cls, total: int) -> Accumulator:
-        """Return an accumulator for `total`, in units: the exact sum of float64 sums over blocks of BLOCK elements or
-        fewer.
-        """
+        """Return an accumulator for `total`, in units: the exact sum of float64 sums over blocks."""
         return cls(total, blocks=1 if total else 0)
 
     @classmethod
@@ -113,9 +109,7 @@ class Accumulator:
         return cls(total, blocks, compensated, roots, nan > 0, infinite > 0)
 
     def root(self, p: int, dtype: str) -> float | None:
-        """Return the p-th root (p is 1 or 2), correctly rounded to `dtype`, or None if `slack` is too large to decide
-        the rounding.
-        """
+        """Return the p-th root (p is 1 or 2), correctly rounded, or None if `slack` makes that impossible."""
         if self.nan:
             return math.nan
         if self.infinite:

@@ -92,8 +92,7 @@ class GradientList:
     """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None:
     the indices are not needed, or each entry has a gradient."""
     entries = 0
-    """The number of entries of the call, with and without a gradient. 0: the number is not needed, or each entry has a
-    gradient."""
+    """The number of entries of the call. 0: it is not needed, or each entry has a gradient."""
 
     _tensor_norms: dict[float, dict[int, float]]
     _must_match: dict[str, Any]
@@ -122,9 +121,7 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return a path over the parameter of a gradient. It is a host path if the parameter and the gradient both
-        support one.
-        """
+        """Return a path over a gradient's parameter: a host path if both the parameter and gradient support it."""
         inputs = [*extra_inputs, self.values[index]]
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
@@ -172,9 +169,7 @@ class GradientList:
         return self._tensor_norms[p]
 
     def per_tensor_path(self, group: range) -> Path | None:
-        """Return a path with one norm for each gradient of a group. Return None if each gradient needs a
-        separate path.
-        """
+        """Return a path with one norm for each gradient of a group, or None if each needs a separate path."""
         return None if self.shards is not None else self.path(group).per_tensor()
 
     def restored(self, index: int, value: Tensor) -> Any:
@@ -188,9 +183,7 @@ class GradientList:
         return self._coalesced[index] is not None
 
     def shape(self, index: int) -> tuple[int | None, ...] | None:
-        """Return the shape of a gradient, with None for the length of a sparse axis. Return None if the number of axes
-        is unknown.
-        """
+        """Return a gradient's shape, with None for a sparse axis, or None if the number of axes is unknown."""
         shape, sparse = self.backend.shape(self.values[index]), self._coalesced[index]
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 

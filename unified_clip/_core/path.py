@@ -10,9 +10,7 @@ from .types import Deferred, GraphCallback, Scalar, Tensor, Write
 
 
 class Scalars(Protocol):
-    """The functions for a path's scalars. Scalars also have the operators `+`, `-`, `*`, `/`, `<`, `<=`, `>`
-    and `>=`.
-    """
+    """The functions for a path's scalars, which also have the operators `+ - * / < <= > >=`."""
 
     def asarray(self, value: Any) -> Scalar:
         """Convert a number, or a tensor with one element, to a scalar."""
@@ -94,17 +92,14 @@ class Path(Protocol):
         """Return the p-norm over all tensors, rounded to `norm_dtype`, as float64."""
 
     def tensor_norms(self, p: float) -> list[float] | None:
-        """Return the p-norm of each tensor, from one pass over all tensors. Return None if each tensor needs a separate
-        path.
-        """
+        """Return the p-norm of each tensor, from one pass, or None if each tensor needs a separate path."""
 
     def slice_norms(self, axes: Sequence[int], groups: Tensor | None = None) -> Scalar:
         """Return the 2-norm of each slice of the path's tensor. The path must have exactly one tensor.
 
         A slice extends along `axes`, which have the length 1 in the result.
 
-        groups: For each row, the number of its slice. If passed, the result has a norm for each row: the norm of the
-        row's slice.
+        groups: For each row, the number of its slice. If passed, the result has the norm of its slice for each row.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -129,9 +124,7 @@ class Path(Protocol):
         """Prepare the writes of a change if the condition `keep` is true, else of zeros."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors as the results of a clip that changes nothing. They are copies if their memory can be
-        written.
-        """
+        """Return the tensors of a clip that changes nothing: copies if their memory can be written."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return the norm as a 0-d tensor in `norm_dtype`, which public functions return."""
@@ -260,14 +253,10 @@ class DevicePrimitives(Protocol):
         """Convert a bound to the tensor's dtype, rounded once. A number has been rounded to that dtype before."""
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
-        """Return whether a lower bound is above its upper bound, or a bound is NaN. Return None if unknown, as in a
-        graph.
-        """
+        """Return whether a lower bound is above its upper bound, or one is NaN. None: unknown, in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Return the elements clamped to bounds that `bound` returned. NaN, and values equal to a bound, keep their
-        bits.
-        """
+        """Return the elements clamped to results of `bound`. NaN, and values equal to a bound, keep their bits."""
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:

@@ -9,9 +9,7 @@ Tensor = Any
 """A dense tensor of a framework."""
 
 Scalar = Any
-"""A float64 number, or an array of float64 with a number for each slice: of NumPy on the host path, else of the
-framework.
-"""
+"""A float64 number, or an array with one for each slice: of NumPy on the host path, else of the framework."""
 
 
 Receive = Callable[[Sequence[Any]], None]

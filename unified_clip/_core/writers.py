@@ -33,9 +33,7 @@ class Writer(Protocol):
 
 
 class Functional:
-    """The writer of functions that return new tensors. `change` stores the tensors, and `result` rebuilds the container
-    from them.
-    """
+    """The writer of functions that return new tensors, which `result` puts into a rebuilt container."""
 
     def __init__(
         self,
@@ -109,8 +107,7 @@ class InPlace:
     ) -> None:
         """Store the arguments.
 
-        leaves: The leaves of the container. aliases: By the position of a gradient, the other gradients in the same
-        memory.
+        leaves: The leaves of the container. aliases: By a gradient's position, the other gradients in its memory.
         """
         self._backend, self._container, self._leaves, self._aliases = backend, container, leaves, aliases
         self._replaced: dict[int, Any] = {}
@@ -152,9 +149,7 @@ class InPlace:
                 self._set_gradient(leaf.tensor, on_parameters.retained(on_parameters.gradient_of(leaf.tensor)), None)
 
     def _share(self, gradients: Changed, group: range) -> None:
-        """Prepare the further steps of a write: set sparse results on parameters, and report written aliases to
-        autograd.
-        """
+        """Prepare the end of a write: set sparse results on parameters, report written aliases to autograd."""
         if gradients.shards is not None:
             self._announce([gradients.leaves[index].tensor for index in group])
         for index in group:

@@ -68,9 +68,7 @@ class Call:
     """The gradients of which other ranks have copies, to be compared."""
 
     terms: Sequence[ReplicaSet] = ()
-    """The `Partial` gradients, which are summed over ranks after this collective. The collective compares their
-    layouts.
-    """
+    """The `Partial` gradients to sum over ranks later. This collective compares their layouts."""
 
     shared: SharedGradients = field(default_factory=SharedGradients)
     """The gradients that another rank may have to count."""
@@ -108,9 +106,7 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the parameters whose norm may stay on the device of the group, or 0 if ranks read it on
-        the host.
-        """
+        """A digest of the parameters whose norm may stay on the group's device. 0: the host reads it."""
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(
@@ -213,9 +209,7 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks, as two floats to be added. `own`: this rank's sum, in the
-        same form.
-        """
+        """Return the sum of (|g| / top)**p over all ranks, as two floats to be added, like this rank's `own`."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)

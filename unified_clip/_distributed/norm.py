@@ -52,9 +52,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors of these gradients that this rank counts in the total norm. Exactly one rank counts
-        each element.
-        """
+        """Return the local tensors that this rank counts in the total norm. Just one rank counts each element."""
 
     @abstractmethod
     def count_elements(self) -> int:
@@ -79,15 +77,12 @@ class LocalShards(ABC):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        ValueError: the norm of a parameter's gradient cannot be computed. known_only: Leave out such parameters
-            instead.
+        ValueError: the norm of a parameter's gradient is unknown. known_only: Leave out such parameters instead.
         """
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor that this rank counts in a gradient's own norm. `Partial` gradients are
-        summed first.
-        """
+        """Return the local tensor that counts in a gradient's own norm. `Partial` gradients are summed first."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -118,9 +113,7 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. If so, a rank cannot reject the
-        call before them.
-        """
+        """Return whether other collectives come before that of the norm: no rank can reject a call before them."""
         return False
 
     # -- for all frameworks
@@ -208,9 +201,7 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients over ranks. Return the sums over (all that this rank counts, all `Partial`
-        gradients).
-        """
+        """Sum `Partial` gradients over ranks. Return sums over (all that this rank counts, all `Partial`)."""
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
@@ -243,9 +234,7 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (dtype, digest of the indices of the stored rows) of a gradient. The digest is None for a dense
-        gradient.
-        """
+        """Return (dtype, digest of the indices of the stored rows, None if dense) of a gradient."""
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -286,9 +275,7 @@ class LocalShards(ABC):
             send_rejection(error, lambda: [self.group()] if measures == "total" else self._groups_of_norms())
 
     def _groups_of_norms(self) -> list[Group]:
-        """Return the process groups over which norms of single gradients are all-reduced, in the order of the
-        collectives.
-        """
+        """Return the process groups that reduce norms of single gradients, in the order of collectives."""
         norm_groups = self.norm_groups(known_only=True)
         return [group for group, _ in by_group(norm_groups, range(len(norm_groups)))]
 

@@ -2,8 +2,7 @@
 
 The first call with a list of parameters reads its norm on the host. In its all-reduce, the ranks agree whether the
 norms of later calls stay on the GPU. Such a norm is NaN if the ranks do not make the same call, and the next call
-raises the error. Only then does the host read the result of the comparison, so it does not wait for work that it has
-just queued.
+raises the error. Only then does the host read the comparison, so it does not wait for work just queued.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ class NormOnDevice(NamedTuple):
 
     norm: Scalar
     added: Deferred | None
-    """The reduced integers of the first all-reduce, from index FLAGS on. None inside a CUDA graph, where no code reads
-    them.
-    """
+    """The integers of the first all-reduce, from index FLAGS on. None inside a CUDA graph."""
 
 
 class Terms(NamedTuple):

@@ -49,9 +49,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the tensor's mesh has the local elements of this rank. `Partial` counts as
-        `Replicate`.
-        """
+        """Return whether no earlier rank on the mesh has this rank's elements, with `Partial` as `Replicate`."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
@@ -170,9 +168,7 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks that have copies of a gradient, of which the first one counts it. None: there are none, or
-        they are unknown.
-        """
+        """Return the ranks with copies of a gradient: the first one counts it. None: none, or unknown."""
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])

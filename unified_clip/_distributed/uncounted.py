@@ -62,9 +62,7 @@ class SharedGradients(NamedTuple):
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
-    """Return the error message about gradients that no rank counts, or None if there are none. All ranks have to call
-    this.
-    """
+    """Return the error about gradients that no rank counts, or None. All ranks have to call this."""
     own = [number for each in shared.sets if each.is_first for number, _ in each.numbers(lambda index: "")]
     others = [entry for each in shared.sets if not each.is_first for entry in each.numbers(shared.needed_place)]
     counted = set(_gathered(own, exchange))
@@ -84,7 +82,6 @@ def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
 
 
 def _gathered(numbers: Sequence[int], exchange: Exchange) -> list[int]:
-    """Return the numbers of all ranks."""
     lengths = exchange.all_gather(len(numbers))
     if not any(lengths):
         return []

@@ -55,9 +55,7 @@ def _warn_in_clone() -> None:
 
 
 def _installed_kernels() -> Path | None:
-    """Return the directory in which a copy of the package with compiled kernels is installed, or None if
-    there is none.
-    """
+    """Return the directory of an installed copy of the package with compiled kernels, or None."""
     try:
         files = metadata.files("unified_clip") or []
     except metadata.PackageNotFoundError:

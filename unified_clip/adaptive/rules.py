@@ -96,9 +96,8 @@ def adagc(
     """Return (the vector of the tensors' thresholds, the new state).
 
     During the warm-up, return the number inf instead of a vector. On the host path, do so as well if no tensor is
-    clipped. The state has a vector with a number for each tensor. The number is 0 before the tensor's first norm above
-    0, and the smallest norm during the first `warmup_steps` steps. Then it is an exponential moving average of the
-    clipped norms.
+    clipped. The state has a vector with a number for each tensor. It is 0 before the tensor's first norm above 0, the
+    smallest norm during the first `warmup_steps` steps, and then an exponential moving average of the clipped norms.
 
     norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
 

@@ -34,9 +34,7 @@ State = dict[str, Real] | Tensor
 
 
 def check_rule(rule: Any, *kinds: type) -> None:
-    """Raise TypeError if a rule is an instance of none of `kinds`. In `kinds`, `Rule` stands for every rule of the
-    total norm.
-    """
+    """Raise TypeError if a rule is of none of `kinds`, in which `Rule` means every rule of the total norm."""
     is_rule = not isinstance(rule, type) and hasattr(rule, "init") and hasattr(rule, "threshold")
     if not any(is_rule if kind is Rule else isinstance(rule, kind) for kind in kinds):
         total = "a rule for the total norm, such as ZClip(), or an object with the methods init and threshold"
@@ -107,9 +105,6 @@ def _is_number(value: Any, low: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= sys.float_info.max
 
 
-# -- one step
-
-
 class RuleThreshold(AdaptiveThreshold):
     """The threshold that a rule computes for the next norm. `limit`: the largest threshold."""
 
@@ -171,9 +166,6 @@ def _checked(rule: Rule, threshold: Any) -> float:
     if not value >= 0:
         raise ValueError(f"{rule}.threshold returned {value}. Return a number of 0 or more.")
     return value
-
-
-# -- packed in one tensor
 
 
 def pack(rule: Rule | AdaGC, xp: Scalars, state: Mapping[str, Real]) -> Tensor:

@@ -173,7 +173,6 @@ def _stacked(xp: Scalars, scalars: Sequence[Scalar]) -> Scalar:
 
 
 def _parts(xp: Scalars, vector: Scalar, length: int) -> list[Scalar]:
-    """Return the numbers of a vector as scalars. `length`: the length of the vector."""
     if xp is HOST:
         return list(np.broadcast_to(vector, length).tolist())
     # pinned: Inductor reads a number that is only a view of a vector as the vector's first number

@@ -21,8 +21,7 @@ class Pairs(NamedTuple):
     """The pairs of functions to compare on one list of gradients."""
 
     clips: Callable[[float], list[Pair]]
-    """Return the pairs that clip by the global norm to a threshold. The first has the framework's most common
-    function."""
+    """Return the pairs that clip by the global norm to a threshold, the framework's usual function first."""
 
     norm: Pair
     """The pair that only measures the norm."""

@@ -35,9 +35,6 @@ def as_json(data: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-# -- tables
-
-
 def pairs_table(data: Mapping[str, Any], framework: str) -> Table:
     """Return the table that compares unified_clip with the functions of one framework."""
     header = ["list", "dtype", "", "native", "unified_clip, ms", "native, ms", "native / unified_clip"]
@@ -104,13 +101,8 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-# -- the terminal
-
-
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that is missing or failed, and one line for all frameworks that ran without
-    compiled kernels.
-    """
+    """Return a line for each framework that did not run, and one for all without compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]

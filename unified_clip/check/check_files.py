@@ -53,8 +53,7 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration, and return the report.
 
-    A path or a pattern of `check.require` without a clip is a finding, too. So is a rule of the table `check` that has
-    no effect.
+    A path or pattern of `check.require` without a clip, and a rule of `check` without effect are findings, too.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
     advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
@@ -110,9 +109,6 @@ def check(
 
 def _place(entry: Clip | Finding) -> tuple[str, int, int]:
     return entry.path, entry.line, entry.column
-
-
-# -- files
 
 
 def files(paths: Sequence[Path], clip: Path) -> list[Path]:
@@ -343,9 +339,6 @@ def _glob(rules: CheckRules, path: Path, root: Path) -> str:
     root: The directory of the clip configuration.
     """
     return next((glob for glob in rules.formats if patterns.matches(glob, path, root)), "")
-
-
-# -- rules without effect
 
 
 def _unused(

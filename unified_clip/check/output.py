@@ -33,9 +33,6 @@ def _escaped(report: CheckReport) -> CheckReport:
     return CheckReport.model_validate(safe(report.model_dump(), code=CODE))
 
 
-# -- text
-
-
 def as_text(report: CheckReport, *, printed: bool = False) -> str:
     """Return a report as text. Ignored findings have one line.
 
@@ -65,8 +62,7 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 def _clip_lines(report: CheckReport) -> list[str]:
     """Return a line for each clip, with its place, its result, its name and its family. With findings, return [].
 
-    If there are more than MAX_LINES clips, return a line for each kind of clip instead, with the numbers of clips and
-    files.
+    If there are more than MAX_LINES clips, return a line for each kind of clip, with the numbers of clips and files.
     """
     if report.findings:
         return []
@@ -114,9 +110,6 @@ def _fields(finding: Finding) -> Iterator[tuple[str, str]]:
     if finding.effect:
         yield "effect", finding.effect
     yield "edit", finding.edit
-
-
-# -- for programs
 
 
 def as_json(report: CheckReport) -> str:

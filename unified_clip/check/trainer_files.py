@@ -93,8 +93,7 @@ def read(path: Path, format_: str = "") -> list[ClipUse]:
 def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
     """Return a list with the one clip of a file. Return [] if no format recognises the file.
 
-    If several formats recognise the file, and their clips differ in effect or one effect is unknown, the clip is
-    unknown.
+    If several formats recognise the file, and their clips differ or one effect is unknown, the clip is unknown.
 
     uses: The clip of each format that recognises the file.
     """

@@ -39,8 +39,7 @@ class GroupOutcome(NamedTuple):
     adaptive rules adagc and agc, and for a schedule if the step is a tensor of a compiled graph."""
 
     norm: float | None
-    """The total norm of the group before the clip. None for the rule `value`, and for `norm`, which measures each
-    gradient."""
+    """The group's total norm before the clip. None for the rules `value` and `norm`."""
 
     coef: float | None
     """The clip coefficient. For the rule `norm`, the smallest one. None for the rule `value` or a skipped step."""

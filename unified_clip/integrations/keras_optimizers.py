@@ -34,8 +34,7 @@ averaged and unscaled accumulated gradients, and before weight decay. (On JAX, K
 accumulate, and discards the result.) `fit` calls the last one when it ends."""
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that sums the gradients of replicas, which is also replaced on TensorFlow: Keras calls it after
-the clip."""
+"""The method that sums replicas' gradients, also replaced on TensorFlow: Keras calls it after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
@@ -344,9 +343,7 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return the value of a variable. During an epoch of `fit` on JAX, and if `fit` failed, return the value before the
-    epoch.
-    """
+    """Return a variable's value. During `fit` on JAX, or if that failed, it is the one before the epoch."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

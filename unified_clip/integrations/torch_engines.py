@@ -1,6 +1,4 @@
-"""Reject training engines that do not expose their gradients, such as DeepSpeed, and define an error about two
-clips.
-"""
+"""Reject training engines that hide their gradients, such as DeepSpeed, and define an error about two clips."""
 
 from __future__ import annotations
 

@@ -42,8 +42,7 @@ def count(files: Sequence[PortedFile]) -> int:
 def _insert(path: Path, content: bytes, marks: dict[int, str]) -> bytes:
     """Return source with comments. Each comment goes above the innermost statement that contains its line.
 
-    If that place is inside a string, the comment goes above an outer statement. If there is no other place, leave the
-    comment out.
+    If that place is inside a string, the comment goes above an outer statement, or is left out if there is none.
 
     path: The name of the file, for errors. marks: The comments, by line number.
     """

@@ -69,8 +69,7 @@ def _set_meanings(file: FileRewrite) -> None:
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
     """Complete the result for a clip, and return it. A flagged clip gets suggested lines.
 
-    Only a clip that is rewritten for PyTorch keeps its checks. If the threshold or the loss is scaled, such a clip gets
-    another check.
+    Only a clip that is rewritten for PyTorch keeps its checks, and gets another if the threshold or the loss is scaled.
     """
     site = file.sites[clip]
     if site.verdict == "flagged":

@@ -61,8 +61,7 @@ def sources(path: Path) -> list[Path]:
 def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
     """Return the files with these suffixes below a directory, sorted by path. Broken links count as files.
 
-    Leave out hidden directories, virtual environments and installed packages. If several links lead to one file, list
-    the file once.
+    Leave out hidden directories, virtual environments and installed packages. List a file with several links once.
 
     suffixes: In lower case. They also match names in upper case.
 
@@ -100,8 +99,7 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
-    The result for a file without clips has empty contents. More than FEW_FILES files that may have clips are ported in
-    parallel.
+    A file without clips gives empty contents. More than FEW_FILES files that may have clips are ported in parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
     read: A function that returns the Python source of a file. It has to be a function of a module.
@@ -212,9 +210,6 @@ def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
         return UnreadableFile(path, f"The file cannot be read: {error.strerror}. Check its path and permissions.")
     except RecursionError:
         return UnreadableFile(path, TOO_DEEP)
-
-
-# -- writing
 
 
 def check_clean(changed: Sequence[Path]) -> None:

@@ -31,8 +31,7 @@ class UnsureError(Exception):
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
 
-    The limits are the expressions of the threshold, or of the upper and the lower bound. A limit that the call does not
-    pass is None.
+    The limits are the expressions of the threshold, or of the upper and the lower bound, and None if not passed.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]

@@ -190,9 +190,7 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the partners with the greatest sum of likeness that keep the order of the calls, or None if there are
-    none.
-    """
+    """Return the partners with the greatest sum of likeness in the order of the calls, or None."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

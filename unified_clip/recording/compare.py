@@ -208,8 +208,7 @@ def _to_report(
     - the first of all
     - the first of each stage without a distance, such as the threshold
 
-    A divergence without a distance counts as too large for rounding. Rounding noise is only reported if nothing else
-    is.
+    A divergence without a distance counts as too large for rounding. Rounding noise is only reported alone.
 
     If calls remain after the pairs, add a divergence "calls" with the index `len(pairs)`, and leave out numbers that
     differ after the first of `missing`. Without `missing`, add it only if no divergence is beyond grown rounding.

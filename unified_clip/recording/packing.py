@@ -96,9 +96,6 @@ def _sum(call: RecordedCall, names: Sequence[str]) -> Parameter:
     )
 
 
-# -- stored rows of sparse gradients
-
-
 def by_stored_rows(
     a: RecordedCall, b: RecordedCall, names: Mapping[str, str]
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:

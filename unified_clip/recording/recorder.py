@@ -103,8 +103,6 @@ class Recording:
         self._lock = threading.RLock()  # guards the file and the step; graphs that report a call take it, too
         self._flushing = threading.RLock()  # taken before `_lock`; its owner may wait for a device
 
-    # -- steps
-
     @property
     def step(self) -> int:
         """The step of the last call, or the step that you set: 0 before the first call. It cannot be set lower."""
@@ -186,8 +184,6 @@ class Recording:
             if self._file is not None:
                 self._file.close()
             self._file = None
-
-    # -- calls
 
     def names_of(self, parameters: Sequence[Any]) -> list[str | None]:
         """Return the name of each parameter in `names`. None if `names` is a list or does not have the parameter."""
@@ -288,8 +284,6 @@ class Recording:
         """Wait until running graphs have reported their calls. The reports take `_lock`, so do not hold it."""
         for wait in tuple(self._waits):
             wait()
-
-    # -- writing
 
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True

@@ -12,8 +12,7 @@ ROUNDING = 64
 """A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
 
 GROWTH = 16
-"""Rounding grows from step to step: a difference of at most this many times the largest earlier difference may be
-rounding."""
+"""Rounding grows: a difference may be rounding up to this many times the largest earlier one."""
 
 NEAR = 4
 """Two norms that differ by at most this many ULP count as equal, because computing them rounds."""
@@ -29,9 +28,7 @@ class Distance(NamedTuple):
     """The distance of two numbers, in ULP and relative."""
 
     ulps: float
-    """The distance in ULP of float32, or of float64 if float32 cannot represent one of the numbers. inf if only one
-    number is finite.
-    """
+    """The distance in ULP of float32, or else of float64. inf if only one number is finite."""
 
     relative: float
     """The difference, divided by the larger number."""
@@ -76,8 +73,7 @@ def same(left: object, right: object) -> bool:
 def ulps_at(scale: float, a: float, b: float) -> float:
     """Return the difference of two numbers, in ULP of the number `scale`, such as their total norm.
 
-    Return the distance in ULP of the numbers themselves if it is smaller, if `scale` is 0, or if one of the three is
-    not finite.
+    Return that in ULP of the numbers themselves if it is smaller, `scale` is 0, or one of the three is not finite.
     """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps

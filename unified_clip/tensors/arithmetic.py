@@ -148,9 +148,7 @@ def _exact_sum(magnitudes: Float64s, p: int) -> Fraction:
 
 
 def _split(fractions: Float64s) -> tuple[Float64s, Float64s]:
-    """Split each number below 1 into (its first LIMB bits as a whole number, the remaining bits as a number
-    below 1).
-    """
+    """Split numbers below 1 into (the first LIMB bits as a whole number, the rest as a number below 1)."""
     shifted = np.ldexp(fractions, LIMB)
     whole = np.floor(shifted)
     return whole, shifted - whole

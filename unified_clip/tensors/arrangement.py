@@ -65,8 +65,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the orders of axes that a weight of this shape may have in frameworks, its own order first.
 
     The kernel of a convolution has the axes (output, input, height, width) in PyTorch and Paddle, and the axes (height,
-    width, input, output) in Keras, TensorFlow and JAX. Axes of length 1 are left out, and the other axes are numbered
-    without them.
+    width, input, output) in Keras, TensorFlow and JAX. The axes are numbered without axes of length 1.
     """
     last = len(shape) - 1
     orders = [tuple(range(len(shape)))]

@@ -241,9 +241,6 @@ def reject_unpaired(
 _listing = partial(listed, most=MOST_LISTED)
 
 
-# -- comparing steps
-
-
 def _compare_tensors(
     step: int,
     pairing: StepPairing,

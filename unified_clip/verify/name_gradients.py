@@ -49,9 +49,7 @@ class NameMatch(NamedTuple):
 
 
 class NameMatcher:
-    """Finds the names of the gradients of clip calls at one step, among the weights and gradients that the step
-    yields.
-    """
+    """Finds the names of clipped gradients at one step, among the weights and gradients that it yields."""
 
     def __init__(self, run: ScriptRun, weights: Parameters, step: int, steps: int) -> None:
         now, before = run.output_at(step, steps), run.output_at(step - 1, steps)
@@ -94,9 +92,8 @@ class NameMatcher:
     def _may_be_gradient(self, line: RecordedCall) -> bool:
         """Return whether the only tensor of a call may be a gradient.
 
-        If the recording has the origin of the tensor, the origin decides. Otherwise, return True for a tensor with the
-        shape of a parameter. The exception is a tensor that is clipped by value in a step that yields gradients: return
-        False.
+        If the recording has the tensor's origin, it decides. Otherwise, return True for a tensor with the shape of a
+        parameter. The exception is a tensor that is clipped by value in a step that yields gradients: return False.
         """
         if line.is_gradient is not None:
             return line.is_gradient
@@ -211,9 +208,6 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
         return float(np.linalg.norm(tensor.values().reshape(-1), line.norm_type or 2.0))
 
 
-# -- gradients after a call
-
-
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording.
 
@@ -243,9 +237,7 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient of a call. Return [] if they are unknown, or for a clip by value or per
-    slice.
-    """
+    """Return the coefficient of each gradient, or [] if unknown, or for a clip by value or per slice."""
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

@@ -1,6 +1,4 @@
-"""Rewrite the recordings of two training steps so that they have the same names, calls and steps, and can be
-compared.
-"""
+"""Rewrite two training steps' recordings with the same names, calls and steps, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -158,8 +156,7 @@ def _with_optimizers(
 ) -> list[RecordedCall | OptimizerStep]:
     """Return the calls of a recording and, among them, the steps of optimizers.
 
-    A step of an optimizer comes before the calls of its training step if no recorded call was before it, else after
-    them.
+    An optimizer's step comes before the calls of its training step if no recorded call was before it, else after.
 
     lines: The calls, after some were merged.
     recorded: The calls as they were recorded.

@@ -81,8 +81,7 @@ def assign(parameters: Mapping[str, Any], weights: Mapping[str, np.ndarray[Any, 
     parameters: The parameters that a training step yields.
     is_sent: Whether the step also gets the weights from `yield`. Then parameters that may be copies stay unchanged.
 
-    InvalidStepError: without `is_sent`, a parameter may be a copy, so that writing would have no effect. Then nothing
-        is written.
+    InvalidStepError: without `is_sent`, a parameter may be a copy, whose change has no effect. Nothing is written.
     """
     memory = cache(_memory_of_models)
     writers = {name: _writer(parameter, memory) for name, parameter in parameters.items() if name in weights}

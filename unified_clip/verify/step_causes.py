@@ -88,8 +88,7 @@ def _other_gradients(
 
     Return None if a training step yields no parameters after this step.
 
-    Both training steps yield all parameters, so these agree before this step, unless a parameter began with other
-    weights.
+    Both training steps yield all parameters, so these agree before this step, unless one began with other weights.
     """
     if not row.parameters.update:
         return None
@@ -233,8 +232,7 @@ def _uncleared_gradients(
 ) -> Cause | None:
     """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
 
-    Only one step is examined: the first one whose difference in clips has no cause, except by elimination, or step 1 if
-    there is none.
+    Only one step is examined: the first whose difference in clips has no cause, except by elimination, or else step 1.
     """
     unexplained = (
         divergence.step

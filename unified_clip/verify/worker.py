@@ -101,9 +101,6 @@ def read_job(job: Path) -> tuple[Arrays, list[Arrays]]:
         return dict(weights), [batches[step] for step in sorted(batches)]
 
 
-# -- the function and its outputs
-
-
 def _function(file: Path, name: str) -> Callable[..., Any]:
     try:
         function = function_in(file, name)

@@ -23,9 +23,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors with the same elements. Small tensors of one type are stacked, because XLA compiles and runs fewer
-    sums faster.
-    """
+    """Return tensors with the same elements, small ones stacked: XLA compiles and runs fewer sums faster."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -44,9 +42,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return `yes` where a condition is true, else `no`. For a 0-d condition, this is traced faster than
-    `jnp.where`.
-    """
+    """Return `yes` where a condition is true, else `no`. If 0-d, it is traced faster than `jnp.where`."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -57,8 +53,7 @@ def wide(tensor: Tensor) -> Tensor:
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     """Return (indices, rows) of a sparse gradient, with repeated rows summed in float64 and rounded once.
 
-    Both have as many rows as the gradient. Unused rows have indices outside the gradient's shape, as in padded BCOO
-    arrays.
+    Both have as many rows as the gradient. Unused rows have indices outside its shape, as in padded BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)

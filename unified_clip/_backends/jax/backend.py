@@ -1,6 +1,4 @@
-"""The backend of JAX. Arrays cannot be written: in-place functions update the caller's list or dict. Every pytree is a
-container.
-"""
+"""The backend of JAX. Arrays cannot be written: in-place functions update the list or dict. Pytrees are containers."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ class JaxBackend(Backend, Pytree, Sparse, Distributed, DevicePrimitives):
         return jax.lax.stop_gradient(self.as_tensor(parameter))
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a NumPy array as a copy, because JAX without x64 would narrow its dtype. Return anything else
-        unchanged.
-        """
+        """Copy a NumPy array, whose dtype JAX without x64 would narrow. Return anything else unchanged."""
         return kernels.own_copy(value) if kernels.is_array(value) else value
 
     def dtype(self, tensor: Any) -> str:

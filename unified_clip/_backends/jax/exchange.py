@@ -78,9 +78,7 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a result on the devices of the committed tensors. If no tensor is committed, return the result
-    unchanged.
-    """
+    """Return a result on the devices of the committed tensors. Without one, return it unchanged."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result

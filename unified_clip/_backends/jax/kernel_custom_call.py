@@ -37,9 +37,7 @@ ByOperations = Callable[[Sequence[Tensor], Norm], Scalar]
 
 
 def supports(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the primitive supports this norm. The arrays must be traced, with static shapes and without a
-    mesh.
-    """
+    """Return whether the primitive supports this norm, for traced arrays with static shapes and no mesh."""
     return bool(
         KERNELS is not None
         and tensors
@@ -93,9 +91,7 @@ def define(by_operations: ByOperations) -> Callable[[Sequence[Tensor], Norm], Sc
             return bind(*primals, **parameters), derivative
 
     def batch(tensors: Any, axes: Any, *, norm: Norm, batches: int) -> tuple[Scalar, int]:
-        """Return (norms of a batch, their batch axis), for `jax.vmap`. The batch axis of each array is moved to the
-        front.
-        """
+        """Return (norms of a batch, their batch axis), for `jax.vmap`. Batch axes move to the front."""
         size = next(tensor.shape[axis] for tensor, axis in zip(tensors, axes, strict=True) if axis is not None)
         with jax.enable_x64(True):
             moved = [
@@ -127,9 +123,7 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program runs in this process on one device. On several devices, XLA would gather the shards
-    first.
-    """
+    """Return whether a program runs here on one device. On several, XLA would gather the shards first."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 

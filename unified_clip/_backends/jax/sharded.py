@@ -31,9 +31,7 @@ def is_multi_device(tensor: Any) -> bool:
 
 
 class MultiDevicePath(host.HostPath):
-    """The host path over the shards that this process has, each counted once. Results are arrays with the same
-    shardings.
-    """
+    """The host path over this process's shards, each counted once. Results keep the arrays' shardings."""
 
     def __init__(self, backend: Any, tensors: Sequence[Tensor]) -> None:
         self._arrays = list(tensors)
@@ -102,9 +100,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return an array with this sharding and value. Every process passes the same value, so processes do not
-    communicate.
-    """
+    """Return an array with this sharding and value, which every process passes, so that none communicates."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)

@@ -121,15 +121,11 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
             parameter.grad_ = gradient  # `grad =` would copy
 
     def retained(self, gradient: Any) -> Any:
-        """Return a copy of a gradient, because `grad = None` would clear its memory even if another tensor shares that
-        memory.
-        """
+        """Copy a gradient: `grad = None` clears its memory, even if another tensor shares it."""
         return gradient.clone() if gradient is not None and gradient.is_dense() else gradient
 
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor is a parameter. stop_gradient=False does not show that, because gradients may have
-        it, too.
-        """
+        """Return whether a tensor is a parameter. Gradients may have stop_gradient=False, too."""
         return isinstance(parameter, PARAMETER)
 
     def check_hook(self, gradient: Any) -> None:
@@ -234,16 +230,13 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
         return sharded.any_dist(parameters)
 
     def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
-        """Return whether all tensors support the host path."""
         if host.forced_path() or not paddle.in_dynamic_mode():
             return False
         recording = records(differentiable)
         return not any(not is_plain(tensor) or (recording and not tensor.stop_gradient) for tensor in tensors)
 
     def host_view(self, tensor: Tensor) -> kernels.Array:
-        """Return the tensor's memory as a NumPy array. Do not keep it: `p.grad = None` frees the memory of a live
-        tensor.
-        """
+        """Return the tensor's memory as a NumPy array. Do not keep it: `p.grad = None` frees the memory."""
         # An empty tensor has the address None or 0.
         return memory.view_at(tensor.data_ptr() or 0, tensor.shape, tensor.strides, NAMES[tensor.dtype])
 

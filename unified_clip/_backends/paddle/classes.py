@@ -49,8 +49,7 @@ def set_gradient_clip(
 ) -> None:
     """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program.
 
-    TypeError: a graph of `to_static` is traced, or an argument has a wrong type. ValueError: a parameter is not in the
-    program.
+    TypeError: a graph of `to_static` is traced, or a type is wrong. ValueError: a parameter is not in the program.
     """
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
@@ -165,8 +164,7 @@ def _names(parameters: Sequence[Any], program: Program) -> list[str]:
 def _have_optimizers_apply_it() -> None:
     """Make Paddle's optimizers apply the clips that `set_gradient_clip` has set, which Paddle 3 ignores.
 
-    Wrap `Optimizer.append_regularization_ops`, once. `minimize` and `apply_gradients` call it after the optimizer's own
-    clip.
+    Wrap `Optimizer.append_regularization_ops`, once: `minimize` and `apply_gradients` call it after their own clip.
     """
     original = paddle.optimizer.Optimizer.append_regularization_ops
 

@@ -34,9 +34,7 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers in a supported dtype: float32 for 16 bits, int64 for small integers, two reals on a last axis for
-        complex.
-        """
+        """The numbers as float32 for 16 bits, int64 for small integers, two reals on a last axis for complex."""
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))

@@ -58,9 +58,7 @@ class Operators:
     """The `GraphKernels` of Paddle. `tensors`: the tensors of a device path."""
 
     def supports(self, tensors: Sequence[Dense]) -> bool:
-        """Return whether the operators compute on these tensors: dense values of a static program, without a
-        derivative.
-        """
+        """Return whether the operators support these dense values of a static program, without a derivative."""
         return bool(
             tensors
             and not paddle.in_dynamic_mode()

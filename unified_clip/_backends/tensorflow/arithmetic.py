@@ -86,9 +86,7 @@ def exact_powers(piece: Tensor, p: float) -> Tensor:
 
 
 def pays_to_branch(tensors: Sequence[Tensor], coef: Scalar) -> bool:
-    """Return whether a branch that skips multiplying by 1 saves time: not for short lists, and not in eager code or
-    XLA.
-    """
+    """Return whether a branch around multiplying by 1 saves time: for long lists in graphs without XLA."""
     long = sum(map(count_elements, tensors)) > PIECE
     return long and coef.shape.rank == 0 and not tf.executing_eagerly() and not is_for_xla()
 
@@ -188,9 +186,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether all values are eager tensors on the CPU, and the code runs eagerly. In a graph, eager tensors are
-    constants.
-    """
+    """Return whether code runs eagerly on eager CPU tensors only. In a graph, such tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

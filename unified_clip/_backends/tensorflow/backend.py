@@ -48,9 +48,7 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of eager and symbolic tensors and of every Variable, also of Keras'. IndexedSlices have another base
-class.
-"""
+"""The base class of eager and symbolic tensors, and of every Variable. IndexedSlices have another one."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -346,8 +344,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return (the different rows in the order of their first index, the position of each index's row among them).
 
-    In XLA, the number of rows of `tf.unique` is unknown, even if the indices are constants. So constants are compared
-    here.
+    In XLA, the number of rows of `tf.unique` is unknown, even for constant indices. So these are compared here.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:

@@ -30,9 +30,7 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""A function of a tensor and p that returns |g|**p, exactly, as a flat float64 tensor. Each power is 0, or from 2**-300
-to 2**256.
-"""
+"""Returns |g|**p for (tensor, p), exactly, as a flat float64 tensor. Each is 0, or from 2**-300 to 2**256."""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:
@@ -81,9 +79,7 @@ def _nearer(low: Scalar, high: Scalar, words: Tensor, p: Scalar) -> Scalar:
 
 @functools.cache
 def _sum(powers: Powers, dtype: tf.DType, p: float) -> Callable[[Tensor], Tensor]:
-    """Return a function that returns the exact sum of a flat tensor's powers, in words. It is traced once for all
-    lengths.
-    """
+    """Return a function for the exact sum of a flat tensor's powers, in words, traced once for all lengths."""
 
     def words(elements: Tensor) -> Tensor:
         def added(start: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:

@@ -87,9 +87,7 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels. If not, warn once: TensorFlow does not guarantee
-    such calls.
-    """
+    """Return whether a compiled program calls the kernels, which TensorFlow does not guarantee. Else warn once."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -1,6 +1,4 @@
-"""The backend of PyTorch. In-place functions take parameters. A clipped gradient stays the same object if it
-is dense.
-"""
+"""The backend of PyTorch. In-place functions take parameters. A dense gradient stays the same object."""
 
 from __future__ import annotations
 
@@ -218,7 +216,6 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return _collect_in_graph(self, [gradient for _, gradient in param_grads], differentiable=False)
 
     def takes_host(self, tensors: Sequence[Tensor], *, differentiable: bool) -> bool:
-        """Return whether all tensors support the host path."""
         if conditions.is_watched() or host.forced_path("pairs"):
             return False
         recording = records_derivatives(differentiable)
@@ -320,9 +317,7 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients. Return None while PyTorch traces, because traces miss raw reads
-    of memory.
-    """
+    """Return the kernels' collector of plain gradients, or None while PyTorch traces: traces miss raw reads."""
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 

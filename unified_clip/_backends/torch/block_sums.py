@@ -22,9 +22,7 @@ ROWS = 32
 
 
 class TorchSums:
-    """The `PartialSums` of traced tensors, and of tensors on devices. Fast sums are computed on the device, all other
-    sums on the host.
-    """
+    """The `PartialSums` of tensors that are traced or on devices. Only fast sums are computed on the device."""
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

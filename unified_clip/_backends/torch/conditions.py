@@ -180,9 +180,7 @@ def is_neg(tensor: Any) -> bool:
 
 
 def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
-    """Return whether operations on lists support these tensors. Such operations have no derivatives and no
-    transformations.
-    """
+    """Return whether operations on lists, which have no derivatives, support these tensors."""
     if not tensors or needs_single_operations(tensors, extra_inputs, differentiable):
         return False
     return fit_lists(tensors)
@@ -209,8 +207,7 @@ def fit_lists(tensors: Sequence[Tensor]) -> bool:
 def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], differentiable: bool) -> bool:
     """Return whether these tensors need operations on single tensors, because operations on lists do not support them.
 
-    The reason may be that derivatives are recorded, that a transformation runs, or that a tensor was made in inference
-    mode.
+    Reasons: derivatives are recorded, a transformation runs, or a tensor was made in inference mode.
     """
     if torch.compiler.is_compiling():
         return differentiable

@@ -159,9 +159,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert a number or tensor to a scalar, clamped to the range of float32. Float64 and integers are read on the
-        CPU.
-        """
+        """Convert to a scalar, clamped to the range of float32. Float64 and integers are read on the CPU."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -194,9 +192,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sum of |g / divisor|**2 for each slice. Divisors are powers of two near the largest magnitude of a
-        slice.
-        """
+        """Return the sum of |g / divisor|**2 of each slice. Divisors: powers of 2 near the largest magnitude."""
         assert divisor is not None
         rows = _rows(tensor, axes)
         factor, shape = reciprocal(divisor).hi.reshape(rows.shape[:-1]), divisor.hi.shape

@@ -130,9 +130,7 @@ def register(
 
 
 def norm_on_gpu(norm_by_operations: NormByOperations, tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm by the Triton kernels, or by PyTorch's operations if they do not support the order or
-    the memory.
-    """
+    """Return the norm by the Triton kernels if they support the order and memory, else by operations."""
     table = gpu.table_of(tensors, per_tensor=per_tensor) if gpu.measures(tensors, p) else None
     return norm_by_operations(tensors, p, per_tensor) if table is None else table.norms(p, per_tensor=per_tensor)
 

@@ -60,9 +60,7 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory on each device, for its largest group of 16-bit tensors. In a graph, the compiler plans
-    memory.
-    """
+    """Return float32 memory for each device's largest group of 16-bit tensors, unless a compiler plans it."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device
@@ -191,9 +189,7 @@ def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tens
 
 
 def _product_dtype(group: Sequence[Tensor]) -> torch.dtype:
-    """Return the dtype in which to multiply a group: float32 for 16 bits, in which the coefficient would lose
-    precision.
-    """
+    """Return the dtype in which to multiply a group: float32 for 16 bits, so that no precision is lost."""
     return torch.float64 if group[0].dtype == torch.float64 else torch.float32
 
 
@@ -204,9 +200,7 @@ def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _scalars_for(scalar: Scalar, indices: Sequence[int], group: Sequence[Tensor]) -> Scalar | list[Scalar]:
-    """Return the scalar for a group, on its device: a single scalar, or a list with a scalar for each of the group's
-    tensors.
-    """
+    """Return the scalar for a group, or the scalars of its tensors as a list, on the group's device."""
     scalar = stored(scalar.to(group[0].device))
     if not scalar.dim():
         return scalar

@@ -79,8 +79,7 @@ class _Resolver:
     def _replaced(self, path: tuple[Key, ...], text: str) -> Any:
         """Return the value of a text that has interpolations.
 
-        If the text is a single interpolation, its value may have any type. Otherwise, the values are inserted into the
-        text.
+        If the text is a single interpolation, its value may have any type. Else the values are inserted into the text.
 
         _UnknownError: an interpolation is unknown, is escaped, or has no closing brace. Or the result is too long, or a
         table or a list would be inserted into the text.

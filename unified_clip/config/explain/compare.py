@@ -38,8 +38,7 @@ class ExampleResult:
     """The total norm before the clip. Excluded gradients do not count."""
 
     coef: float | None
-    """The smallest clip coefficient. This and the next two fields are None if the step is skipped or an error is
-    raised."""
+    """The smallest clip coefficient. This and the next two are None for a skipped step or an error."""
 
     norm_clipped: float | None
     """The 2-norm of all results, including the excluded gradients. Rounded to float32, or to float64 if a gradient
@@ -241,9 +240,6 @@ def _sentence(a: ExampleResult, b: ExampleResult, distance: float, names: Sequen
         name = names[0] if a.norm_clipped == lower else names[1]
         effect = f"the clipped norm of {name} is {(higher - lower) / higher:.2g} (relative) lower"
     return f"{a.of}: {norms}; {effect}"
-
-
-# -- words
 
 
 def _differences(a: ClipConfig, b: ClipConfig) -> list[Difference]:

@@ -132,9 +132,6 @@ def norm_of(arrays: Sequence[Array], order: float) -> float:
         return float(largest * np.float64(math.fsum((flat / largest) ** order)) ** (1 / order))
 
 
-# -- sizes
-
-
 def _around(group: _NameGroup, step: int) -> Iterator[tuple[str, Gradients]]:
     """Yield (label, gradients) for norms below, at and above the thresholds of a group.
 
@@ -166,9 +163,6 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
     yield from (_Measure(rule.rule, order, threshold) for threshold in thresholds if 0 < threshold < math.inf)
 
 
-# -- differences
-
-
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
     """Return the steps of `_schedule_steps` for rules. Return [] if all have the same threshold or schedule.
 
@@ -197,9 +191,6 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
         for config, rule in zip(configs, rules, strict=True)
     }
     return len(effects) > 1
-
-
-# -- names
 
 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:

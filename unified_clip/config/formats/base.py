@@ -22,8 +22,7 @@ from .engines import except_under
 from .naming import name_format
 
 Zero = Literal["off", "zeros", "error"]
-"""What a threshold of 0 does in a trainer: clipping is off, all gradients become 0 ("zeros"), or training fails
-("error")."""
+"""What a threshold of 0 does: clipping is off, all gradients become 0 ("zeros"), or training fails ("error")."""
 
 
 class FormatKey(NamedTuple):

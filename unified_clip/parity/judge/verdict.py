@@ -94,8 +94,7 @@ def compare_with_exact(
     The docstring of this module defines the verdicts. A wrong exception, dtype or shape is a difference of inf ULP.
 
     path: The mode in which the call ran, such as "host" or "device".
-    flushes: Whether the framework's arithmetic replaces subnormal numbers by 0. The contract allows this on the device
-        path.
+    flushes: Whether the framework replaces subnormal numbers by 0. The contract allows this on the device path.
     """
     if isinstance(outcome, Failure):
         return Verdict(outcome.kind, math.inf, outcome.detail)
@@ -239,8 +238,7 @@ def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
 
     If the call returned a norm, they must follow from that norm. Otherwise, each element must follow from the exact
     norm, or from the smallest or largest norm that is allowed. `_explained` defines the allowed roundings. Updated
-    parameters must be exact for the clipped gradients. Return True if the call returned no gradients, and False for a
-    clip by value.
+    parameters must be exact for the clipped gradients. Return True without gradients, and False for a clip by value.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -302,8 +300,7 @@ def _has_update(outcome: CallOutcome) -> bool:
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the norm and the clipped gradients are correct except for subnormal numbers that became 0.
 
-    The framework may have replaced subnormal numbers in the gradients or in the result. Other numbers may differ by
-    NORM_ULPS.
+    It may have replaced subnormal numbers in the gradients or in the result. Others may differ by NORM_ULPS.
     """
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))

@@ -139,8 +139,7 @@ def _renew(
     """Remove from an entry the cases that no longer differ, and set its size to the measured size.
 
     An entry of an earlier version with `size = inf` may cover differences with several values of `not_finite`. The
-    entry keeps one value. Return a new entry for each further value, with the same title and reason. Otherwise, return
-    [].
+    entry keeps one value. Return a new entry for each further value, with the same title and reason.
 
     table: The entry in the TOML document, which this function changes.
     known: The same entry as a model, with its values before the change.

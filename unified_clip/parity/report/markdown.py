@@ -83,7 +83,6 @@ def problem_lines(report: ParityReport) -> list[str]:
 
 
 def problem_line(problem: Problem) -> str:
-    """Return the line about a problem."""
     excused = "excused by the baseline" if problem.excused else ""
     return ": ".join(filter(None, (excused, problem.what, cases_of(problem), problem.detail)))
 

@@ -26,8 +26,6 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
 )
 """The function that draws each framework's mark at (x, y) as an SVG path. Others get PyTorch's circle."""
 
-# -- distances
-
 
 def histogram(report: ParityReport) -> Markup | None:
     """Return a histogram of the distances from the exact results. Return None if there are no results.
@@ -85,9 +83,6 @@ def _bin(distance: float) -> int:
     if distance < 2:
         return math.ceil(distance)
     return min(2 + int(math.log10(distance)), len(BINS) - 2)
-
-
-# -- norms
 
 
 class Point(NamedTuple):

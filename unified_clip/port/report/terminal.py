@@ -33,7 +33,6 @@ class Line(NamedTuple):
 
 
 def show(report: Report) -> None:
-    """Print a report to the terminal."""
     _print(report, Console(highlight=False))
 
 

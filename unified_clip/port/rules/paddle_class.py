@@ -1,5 +1,4 @@
-"""Rules for Paddle's clip classes, such as `paddle.nn.ClipGradByNorm`. `paddle_optimizer` has the rules for clips in
-optimizers."""
+"""Rules for Paddle's clip classes, such as `ClipGradByNorm`. `paddle_optimizer` has those for optimizers."""
 
 from __future__ import annotations
 

@@ -73,8 +73,6 @@ UNBOUND = Binding("", (), ())
 class Module(SyntaxTree):
     """A Python file whose names are resolved."""
 
-    # -- names
-
     def full_names(self, node: cst.CSTNode, depth: int = 0) -> set[str]:
         """Return the full names that a dotted name can have, according to the imports and to aliases such as x = y.
 
@@ -169,8 +167,6 @@ class Module(SyntaxTree):
         names = [name for name in ("/".join(parts), "/".join(parts[:-1])) if name]
         files = [file for name in names for file in (f"{name}.py", f"{name}/__init__.py")]
         return any((folder / file).is_file() for folder in folders for file in files)
-
-    # -- bindings
 
     def binding(self, node: cst.CSTNode | None) -> Binding:
         """Return the binding of a variable, or of an attribute of self in a class.
@@ -325,8 +321,6 @@ class Module(SyntaxTree):
         bases = {self.code(base.value) for definition in (other, owner) for base in definition.bases}
         has_own = any(self.is_target(attribute) for attribute in self._attributes.get((other, node.attr.value), ()))
         return has_own and not bases & {other.name.value, owner.name.value}
-
-    # -- numbers
 
     def number(self, node: cst.BaseExpression) -> float | None:
         """Return the value of a numeric expression whose names are bound to a number once. None if it is unknown."""

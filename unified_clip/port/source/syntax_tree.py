@@ -50,8 +50,6 @@ class SyntaxTree:
         self.nodes = sorted_nodes(self.tree, self.parents)  # 20 times as fast as ParentNodeProvider
         """All nodes but white space, comments and punctuation, in the order of the text."""
 
-    # -- text
-
     def position(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return (line, column) of a node, from 1."""
         start = self._range(node).start
@@ -169,7 +167,6 @@ def keyword_of(argument: cst.Arg) -> str:
 
 
 def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
-    """Return the keyword arguments of a call by keyword."""
     return {argument.keyword.value: argument for argument in call.args if argument.keyword}
 
 

@@ -126,8 +126,6 @@ class PaddleOptimizers:
                 )
         return complete if len(complete) == len(sources) else self._complete(complete)
 
-    # -- clips
-
     def _source(self, clip: FoundClip) -> tuple[object, ClipSource]:
         call = cast(cst.Call, clip.call)
         self._check(clip)
@@ -226,8 +224,6 @@ class PaddleOptimizers:
         if isinstance(parent, cst.Assign) and len(parent.targets) == 1:
             return parent.targets[0].target
         return parent.target if isinstance(parent, cst.AnnAssign) else None
-
-    # -- optimizers
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
         """Return the optimizer that gets this `grad_clip=`. UnsureError: it or its steps cannot be found."""

@@ -14,7 +14,6 @@ from ..rounding import PRODUCT, ROUNDING
 from . import before_clips
 
 Explained = Mapping[Divergence, Sequence[Cause]]
-"""Divergences with their causes."""
 
 BEFORE = ("steps", "gradients cleared", "backward passes", "clips")
 """The stages of optimizers' steps that come before the clip of their step, or that show a missing clip."""

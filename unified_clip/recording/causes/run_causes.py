@@ -83,9 +83,6 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     return [rest] if rest else causes
 
 
-# -- gradients before clipping
-
-
 def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
     for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
         if all(map(math.isfinite, line.known_norms())) or not all(map(math.isfinite, other.known_norms())):
@@ -211,9 +208,6 @@ def _other_weights_of_groups(point: DivergencePoint) -> Cause | None:
     return Cause("other initial weights", f"before the first step, the norms over all weights are {values}")
 
 
-# -- settings
-
-
 def _rule(point: DivergencePoint, pair: CallPair) -> Cause | None:
     rules = (str(point.first.a), str(point.first.b))
     if point.first.stage != "rule" or not all(rule in RULES for rule in rules):  # a call without gradients has no rule
@@ -270,9 +264,6 @@ def _no_effect(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("clipped below the threshold", sentence, clips)
 
 
-# -- coefficients
-
-
 def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return the known cause that explains why the coefficients of two calls differ, or None if no known cause does.
 
@@ -327,9 +318,6 @@ def _observe(reference: RecordedCall, line: RecordedCall) -> Observation:
         are_norms=True,
         slacks=(ROUNDED,),
     )
-
-
-# -- rounding
 
 
 def _noise(point: DivergencePoint) -> Cause:

@@ -194,9 +194,7 @@ class Terminal:
         self._write(f"\x1b7{''.join(rows)}\x1b8")
 
     def _reserve(self, count: int, height: int) -> None:
-        """Scroll the terminal up by `count` lines. From then on, only the lines above them scroll, with the output of
-        the command.
-        """
+        """Scroll up by `count` lines. From then on, the command's output scrolls only above them."""
         newlines = "\n" * count
         self._write(f"{newlines}\x1b7\x1b[1;{height - count}r\x1b8\x1b[{count}A")
 

@@ -18,8 +18,7 @@ from .evidence import NativeCall, ObservedTensors, line_fields, norm_of_rows, re
 
 Recording = Any
 CallRecorder = Any
-"""`Recording` and `CallRecorder` of `recorder`. These classes cannot be imported here, because `recorder` imports this
-package."""
+"""`Recording` and `CallRecorder`, which cannot be imported here: `recorder` imports this package."""
 
 PYTORCH_EPS = 1e-6
 """The eps in the formula of PyTorch's and Paddle's `clip_grad_norm_`."""

@@ -19,8 +19,7 @@ WATCHED = {
     "unified_clip.paddle": ("paddle", "install_unified_clip"),
     "optax": ("optax", "install"),
 }
-"""By the name of a module that a program may import: (the module of this folder that has its hooks, the function that
-adds them)."""
+"""By a module that a program may import: (module of this folder with its hooks, function that adds them)."""
 
 Home = tuple[Any, str]
 """A module or class, and the name of a function in it."""

@@ -73,8 +73,6 @@ def _describe_call(optimizer: Any) -> NativeCall | None:
     return None
 
 
-# -- steps
-
 SETTINGS = {
     "momentum": "momentum",
     "nesterov": "nesterov",

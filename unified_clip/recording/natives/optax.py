@@ -68,9 +68,6 @@ def _describe_call(name: str, value: Any) -> NativeCall:
     return NativeCall(f"optax.{name}", "jax", "global", threshold)
 
 
-# -- steps
-
-
 def _stepped(make: Callable[..., Any]) -> Callable[..., Any]:
     def watched(*args: Any, **kwargs: Any) -> Any:
         transformation = make(*args, **kwargs)

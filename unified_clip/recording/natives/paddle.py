@@ -135,9 +135,6 @@ def _weight(name: str) -> Dense | None:
     return None if variable is None else from_numpy(np.array(variable.get_tensor()))
 
 
-# -- steps
-
-
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def backward(*args: Any, **kwargs: Any) -> Any:
         with reported("a backward pass"):

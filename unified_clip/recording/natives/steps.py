@@ -171,8 +171,7 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]]) -> dict[str, list[in
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
 
-    A tensor that is NaN becomes None, too, and so does a list with an entry that becomes None. A Python float that is
-    NaN stays NaN.
+    A tensor that is NaN becomes None, too, and so does a list with such an entry. A Python float that is NaN stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

@@ -64,8 +64,6 @@ def _is_hidden() -> bool:
     return torch.compiler.is_compiling() or _is_capturing()
 
 
-# -- steps
-
 _step_hooks: list[Any] = []
 
 

@@ -89,8 +89,7 @@ def compare_places(left: OptimizerStep, right: OptimizerStep) -> tuple[object, o
     """Compare the epsilons of two optimizers that add them at different places.
 
     Return (left value, right value, cause). A value is the eps which, added after the bias correction, acts like the
-    step's own eps. If this number does not exist or is unknown for one of the steps, both values are the places of the
-    epsilons.
+    step's own eps. If one step has no such number, or it is unknown, both values are the places of the epsilons.
 
     Return None if the values are equal, if both eps are 0, or if an eps is not recorded.
     """

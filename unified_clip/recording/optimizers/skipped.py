@@ -20,8 +20,7 @@ Skips = dict[int, int]
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
     """Number the steps of both runs by training iteration, and leave out the iterations in which one makes no step.
 
-    Return both runs, and a difference for each run that skips steps. Return both unchanged if most steps have no
-    partner.
+    Return both runs, unchanged if most steps have no partner, and a difference for each run that skips steps.
     """
     left, right = _by_iteration(a, b), _by_iteration(b, a)
     numbers = [[step.step for step in run.optimizer_steps] for run in (left, right)]

@@ -144,7 +144,6 @@ class ComparisonReport(ReportModel):
 
 
 def build(comparison: RecordingComparison) -> ComparisonReport:
-    """Return the report of a comparison."""
     return ComparisonReport(
         a=str(comparison.a.path),
         b=str(comparison.b.path),

@@ -24,7 +24,6 @@ class Plot(NamedTuple):
 
 
 def render(report: ComparisonReport) -> str:
-    """Return the report as an HTML page."""
     report = report.safe()
     page: str = (
         environment(__package__)

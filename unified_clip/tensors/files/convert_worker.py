@@ -79,9 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (options.out / FAILED).write_text(json.dumps(failed), encoding="utf-8")
 
 
-# -- files
-
-
 def _size(source: Path) -> int:
     """Return the size in bytes of a file, or of all files of a TensorFlow checkpoint."""
     if source.is_file():
@@ -248,9 +245,6 @@ def _check_chunks(name: str, dataset: Any) -> None:
             data = zlib.decompressobj().decompress(data, most + 1)
         if len(data) > most:
             raise UnreadableError(f"{name!r} is damaged: a chunk expands beyond its size. Save it again")
-
-
-# -- a function
 
 
 def from_function(source: str, out: Path) -> Iterator[Item]:

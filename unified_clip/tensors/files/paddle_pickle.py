@@ -38,8 +38,7 @@ NOT_WRITTEN = (
     pickle.INST + pickle.OBJ + pickle.NEWOBJ + pickle.NEWOBJ_EX + pickle.EXT1 + pickle.EXT2 + pickle.EXT4
     + pickle.PERSID + pickle.BINPERSID + pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 )  # fmt: skip
-"""Opcodes that `paddle.save` does not write. They would create objects, or reserve memory for more bytes than the file
-has."""
+"""Opcodes that `paddle.save` does not write: they create objects, or reserve more memory than the file has bytes."""
 
 SLICED = "UnpackBigParamInfor@@"
 """The key that marks a dict with sliced tensors. Pickle protocols before 4 require slices for more than a GiB."""
@@ -93,8 +92,7 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
 
-    This function replaces OrderedDict. Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add the
-    entries later.
+    It replaces OrderedDict. Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add them later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -110,8 +108,7 @@ STAND_INS: Mapping[tuple[str, str], Any] = {
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # protocol 2 writes bytes as text
     ("collections", "OrderedDict"): _ordered,
 }
-"""The function to call instead of a function in the pickle, by (module, name). Modules have the names of Python 3 and
-NumPy 2."""
+"""The replacement of a pickle's function, by (module, name) as in Python 3 and NumPy 2."""
 
 OTHER_SPELLINGS = {"__builtin__": "builtins", "numpy._core.multiarray": "numpy.core.multiarray"}
 

@@ -155,9 +155,8 @@ class InitialWeights:
     def _orders(self, frameworks: Frameworks) -> dict[str, str]:
         """Return {old name of a weight: order of its elements in the new run}.
 
-        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped":
-        the elements have the same order, but the axes have not. Leave out weights with fewer than two axes of a length
-        above 1.
+        The order is "same", "transposed" as between frameworks, "permuted" for axes in any other order, or "reshaped"
+        if only the elements have the same order. Leave out weights with fewer than two axes above length 1.
 
         frameworks: The frameworks of the old and the new run, if they are known.
         """

@@ -107,9 +107,7 @@ def norm_over_ranks(
 
 
 def _sums(counted: Counted, words: Tensor, request: Request) -> Tensor | None:
-    """Add the sums of the kernels to the words, and return the sum of each chunk. Return None if `counted` has no
-    table.
-    """
+    """Add the kernels' sums to the words. Return the sum of each chunk, or None if `counted` has no table."""
     if counted.table is None:
         return None
     sums = counted.table.sums(ORDERS[request.p], request.is_wide, torch.float64)

@@ -65,9 +65,7 @@ OPTIONS = {"enable_fp_fusion": False}
 """Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""The compute capabilities of NVIDIA's GPUs that compute float64 at half of their speed for float32. Others mostly have
-1/64 of it.
-"""
+"""Compute capabilities of NVIDIA's GPUs with float64 at half the speed of float32. Most others have 1/64 of it."""
 
 LEAST_MAJOR = 8
 """The major version of the least compute capability that Triton supports."""
@@ -175,9 +173,7 @@ class Table:
 
 
 def norm_of_all(tables: Sequence[Table], p: float) -> Scalar:
-    """Return the norm over the tensors of several tables, on the device of the first table, without waiting for a
-    device.
-    """
+    """Return the norm over several tables, on the device of the first one, without waiting for a device."""
     chunks = sum(table.chunks for table in tables)
     groups = torch.arange(0, 2 * chunks, chunks, device=tables[0].device)  # 0, and how many
     return _rounded(tables, groups, p, per_tensor=False)
@@ -231,7 +227,6 @@ def _has_slow_float64(device: torch.device) -> bool:
 
 
 def _bits(number: float) -> int:
-    """Return the bits of a float64 number as an int."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits
 
@@ -292,8 +287,7 @@ def _sent(numbers: Tensor, device: torch.device) -> Tensor:
 def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None) -> Table | None:
     """Return the table of tensors on one device. `results`: the tensors that launches write, by default `tensors`.
 
-    None: Triton does not support the device, or there are too many chunks for the error bound, or a tensor has no
-    memory.
+    None: Triton does not support the device, there are too many chunks for the error bound, or a tensor has no memory.
     """
     # Comprehensions, because generators take a call of a function for each tensor of every step.
     sources = tuple([tensor.data_ptr() for tensor in tensors])

@@ -22,9 +22,7 @@ def reads_base(statement: ast.stmt) -> bool:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """Return the plain names to which a statement assigns an expression. Targets such as `a.b` and `a, b` are left
-    out.
-    """
+    """Return the plain names to which a statement assigns, without targets such as `a.b` and `a, b`."""
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     if isinstance(statement, ast.AnnAssign) and statement.value:
         targets = [statement.target]

@@ -10,9 +10,7 @@ from .numbers import RUNTIME, chunk_at, in_vectors, vectors_at
 
 @triton.jit
 def _to_bfloat16_by_bits(numbers: tl.tensor) -> tl.tensor:
-    """Round float32 to bfloat16, ties to even, by integer operations. Triton's interpreter would truncate; compiled
-    code rounds.
-    """
+    """Round float32 to bfloat16, ties to even, by integer operations: Triton's interpreter would truncate."""
     bits = numbers.to(tl.int32, bitcast=True)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(numbers == numbers, rounded, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)

@@ -182,8 +182,7 @@ def _rounded_bits(
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest one. `infinity`: the bits of
-        infinity.
+    `largest`: the bits of the largest magnitude. `lowest`: the smallest one's exponent. `infinity`: the bits of inf.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)

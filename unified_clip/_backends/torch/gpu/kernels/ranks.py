@@ -21,9 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""The exponent field of a float64 number plus this value is the index of the number's last bit among the bits of the
-words.
-"""
+"""With a float64's exponent field added: the index of the number's last bit among the bits of the words."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)

@@ -30,9 +30,7 @@ nor lost bits to subnormal numbers.
 
 NARROW_LEAST: Any = tl.constexpr(2.0**-72)
 NARROW_LARGEST: Any = tl.constexpr(2.0**120)
-"""The range in place of LEAST and LARGEST for sums of float32 squares. Each of at most 2**36 squares loses at most
-2**-148.
-"""
+"""As LEAST and LARGEST, for float32 squares: each of at most 2**36 squares loses at most 2**-148."""
 
 
 @triton.jit

@@ -25,8 +25,7 @@ ARGUMENTS = {
     "GradientClipByValue": ("max", "min"),
     "GradClipByValue": ("max_value", "min_value"),
 }
-"""The arguments of each class. Paddle 2 and 3 have ClipGradBy*. Paddle 1 has GradientClipBy*, and for dygraph
-GradClipBy*."""
+"""The arguments of the classes of Paddle 2 and 3 (ClipGradBy*), Paddle 1 (GradientClipBy*) and its dygraph mode."""
 
 MODULES = {
     "ClipGradBy": "paddle.nn",
