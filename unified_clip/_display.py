@@ -1,7 +1,7 @@
 """Make text from files safe to print: names of tensors and cases, paths, and messages of workers.
 
 Such text may contain escape sequences of the terminal, log commands of a CI system, and invisible characters. Each
-command calls `safe` once, on all its output.
+command calls `safe` once, on all its output. `counted` and `enumeration` put numbers and lists into a sentence.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -146,3 +146,13 @@ def describe_exception(error: BaseException) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 call" or "2 calls"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def enumeration(words: Sequence[str]) -> str:
+    """Return words as text, such as "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

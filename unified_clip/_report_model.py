@@ -9,14 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Wi
 
 from . import _json
 
-
-def _number(value: Any) -> Any:
-    return float(value) if value in ("inf", "-inf", "nan") else value
-
-
 Real = Annotated[
     float,
-    BeforeValidator(_number),
+    BeforeValidator(lambda value: float(value) if value in ("inf", "-inf", "nan") else value),
     PlainSerializer(_json.plain, return_type=float | str, when_used="json"),  # pydantic 2.10 cannot infer the type
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"], "type": "string"}]}),
 ]

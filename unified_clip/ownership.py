@@ -21,9 +21,7 @@ from ._distributed.ranks import KeptByIdentity, Ranks
 __all__ = ["fsdp1_ownership", "megatron_ownership", "mesh_ownership", "stage_ownership"]
 
 Elsewhere = Iterable[Any] | Callable[[Any], bool]
-"""Parameters that an earlier pipeline stage counts: a list of them, or a function of a parameter that returns True or
-False.
-"""
+"""Parameters that an earlier pipeline stage counts: a list, or a function that returns True or False."""
 
 
 class _ElsewhereCounted:
@@ -138,15 +136,14 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             problem = f"Rank {rank} is not on the mesh, which has the ranks {sorted(self.mesh_ranks)}"
             raise ValueError(f"{problem}. Pass a mesh with this rank")
         self._here = self._coordinates([rank])
-        self._counts_plain = self._is_first(np.array([rank]))
+        self._counts_plain = self._counts_on(np.array([rank]))
 
     def __call__(self, parameter: Any) -> bool:
         own = getattr(parameter, "device_mesh", None)
-        counts = self._counts_plain if own is None else self._counts.get(own, self._counts_on)
+        counts = self._counts_plain
+        if own is not None:
+            counts = self._counts.get(own, lambda _: self._counts_on(np.asarray(own.mesh).reshape(-1)))
         return parameter not in self._elsewhere and counts
-
-    def _counts_on(self, own: Any) -> bool:
-        return self._is_first(np.asarray(own.mesh).reshape(-1))
 
     def ranks_with_copies(self, mesh: Ranks, ranks: Ranks) -> Ranks:
         """Return all ranks that have a copy of a local tensor, for `check_replicas`.
@@ -165,7 +162,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             numbers = (numbers + stride * np.arange(self._shape[dim])[:, None]).reshape(-1)
         return Ranks(self.mesh_ranks.at(numbers))
 
-    def _is_first(self, ranks: npt.NDArray[Any]) -> bool:
+    def _counts_on(self, ranks: npt.NDArray[Any]) -> bool:
         """Return whether this rank counts the parameters that are on these ranks."""
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 

@@ -44,7 +44,6 @@ class FrameworkBinding:
 class GradientClip(FrameworkBinding):
     """The base class of GradientClipByValue, GradientClipByNorm and GradientClipByGlobalNorm."""
 
-    _function: ClassVar[str]
     _instead: ClassVar[str] = "the instance itself, clip(params_grads)"
 
     def __init__(self, need_clip: NeedClip | None) -> None:
@@ -148,9 +147,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients, and return the total norm, or None for a clip by value or by norm. The caller writes the
-        results.
-        """
+        """Clip the gradients, and return the total norm, or None without one. The caller writes the results."""
 
     def _group(self) -> object:
         """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""

@@ -37,7 +37,7 @@ class MlxBackend(Backend, DevicePrimitives):
     # -- recognising
 
     def is_tensor(self, value: Any) -> bool:
-        if isinstance(value, dict) and _is_module(value):
+        if isinstance(value, dict) and "mlx.nn" in sys.modules and isinstance(value, sys.modules["mlx.nn"].Module):
             raise TypeError(
                 f"{type(value).__name__} is a model, whose arrays are weights. Pass the gradients "
                 "that nn.value_and_grad returns"
@@ -149,9 +149,7 @@ class MlxBackend(Backend, DevicePrimitives):
         return tensor.view(DTYPES[dtype])
 
     def cos(self, scalar: Scalar) -> Scalar:
-        """Return the cosine of a number from 0 to pi / 2 by its series. On a CPU, MLX itself would compute it in
-        float32.
-        """
+        """Return the cosine of a number from 0 to pi / 2 by its series: MLX computes in float32 on a CPU."""
         square = scalar * scalar
         return reduce(lambda sum_, term: 1.0 - square * sum_ * (1.0 / term), SERIES, mx.array(1.0, mx.float64))
 
@@ -208,10 +206,6 @@ class AssigningPath(host.HostPath):
         return list(map(self._backend.copy, self._tensors))
 
 
-def _is_module(value: Any) -> bool:
-    return "mlx.nn" in sys.modules and isinstance(value, sys.modules["mlx.nn"].Module)
-
-
 def _is_traced(values: Sequence[Any]) -> bool:
     """Return whether a transformation traces any of the values. If not, start to evaluate them."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
@@ -219,9 +213,7 @@ def _is_traced(values: Sequence[Any]) -> bool:
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether evaluating these values raises an error. MLX shows in no other way that a transformation traces
-    them.
-    """
+    """Return whether evaluating these values raises an error. Only this shows that MLX traces them."""
     try:
         evaluate(values)
     except ValueError as error:

@@ -21,9 +21,7 @@ class GraphKernels(Protocol):
         """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the products of all tensors with a coefficient, or with a vector that has a coefficient for each
-        tensor.
-        """
+        """Return the products of all tensors with a coefficient, or with a vector of one for each."""
 
     def ndim(self, scalar: Scalar) -> int | None:
         """Return the number of axes of a scalar, or None if it is unknown."""
@@ -55,7 +53,9 @@ class GraphPath(DevicePath):
         return path
 
     def norm(self, p: float) -> Scalar:
-        is_of_reals = p == 2 or (p == 1 and not any(map(self._is_complex, self._tensors)))
+        is_of_reals = p == 2 or (
+            p == 1 and not any(self._backend.dtype(tensor).startswith("complex") for tensor in self._tensors)
+        )
         if is_of_reals and self._graph_kernels.supports(self._tensors):
             return self._graph_kernels.norm(self._tensors, p, per_tensor=self._is_per_tensor)
         return self.norm_by_operations(p)
@@ -71,6 +71,3 @@ class GraphPath(DevicePath):
             return self._graph_kernels.scale(self._tensors, coef, per_tensor=self._is_per_tensor)
         assert not self._is_per_tensor, "`per_tensor` has checked that the kernels compute these products"
         return super().scale(coef)
-
-    def _is_complex(self, tensor: Tensor) -> bool:
-        return self._backend.dtype(tensor).startswith("complex")

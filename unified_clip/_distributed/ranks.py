@@ -54,10 +54,7 @@ class Ranks(Sequence[int]):
 
     def __le__(self, other: Ranks) -> bool:
         """Return whether `other` has all of these ranks."""
-        return len(self) <= len(other) and self._is_within.get(other, self._compare)
-
-    def _compare(self, other: Ranks) -> bool:
-        return bool(other.has(self._array).all())
+        return len(self) <= len(other) and self._is_within.get(other, lambda _: bool(other.has(self._array).all()))
 
     def has(self, ranks: Any) -> npt.NDArray[np.bool_]:
         """Return, for each rank in an array, whether this sequence contains the rank."""
@@ -71,7 +68,6 @@ class Ranks(Sequence[int]):
         return places
 
     def at(self, places: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
-        """Return the ranks at these indices."""
         taken: npt.NDArray[np.int64] = self._array[places]
         return taken
 
@@ -92,16 +88,15 @@ class Ranks(Sequence[int]):
         return len(self) == len(other) and self <= other
 
 
-def is_first_in_part(mesh: npt.NDArray[Any], is_copied: Sequence[bool], part: Ranks, rank: int) -> bool | None:
-    """Return whether a rank is the first one, in a part of a mesh, with these elements of a tensor.
+def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ranks, rank: int) -> bool | None:
+    """Return whether no earlier rank in a process group has the same elements of a tensor as `rank`.
 
-    Return None if the part has ranks that are not on the mesh, or lacks some elements of the tensor.
+    Return None if the group has ranks that are not on the mesh, or lacks some elements of the tensor.
 
-    mesh: The ranks of the tensor's mesh. is_copied: For each dimension of the mesh, whether ranks along it have the
-    same elements.
+    mesh: The ranks of the tensor's mesh. is_copied: For each of its dimensions, whether ranks along it have copies.
     """
-    present, copied = part.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
-    if np.count_nonzero(present) < len(part) or not present.any(axis=copied).all():
+    present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
+    if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():
         return None
     (here,) = np.argwhere(mesh == rank)
     along = tuple(slice(None) if dim in copied else at for dim, at in enumerate(here))

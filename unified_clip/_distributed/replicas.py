@@ -91,9 +91,7 @@ class ReplicaSet:
     """A digest of the gradients, equal for equal copies."""
 
     text: Callable[[], dict[str, Any]]
-    """A function that returns texts for an error message: the `contents` of the gradients, the device, and the number
-    of copies.
-    """
+    """Returns texts for an error message: the gradients' `contents`, the device, the number of copies."""
 
 
 Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
@@ -227,14 +225,9 @@ def _describe(
         return f"{_describe_number(sets, contents, exchange, noun, remedy_of_number)}. No gradient was changed."
     compared = drifted[:MAX_SETS]
     senders = [positions[0] for copies in compared for positions in copies[:2]]
-    texts = iter(exchange.exchange([_own_text(sets, sender, exchange) for sender in senders]))
+    texts = iter(exchange.exchange([sets[index].text() if rank == exchange.rank else None for rank, index in senders]))
     sentences = [_describe_set(copies, (next(texts), next(texts)), from_others, exchange) for copies in compared]
     return f"the {'. The '.join(sentences)}. {remedy}. No gradient was changed."
-
-
-def _own_text(sets: Sequence[ReplicaSet], sender: Position, exchange: Exchange) -> dict[str, Any] | None:
-    rank, index = sender
-    return sets[index].text() if rank == exchange.rank else None
 
 
 def _describe_set(

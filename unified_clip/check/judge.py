@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from .._display import counted
 from ..config.clip_config import ClipConfig
 from ..config.explain import compare, describe
 from ..config.families import family_difference
@@ -288,7 +289,7 @@ def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -
     ignored: The number of findings that check.ignore covers. clips: The number of clips.
     file: The name of the clip configuration.
     """
-    clip_count = f"{clips} clip{'' if clips == 1 else 's'}"
+    clip_count = counted(clips, "clip")
     if not findings:
         same = clips - ignored
         rest = f", {ignored} ignored" if ignored else ""

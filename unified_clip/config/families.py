@@ -59,7 +59,9 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
-    if others != other_others or len(rules) != len(other_rules) or any(map(_differs_otherwise, pairs)):
+    if others != other_others or len(rules) != len(other_rules):
+        return None
+    if any(rule._replace(convention=other.convention) != other for rule, other in pairs):
         return None
     gaps = [_eps_gap(pair) for pair in pairs]
     largest = max((_largest_difference(pair) for pair in pairs), default=Decimal(0))
@@ -71,11 +73,6 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
 
 Pair = tuple[ClipRule, ClipRule]
 """The rules of two configurations for the same parameters."""
-
-
-def _differs_otherwise(pair: Pair) -> bool:
-    rule, other = pair
-    return rule._replace(convention=other.convention) != other
 
 
 def _eps_gap(pair: Pair) -> Decimal:

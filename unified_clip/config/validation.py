@@ -101,10 +101,10 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
         *first, last = expected
         return keys, f"{value}. Give {', '.join(first)} or {last}." if first else f"{value}. Give {last}."
     if kind == "invalid_key":
-        names = ", ".join(_known(keys, data, model))
+        names = ", ".join(_allowed_keys(keys, data, model))
         return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Use one of {names}."
     if kind == "extra_forbidden":
-        return keys, no_such("key", str(keys[-1]), _known(keys, data, model))
+        return keys, no_such("key", str(keys[-1]), _allowed_keys(keys, data, model))
     if kind == "whole":
         return error["ctx"]["keys"], message
     if kind == "missing":
@@ -174,8 +174,8 @@ def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple
     return keys, types, data
 
 
-def _known(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
-    """Return the allowed keys of the table that contains the last of `keys`."""
+def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
+    """Return the keys that the table of the last of `keys` may have."""
     _, types, table = _locate(keys[:-1], data, model)
     tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
     return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))

@@ -68,15 +68,11 @@ def pair_calls(a: RecordedRun, b: RecordedRun, names: Names, rate: float | None 
             *packed(*by_stored_rows(*both, matched)),
             rates.get(both[0].step, rate or 0.0),
             gain,
-            _by_shape(matched, names),
+            any(names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items()),
         )
         for both in of_one_step
         for matched in [_match_unambiguous(*both, names)]
     ]
-
-
-def _by_shape(matched: Names, names: Names) -> bool:
-    return any(names.get(name) != other and (name != other or name.isdecimal()) for name, other in matched.items())
 
 
 ADAPTIVE = ("ada", "rmsprop", "rprop", "lamb", "lars", "lion", "sign", "yogi", "novograd", "muon")

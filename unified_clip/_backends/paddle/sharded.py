@@ -16,7 +16,7 @@ from ..._core.types import Leaf, Tensor
 from ..._distributed.groups import NormGroup, ProcessGroup
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
-from ..._distributed.ranks import Ranks, is_first_in_part
+from ..._distributed.ranks import Ranks, has_first_copy
 
 PARAMETER = paddle.base.framework.EagerParamBase
 MODEL_DIMENSIONS = ("model_parallel", "pipe_parallel", "sharding_parallel", "sep_parallel")
@@ -42,9 +42,7 @@ def any_dist(values: Iterable[Any]) -> bool:
 
 
 def hybrid() -> Any | None:
-    """Return the hybrid communicate group that `fleet.init` has made, or None if there is no such group or it shards no
-    model.
-    """
+    """Return the hybrid communicate group of `fleet.init`, or None if there is none or it shards no model."""
     hcg = getattr(paddle.distributed.fleet.fleet, "_hcg", None)
     return hcg if hcg is not None and any(_degree(hcg, name) > 1 for name in MODEL_DIMENSIONS) else None
 
@@ -52,9 +50,7 @@ def hybrid() -> Any | None:
 def find(
     gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec, *, differentiable: bool
 ) -> PaddleShards | None:
-    """Return the shards of gradients if a tensor is distributed, `fleet` is used, or the caller declares ranks, else
-    None.
-    """
+    """Return the shards if a tensor is distributed, `fleet` is used, or the caller declares ranks, else None."""
     parameters = [_with_placements(leaf) for leaf in parameters]
     if not spec.is_given and not any(is_dist(leaf.tensor) for leaf in (*parameters, *gradients)):
         leaves = [*gradients, *parameters]
@@ -65,9 +61,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a total norm over plain tensors if `fleet` shards the model, and the caller declares
-    nothing.
-    """
+    """Raise ValueError for a norm of plain tensors if `fleet` shards the model and nothing is declared."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -79,9 +73,7 @@ def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
 
 
 def _with_placements(leaf: Leaf) -> Leaf:
-    """Return the leaf. Without a gradient, its distributed parameter becomes its tensor: other ranks may have the
-    gradient.
-    """
+    """Return the leaf, with a distributed parameter in place of a gradient that only other ranks may have."""
     return leaf._replace(tensor=leaf.parameter) if leaf.tensor is None and is_dist(leaf.parameter) else leaf
 
 
@@ -187,7 +179,7 @@ class PaddleShards(DistributedGradients):
 
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
         mesh, is_copied = _ranks_on(tensor), [not placement.is_shard() for placement in tensor.placements]
-        return is_first_in_part(mesh, is_copied, group.ranks, self._rank)
+        return has_first_copy(mesh, is_copied, group.ranks, self._rank)
 
     def _part(self, tensor: Any) -> ProcessGroup | None:
         """Return the caller's process group if it has only some of the ranks of a tensor's mesh, else None."""
@@ -288,9 +280,7 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError for a user's own parameters under fleet's sharding, which completes gradients only inside of
-        step().
-        """
+        """Raise ValueError for own parameters under fleet's sharding: only step() completes gradients."""
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(

@@ -98,9 +98,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(coef.to(t.device) != 1.0, arithmetic.product(t, coef), t) for t in tensors]
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare the writes. Compute products in new tensors, except for tensors that operations on lists scale in
-        place.
-        """
+        """Prepare writes of products in new tensors, or in place if operations on lists scale the tensors."""
         eager = not torch.compiler.is_compiling() and type(coef) in PLAIN and not coef.dim()
         in_lists = [eager and fit_list_operations([tensor], (), False) for tensor in tensors]
         single = [tensor for tensor, is_listed in zip(tensors, in_lists, strict=True) if not is_listed]
@@ -303,12 +301,12 @@ class TorchPath(DevicePath):
         return [Write(functools.partial(kernel_operators.scale_, self._tensors, coef, per_tensor=self._is_per_tensor))]
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        if _are_tensors(low, high) or self._table is None:
+        if _has_tensor(low, high) or self._table is None:
             return super().clamp(low, high)
         return self._new_tensors(lambda table: table.clamped(self._all_bounds(low, high)))
 
     def prepare_clamp(self, low: float, high: float) -> list[Write]:
-        if _are_tensors(low, high) or self._table is None:
+        if _has_tensor(low, high) or self._table is None:
             return super().prepare_clamp(low, high)
         return self._launches(self._table.clamped(self._all_bounds(low, high)))
 
@@ -349,7 +347,7 @@ class TorchPath(DevicePath):
         return [self._backend.bound(bound, tensor) for bound in bounds]  # operations round symbolic numbers
 
     def _all_bounds(self, low: Any, high: Any) -> list[list[Any]]:
-        if _are_tensors(low, high):
+        if _has_tensor(low, high):
             return super()._all_bounds(low, high)
         bounds: dict[Any, list[Any]] = {}  # by dtype and device
         for tensor in self._tensors:
@@ -373,8 +371,7 @@ class TorchPath(DevicePath):
         return [*change.writes(self), *zeros]
 
 
-def _are_tensors(*scalars: Any) -> bool:
-    """Return whether any of these is a tensor."""
+def _has_tensor(*scalars: Any) -> bool:
     return any(isinstance(scalar, torch.Tensor) for scalar in scalars)
 
 
@@ -390,9 +387,7 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""For lists whose derivative is not recorded, and that operations on lists do not support. The Triton kernels may
-support them.
-"""
+"""For lists without recorded derivatives that list operations do not support, but Triton's kernels may."""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

@@ -18,7 +18,7 @@ from ..._distributed.groups import NormGroup, ProcessGroup, SingleProcess
 from ..._distributed.on_device import Terms
 from ..._distributed.owners import Terminology
 from ..._distributed.placements import DistributedGradients
-from ..._distributed.ranks import KeptByIdentity, Ranks, is_first_in_part
+from ..._distributed.ranks import KeptByIdentity, Ranks, has_first_copy
 from ..._distributed.replicas import ReplicaSet
 from . import gpu, terms
 from .conditions import NARROW
@@ -51,9 +51,7 @@ def full_max(values: Any) -> Any:
 
 
 def find(gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> TorchShards | None:
-    """Return the shards of gradients if there is a DTensor or a flat parameter, or the caller declares ranks, else
-    None.
-    """
+    """Return the shards if there is a DTensor or a flat parameter, or ranks are declared, else None."""
     tensors, types = [*(leaf.parameter for leaf in parameters), *(leaf.tensor for leaf in gradients)], dtensor_types()
     is_sharded = any(isinstance(tensor, types) for tensor in tensors)
     if spec.is_given or is_sharded or (spec.process_group == "auto" and are_flat(tensors)):
@@ -83,9 +81,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a DTensor that only some ranks have: PyTorch's operations would return a norm over these
-    ranks only.
-    """
+    """Raise ValueError for a DTensor that only some ranks have: PyTorch's norm would be over these only."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue
@@ -197,7 +193,7 @@ class TorchShards(DistributedGradients):
         if key not in self._first_within:
             is_copied = [not _is_shard(placement) for placement in tensor.placements]
             mesh = np.asarray(tensor.device_mesh.mesh)
-            self._first_within[key] = is_first_in_part(mesh, is_copied, group.ranks, group.ranks[group.rank])
+            self._first_within[key] = has_first_copy(mesh, is_copied, group.ranks, group.ranks[group.rank])
         return self._first_within[key]
 
     def ranks_with_copies(self, tensor: Any) -> Ranks:

@@ -1,6 +1,4 @@
-"""Sum `Partial` gradients over ranks. A term is the partial sum of one rank. Gradients over the same ranks share an
-all-reduce.
-"""
+"""Sum `Partial` gradients over ranks: one all-reduce for the same ranks. A term is the partial sum of one rank."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Bucket(NamedTuple):
     """(parameter, gradient) by the index of the gradient."""
 
     def agreement(self, here: int) -> ReplicaSet:
-        """Return what the ranks compare before they add up terms: the number, shapes and dtypes of the bucket's
-        gradients.
-        """
+        """Return what ranks compare before they add up terms: number, shapes and dtypes of the gradients."""
         key = digest((self.ranks.key, self.device, self.sizes)) >> 2 << 1 | 1
         number = len(self.ranks)
         layouts = [(leaf, _layout(leaf, gradient)) for leaf, gradient in self.members.values()]
@@ -72,9 +68,7 @@ def partial_dims(gradient: Any) -> list[int]:
 
 
 def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
-    """Return the buckets of `Partial` gradients. Buckets that ranks have in common come in the same order on these
-    ranks.
-    """
+    """Return the buckets of `Partial` gradients. Ranks have their common buckets in the same order."""
     by_key: dict[Any, Bucket] = {}
     for index, (leaf, gradient) in gradients.items():
         mesh, dims = gradient.device_mesh, partial_dims(gradient)
@@ -88,12 +82,8 @@ def buckets(gradients: Mapping[int, tuple[Leaf, Any]]) -> list[Bucket]:
 
 
 def _layout(leaf: Leaf, gradient: Any) -> str:
-    local, operations = gradient.to_local(), [placement.reduce_op for placement in _partial(gradient)]
+    local, operations = gradient.to_local(), [gradient.placements[dim].reduce_op for dim in partial_dims(gradient)]
     return f"{list(local.shape)} {str(local.dtype).removeprefix('torch.')}, {' and '.join(operations)}"
-
-
-def _partial(gradient: Any) -> Sequence[Any]:
-    return [gradient.placements[dim] for dim in partial_dims(gradient)]
 
 
 def _divisor(gradient: Any) -> int:

@@ -62,7 +62,7 @@ def match_deviations(
         judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
     called = {(framework, deviation.function) for (framework, _), deviation in deviations.items()}
     return judgements, [
-        _result(entry, covered, versions[entry.framework], was_called=(entry.framework, entry.function) in called)
+        _judge_entry(entry, covered, versions[entry.framework], was_called=(entry.framework, entry.function) in called)
         for entry, covered in covered_by_entry
     ]
 
@@ -141,10 +141,10 @@ def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
     return f"the known difference {others[0].reason!r} lists only a difference {places or 'of finite numbers'}"
 
 
-def _result(
+def _judge_entry(
     entry: KnownDifference, cases: Mapping[str, Deviation], installed: Mapping[str, str], *, was_called: bool
 ) -> KnownDifferenceResult:
-    """Return the result of an entry.
+    """Return the result of an entry. Its `problem` is the reason why the entry is stale.
 
     cases: The differences that the entry covers, by the name of the case.
     was_called: Whether the function of the entry has a result.

@@ -142,7 +142,7 @@ def notes(old: ParityReport, new: ParityReport) -> list[str]:
 
 
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return a note about the failures that the baseline excuses, with the verdict of its run. [] without one."""
+    """Return [a note about the failures that the baseline excuses], or [] if it excuses none."""
     if not (count := excused(new)):
         return []
     which = "this failure" if count == 1 else f"these {count} failures"
@@ -295,7 +295,7 @@ def _entries(report: ParityReport, *, with_digests: bool = True) -> dict[Key, _E
             if results.native:
                 key = (framework, compared.title(NATIVE, results.native), case.name)
                 entries[key] = _native(results.native, with_digests, _listing(report, framework, case.name))
-    return entries | _known(report.known)
+    return entries | _known_entries(report.known)
 
 
 def _unified_clip(result: UnifiedClipResult) -> _Entry:
@@ -337,7 +337,7 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
     )
 
 
-def _known(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
+def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry]:
     """Return an entry for each known difference of a report, by key."""
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):

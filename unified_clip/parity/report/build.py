@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
+from ..._display import counted
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
 from . import baseline, compared
@@ -146,7 +147,6 @@ def _problem(what: str, detail: str, cases: Sequence[str] = ()) -> Problem:
 
 
 def _problems_of(report: ParityReport, case: CaseResult) -> Iterator[Problem]:
-    """Yield the problems of one case."""
 
     def problem(what: str, detail: str, place: str, result: Result | None = None, **names: Any) -> Problem:
         """Return a problem of this case. Set its field `excused` from the baseline.
@@ -202,14 +202,14 @@ def _verdict(report: ParityReport) -> str:
     """Return the report's summary sentence, which starts with PASS or FAIL."""
     absent = report.absent
     present = [framework for framework in report.frameworks if framework not in absent]
-    of = f"{_count(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
+    of = f"{counted(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
     failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
         why = "" if present else f": {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
         excuse = f". The baseline excuses {excused} of these failures" if excused else ""
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
     if report.differs:
-        return f"PASS: {of}: the baseline excuses {_count(excused, 'failure')}: {failures}."
+        return f"PASS: {of}: the baseline excuses {counted(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
     parts = [f"{verdicts.count('equal')} results of unified_clip are exact" if verdicts else NO_RESULTS]
@@ -218,7 +218,7 @@ def _verdict(report: ParityReport) -> str:
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
         listed = "not judged, because the suite has no list of known differences" if unlisted else "all known"
-        parts.append(f"{_count(known + unlisted, 'difference')} of {compared.whose(report)}, {listed}")
+        parts.append(f"{counted(known + unlisted, 'difference')} of {compared.whose(report)}, {listed}")
     if lacking := sum(bool(entry.incomplete) for entry in report.known):
         parts.append(f"{_entries_without_cause(lacking)}")
     missing = {name for name, each in [*report.results(), *report.natives()] if each.verdict == "missing"}
@@ -232,29 +232,25 @@ def _failures(report: ParityReport) -> Iterator[str]:
     results, natives = report.results(), report.natives()
     lost = [name for name, each in [*results, *natives] if each.is_failure and report.is_wrong(name, each)]
     if wrong := sum(each.verdict == "different" for _, each in results):
-        yield f"{_count(wrong, 'wrong result')} of unified_clip, of {len(results)}"
+        yield f"{counted(wrong, 'wrong result')} of unified_clip, of {len(results)}"
     if differing := sum(bool(case.stages_apart) for case in report.cases):
-        yield f"{_count(differing, 'case')} where frameworks differ from each other on the host path"
+        yield f"{counted(differing, 'case')} where frameworks differ from each other on the host path"
     if unlisted := sum(bool(each.problem) for _, each in natives):
-        yield f"{_count(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
+        yield f"{counted(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
     if stale := sum(bool(entry.problem) for entry in report.known) - without_cause:
-        yield f"{_count(stale, 'stale known difference')}"
+        yield f"{counted(stale, 'stale known difference')}"
     if without_cause:
-        yield f"{_count(without_cause, 'known difference')} without `cause`"
+        yield f"{counted(without_cause, 'known difference')} without `cause`"
     changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
     if changed:
         first = ", ".join([changed[0].framework, changed[0].what, changed[0].case])
-        yield f"{_count(len(changed), 'known difference')} with other bits than in the baseline ({first})"
+        yield f"{counted(len(changed), 'known difference')} with other bits than in the baseline ({first})"
     if losses := [each for each in baseline.losses(report) if each not in changed]:
         first = ", ".join(filter(None, (losses[0].framework, losses[0].what, losses[0].case)))
         why = losses[0].why.partition(". ")[0]
-        yield f"{_count(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
+        yield f"{counted(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
     if lost:
-        yield f"{_count(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+        yield f"{counted(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"

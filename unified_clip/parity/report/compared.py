@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from ..._display import enumeration
 from ..elements import SIDES
 from ..modes import NATIVE, TITLES, YOURS
 from ..results import NativeResult, ParityReport, Result
@@ -48,15 +47,10 @@ def line(report: ParityReport) -> str:
         for name, result in natives
         if result.is_users
     )
-    return f"Compared with exact arithmetic: {_listed(parts) or 'nothing'}."
+    return f"Compared with exact arithmetic: {enumeration(parts) or 'nothing'}."
 
 
 def _kinds(report: ParityReport) -> tuple[bool, bool]:
     """Return (whether the report has results of frameworks' own functions, whether it has results of the user's)."""
     users = {result.is_users for _, result in report.natives()}
     return False in users, True in users
-
-
-def _listed(parts: Iterable[str]) -> str:
-    *first, last = parts or [""]
-    return f"{', '.join(first)} and {last}" if first else last

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..._dispatch import ADAPTERS
+from ..._display import enumeration
 from ...tensors import files
 from ...tensors.norms import exact_norm, norm_dtype
 from ...tensors.types import densify
@@ -161,7 +162,7 @@ def _why(norms: Sequence[float], usable: Sequence[float]) -> str:
 
     usable: The norms from which the thresholds are computed.
     """
-    values = " and ".join(", ".join(f"{norm:.4g}" for norm in norms).rsplit(", ", 1))
+    values = enumeration([f"{norm:.4g}" for norm in norms])
     text, them = ("the total norm is", "it") if len(norms) == 1 else ("the total norms are", "all")
     places = f": the first threshold is below {them}, the second above {them}" if len(usable) == len(norms) else ""
     return f"{text} {values}{places}"

@@ -12,6 +12,7 @@ from typing import get_args
 from pydantic import ValidationError
 
 from ..._coded_error import CodedError
+from ..._display import counted
 from ...config.explain import compare, describe
 from .. import catalog
 from ..clip_site import ClipSite, Meaning, PortedFile, Target, UnreadableFile, Verdict
@@ -64,9 +65,6 @@ def build_report(
         comparisons=list(tables.comparisons.values()),
         known=list(tables.known.values()),
     )
-
-
-# -- files
 
 
 def writer(path: Path) -> Callable[[Report], str]:
@@ -136,9 +134,6 @@ def _as_html(report: Report) -> str:
 
 
 WRITERS: Mapping[str, Callable[[Report], str]] = {".txt": terminal.as_text, ".json": as_json, ".html": _as_html}
-
-
-# -- clips
 
 
 class _Tables:
@@ -216,13 +211,10 @@ class _Tables:
         return numbers
 
 
-# -- sentences
-
-
 def _headline(counts: model.Counts) -> str:
     parts = f": {counts.rewritten} rewritten, {counts.flagged} flagged, {counts.left} left" if counts.clips else ""
-    unread = f"; {_count(counts.unread, 'file')} could not be read" if counts.unread else ""
-    return f"{_count(counts.files, 'file')} read, {_count(counts.clips, 'clip')} found{parts}{unread}."
+    unread = f"; {counted(counts.unread, 'file')} could not be read" if counts.unread else ""
+    return f"{counted(counts.files, 'file')} read, {counted(counts.clips, 'clip')} found{parts}{unread}."
 
 
 def _next(counts: model.Counts, written: bool, left_to_port: Sequence[str], option: str) -> str:
@@ -250,7 +242,3 @@ def _left_to_port(ported: Sequence[PortedFile], target: Target) -> list[str]:
     sites = [site for file in ported for site in file.sites if site.verdict == "rewritten" and target == "torch"]
     frameworks = {catalog.FRAMEWORKS.get(site.name.partition(".")[0], "PyTorch") for site in sites}
     return sorted(frameworks - {"PyTorch"})
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

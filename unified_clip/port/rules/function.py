@@ -12,7 +12,6 @@ from ..catalog import HOOK
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
 from ..possible_clips import calls_of, words_around
-from ..source.module import Module
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
@@ -50,14 +49,14 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
         file.flag(clip, function.why_not)
     elif [name for name in unknown if not name.startswith("*")] or (unknown and function.takes_other_arguments):
         file.flag(clip, UNKNOWN_ARGUMENTS.format(", ".join(unknown)))
-    elif clip.call is not None and function.name == "paddle.clip" and not _has_both_bounds(file.module, clip):
+    elif (
+        clip.call is not None
+        and function.name == "paddle.clip"
+        and any(limit is None or file.module.code(limit) == "None" for limit in clip.limits)
+    ):
         file.flag(clip, ONE_BOUND)
     elif clip.call is None and clip.kind in KINDS and function.takes_other_arguments:
         file.flag(clip, ONLY_NAMED_FUNCTION)
-
-
-def _has_both_bounds(module: Module, clip: FoundClip) -> bool:
-    return all(limit is not None and module.code(limit) != "None" for limit in clip.limits)
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: clip.kind == "any tensor")

@@ -36,7 +36,7 @@ def may_have_groups(module: Module, node: cst.BaseExpression, depth: int = 0) ->
     if binding.key is None or binding.values is None or len(binding.values) != 1:
         return True
     added = [addition for read in binding.reads if (addition := _added(module, read))]
-    if not added and _is_empty(binding.values[0]):
+    if not added and isinstance(values := binding.values[0], cst.List) and not values.elements:
         return True  # other code fills the list, such as a function to which it is passed
     may_add = [(may_have_groups if is_list else _may_be_group)(module, value, depth + 1) for value, is_list in added]
     return may_have_groups(module, binding.values[0], depth + 1) or any(may_add)
@@ -71,7 +71,3 @@ def _added(module: Module, read: cst.CSTNode) -> tuple[cst.BaseExpression, bool]
     if call is None or not call.args or method_of(call) not in ("append", "insert", "extend"):
         return None
     return call.args[-1].value, method_of(call) == "extend"
-
-
-def _is_empty(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.List) and not node.elements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ..._display import enumeration
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
 from ...tensors.arrangement import order_of, without_ones
@@ -14,9 +15,7 @@ from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
-"""The kinds of causes that are not in the clip. For these, reports advise where to look, and list the causes that were
-ruled out.
-"""
+"""Kinds of causes outside of the clip: reports advise where to look, and list the causes that were ruled out."""
 
 
 def still_scaled(point: DivergencePoint, pair: CallPair) -> Cause | None:
@@ -363,9 +362,6 @@ def _clips_agree(pair: CallPair) -> bool:
     return all(_agree(a, b) for _, a, b in (*numbers(pair, "norm"), *numbers(pair, "coefficient")))
 
 
-# -- helpers
-
-
 def _sides(point: DivergencePoint, pair: CallPair) -> list[tuple[RecordedRun, RecordedCall, RecordedCall]]:
     """Return (run, its call, the other run's call) for each run. The second run comes first."""
     return [(point.b, pair.b, pair.a), (point.a, pair.a, pair.b)]
@@ -383,5 +379,5 @@ def listed(names: Collection[str], most: int = 3) -> str:
 
 def names_text(names: Sequence[str]) -> str:
     """Return names in quotes, at most 3, and the number of the others."""
-    shown = [repr(name) for name in names[:3]] + [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    others = [f"{len(names) - 3} other{'s' * (len(names) > 4)}"] * (len(names) > 3)
+    return enumeration([*map(repr, names[:3]), *others])

@@ -1,6 +1,4 @@
-"""Find causes that show in the order or the number of calls: clipping after the step, clipping twice, or per
-gradient.
-"""
+"""Find causes in the order or number of calls: clipping after the step, twice, or per gradient."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from ..._display import enumeration
 from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..call_order import clip_text, have_near_norms
@@ -272,9 +271,10 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
         if not all(counts) or not is_split or (not any(map(math.isnan, sizes)) and sizes[0] != sizes[1]):
             continue
         combined, total = combined_norm([each.norms()[0] for each in parts], line.order), line.norms()[0]
+        counts_text = "single" if {*counts} == {1} else enumeration(list(map(str, counts)))
         return Cause(
             "per group for global" if _are_groups(parts) else "per tensor for global",
-            f"before step {point.first.step} of the optimizer, {other.name} clips {_counts(counts)} gradients by "
+            f"before step {point.first.step} of the optimizer, {other.name} clips {counts_text} gradients by "
             f"{len(parts)} norms, in {len(parts)} calls, and {run.name} clips {count_of(line)} by their total norm. "
             f"The gradients differ, too: the norms combine to {combined:.9g}, and the total norm is {total:.9g}",
         )
@@ -283,12 +283,6 @@ def _split_by_counts(point: DivergencePoint) -> Cause | None:
 
 def calls_at(run: RecordedRun, step: int) -> list[RecordedCall]:
     return calls_by_step(run).get(step, [])
-
-
-def _counts(counts: Sequence[int]) -> str:
-    if {*counts} == {1}:
-        return "single"
-    return f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}"
 
 
 def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..._display import counted
 from ..causes.before_clips import listed
 from ..compare import RecordingComparison
 from ..divergence import Agreement
@@ -193,11 +194,8 @@ def _compared(comparison: RecordingComparison) -> str:
     if max(totals) == count:
         return text
     runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)
-    return f"{text} ({', '.join(f'{name} has {count_calls(total)}' for name, total in runs)})"
-
-
-def count_calls(number: int) -> str:
-    return f"{number} call{'s' * (number != 1)}"
+    counts = ", ".join(f"{name} has {counted(total, 'call')}" for name, total in runs)
+    return f"{text} ({counts})"
 
 
 def allowed(comparison: RecordingComparison) -> str:

@@ -92,9 +92,9 @@ def clips(runs: Sequence[Sequence[ClipPoint]], partings: Sequence[int] = ()) -> 
         )
         children += [tag("g", *drawn, class_=CLASSES[index]) if len(runs) > 1 else Markup("").join(drawn), label]
     counts = [(sum(each.clipped for each in run), sum(each.calls for each in run)) for run in runs]
+    prefixes = [f"{name}: " for name in NAMES] if len(runs) > 1 else [""]
     words = ", ".join(
-        f"{name}{clipped} of {calls} calls clipped"
-        for name, (clipped, calls) in zip(_prefixes(runs), counts, strict=True)
+        f"{name}{clipped} of {calls} calls clipped" for name, (clipped, calls) in zip(prefixes, counts, strict=True)
     )
     children.append(text((LEFT + WIDTH - RIGHT) / 2, foot + 16, words, class_="heading"))
     if len(runs) == 1:
@@ -228,10 +228,6 @@ def _not_finite(run: Curve, frame: Frame, what: str) -> Iterator[Markup]:
         if each.not_finite:
             words = tag("title", f"step {each.step}: {what} is not finite")
             yield tag("g", words, text(frame.x(each.step), TOP + 6, "x", class_="infinite"))
-
-
-def _prefixes(runs: Sequence[Sequence[ClipPoint]]) -> list[str]:
-    return [""] if len(runs) == 1 else [f"{name}: " for name in NAMES]
 
 
 def _key(height: int) -> Iterator[Markup]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ..._display import counted
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import listed
 from ..causes.sequence import count_of
@@ -12,7 +13,7 @@ from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
-from .agreement import agreements, allowed, count_calls, format_distance, largest_differences, losses
+from .agreement import agreements, allowed, format_distance, largest_differences, losses
 from .remedies import remedies
 from .unexplained import ruled_out, where_to_look, without_cause
 
@@ -74,11 +75,11 @@ def about(run: RecordedRun) -> str:
     With several processes, add sentences on whether they recorded the same clips.
     """
     folded = (
-        f" that clip one gradient each, compared as {count_calls(len(run.lines))}"
+        f" that clip one gradient each, compared as {counted(len(run.lines), 'call')}"
         if run.recorded > len(run.lines)
         else ""
     )
-    text = f"{run.path}: {count_calls(run.recorded)}{folded}{', and an incomplete line' if run.torn else ''}."
+    text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{', and an incomplete line' if run.torn else ''}."
     return f"{text}{_about_ranks(run)}" if run.others else text
 
 
@@ -97,7 +98,7 @@ def _about_ranks(run: RecordedRun) -> str:
                     f"{own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
-            return f" It has {count} processes. The first is compared. Another one has {count_calls(len(other))}."
+            return f" It has {count} processes. The first is compared. Another one has {counted(len(other), 'call')}."
     return f" It has {count} processes, with the same norms and coefficients. The first is compared."
 
 
@@ -135,7 +136,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
     record them.
     """
     if comparison.first is None:
-        same = f"{SAME}: {count_calls(len(comparison.pairs))}{allowed(comparison)}."
+        same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
         unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
     notes = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
@@ -181,7 +182,7 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
     pairs = comparison.pairs
     count = sum(pair.a.rule is not None and None in (pair.a.threshold, pair.b.threshold) for pair in pairs)
-    where = f"{count} of {count_calls(len(pairs))}"
+    where = f"{count} of {counted(len(pairs), 'call')}"
     return [f"Thresholds were not compared in {where}: at least one run did not record a number."] if count else []
 
 
@@ -199,7 +200,7 @@ def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence] about the calls with a coefficient that was not compared, or [] if there are none."""
     pairs = comparison.pairs
     count = sum(any(None in line.coefs() for line in (pair.a, pair.b)) for pair in pairs)
-    where = f"{count} of {count_calls(len(pairs))}"
+    where = f"{count} of {counted(len(pairs), 'call')}"
     reason = "in at least one run, no factor explains the clipped gradients, or the threshold is not a single number"
     return [f"Not all coefficients were compared in {where}: {reason}."] if count else []
 

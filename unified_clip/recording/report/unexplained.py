@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from ..._display import counted
 from ...causes.observation import CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
 from ..compare import RecordingComparison
 from ..divergence import Divergence
 from ..optimizers.steps import STAGES
-from .agreement import STAGE_NAMES, count_calls
+from .agreement import STAGE_NAMES
 from .remedies import step_of_other_eps
 
 UNEXPLAINED = "Unexplained: no known cause fits these numbers, or more than one does."
@@ -73,8 +74,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
     """Return the sentence about a divergence for which no cause was found.
 
-    If steps of optimizers differ earlier, or if another eps shows at this step or earlier, the sentence names the first
-    such step.
+    If steps of optimizers differ earlier, or if another eps shows up to this step, it names the first such step.
     """
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
@@ -150,10 +150,10 @@ def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     if clips[0] != clips[1]:
         numbers = (n for n in sorted({*clips[0], *clips[1]}) if clips[0].count(n) != clips[1].count(n))
         number = next(numbers)
-        counts = " and ".join(count_calls(each.count(number)) for each in clips)
+        counts = " and ".join(counted(each.count(number), "call") for each in clips)
         phrases["calls"] = f"{comparison.a.name} and {comparison.b.name} make {counts} at step {number}"
     elif not all(run.optimizer_steps for run in runs) and len(runs[0].lines) != len(runs[1].lines):
-        counts = " and ".join(f"{run.name} has {count_calls(len(run.lines))}" for run in runs)
+        counts = " and ".join(f"{run.name} has {counted(len(run.lines), 'call')}" for run in runs)
         phrases["calls"] = (
             f"{counts}. If both ran the same number of steps, they make different numbers of calls per step"
         )

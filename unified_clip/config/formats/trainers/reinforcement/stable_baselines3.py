@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ....._display import enumeration
 from .....errors import ConfigError
 from ....documents import Document, Key
 from ....schema import Settings
@@ -70,7 +71,8 @@ class StableBaselines3(Format):
             default = self._default(document, algorithm)
             thresholds |= dict.fromkeys(unset, default)
             effect = "clips nothing" if default is None else f"clips at {default:g}"
-            notes.append(f"{_not_set(unset)} {KEY}. By default, {algorithm} {effect}.")
+            verb = "does" if len(unset) == 1 else "do"
+            notes.append(f"{enumeration(unset)} {verb} not set {KEY}. By default, {algorithm} {effect}.")
         if len(set(thresholds.values())) > 1:
             values = ", ".join(f"{name} {value}" for name, value in thresholds.items())
             raise document.wrong(
@@ -105,11 +107,6 @@ class StableBaselines3(Format):
     def write(self, settings: Settings, version: Version) -> Any:
         threshold = self.export_threshold(settings)
         return {"default": {KEY: math.inf if threshold is None else threshold}}
-
-
-def _not_set(environments: list[str]) -> str:
-    *first, last = environments
-    return f"{', '.join(first)} and {last} do not set" if first else f"{last} does not set"
 
 
 def _is_run(document: Document) -> bool:

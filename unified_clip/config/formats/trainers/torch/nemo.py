@@ -8,7 +8,7 @@ from __future__ import annotations
 from packaging.version import Version
 
 from ....documents import Document
-from ...base import FormatKey, Imported, default_note, imported_key, paths, rejected_key
+from ...base import Format, FormatKey, Imported, default_note, imported_key, paths, rejected_key
 from .lightning import ALGORITHM, VALUE, Lightning
 
 MEGATRON = ("optim", "config", "clip_grad")
@@ -47,8 +47,7 @@ class NeMo(Lightning):
         ),
     )
 
-    def recognises(self, document: Document) -> bool:
-        return any(document.shows(*path) for path in self.own_keys)
+    recognises = Format.recognises
 
     def read(self, document: Document, version: Version | None) -> Imported:
         if self._has_megatron_optimizer(document):
