@@ -234,7 +234,7 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (dtype, digest of the indices of the stored rows, None if dense) of a gradient."""
+        """Return (dtype, digest of the indices of the stored rows, or None if dense) of a gradient."""
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 

@@ -159,17 +159,22 @@ class Recording:
         return self._file
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
-        DISPATCHER.remove(self)
-        self.wait()
-        with self._flushing:
-            self._flush(wait=True)
-        self._close()
+        self._end()
         if self._is_empty and failure is None:
             self._warn(
                 f"{self.path}: {NO_CALLS} Graphs that were compiled before the recording began are not recorded "
                 "either: begin to record before the first step."
             )
+
+    def _end(self) -> None:
+        """Wait for the numbers that a device still computes, write the remaining lines, and close the file."""
+        self.wait()  # calls of frameworks' functions reach only the recordings of the dispatcher
+        DISPATCHER.remove(self)
+        self.wait()
+        with self._flushing:
+            self._flush(wait=True)
+        self._has_ended = True
+        self._close()
 
     def after_fork(self) -> None:
         """Close the recording in a forked process: the file and pending lines belong to the parent."""

@@ -12,7 +12,7 @@ ROUNDING = 64
 """A difference up to this many ULP may be rounding: frameworks add up numbers in different orders."""
 
 GROWTH = 16
-"""Rounding grows: a difference may be rounding up to this many times the largest earlier one."""
+"""Rounding grows from step to step: it may cause up to this many times the largest earlier difference."""
 
 NEAR = 4
 """Two norms that differ by at most this many ULP count as equal, because computing them rounds."""

@@ -57,15 +57,7 @@ class ProcessRecording(Recording):
     def begin_recording(self) -> None:
         DISPATCHER.add(self)
 
-    def end_recording(self) -> None:
-        """Wait for the numbers that a device still computes, write the remaining lines, and close the file."""
-        self.wait()
-        DISPATCHER.remove(self)
-        self.wait()
-        with self._flushing:
-            self._flush(wait=True)
-        self._has_ended = True
-        self._close()
+    end_recording = Recording._end
 
     def after_fork(self) -> None:
         super().after_fork()
