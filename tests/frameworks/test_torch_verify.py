@@ -158,7 +158,7 @@ ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr
             ("lr=0.01, betas=(0.9, 0.9)", "another optimizer", "betas 0.9 and 0.9 instead of 0.9 and 0.999"),
             ("lr=0.01, weight_decay=0.1", "another optimizer", "weight_decay 0.1 instead of 0.01"),
         ],
-        2,
+        4,
     ),
 )
 def test_a_setting_of_the_optimizer_is_named_with_both_values(

@@ -469,7 +469,7 @@ def test_a_short_result_that_is_kept_keeps_no_long_one() -> None:
     tensors = found(3_000_000, 5)
     before = with_nothing_kept()
     kept = []
-    for _ in range(40):
+    for _ in range(20):
         long, short = tensors.scale(0.5, 1)
         kept.append(short)
         del long
@@ -496,7 +496,7 @@ def test_results_may_be_released_by_any_thread() -> None:
     tensors = found(600_000, 700_000, 5)
 
     def make_and_release(_: int) -> None:
-        for _ in range(50):
+        for _ in range(15):
             for capsule in tensors.scale(0.5, 1):
                 release(capsule)
 
