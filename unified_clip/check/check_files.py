@@ -14,7 +14,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import patterns, trainer_files
+from . import own_files, patterns, trainer_files
 from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -65,6 +65,9 @@ def check(
     rules = config.check or CheckRules()
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
+    reports = [file for file in files if own_files.is_report(file)]
+    files = [file for file in files if file not in reports]
+    advance(len(reports))
     file_uses = _read(files, rules, root, advance)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
     findings, notes = required.check(clip, rules.require, paths, files, file_uses)
@@ -95,7 +98,7 @@ def check(
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,
-        notes=[*notes, *file_uses.notes, *judge.notes, *unread.note(paths)],
+        notes=[*notes, *file_uses.notes, *judge.notes, *own_files.note(reports), *unread.note(paths)],
         counts=Counts(
             files=len(files),
             trainers=file_uses.trainers,

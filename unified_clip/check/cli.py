@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,15 +65,29 @@ def run(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace) -> CheckReport:
     from .._progress import progress
-    from . import check_files
+    from . import check_files, own_files
 
+    _check_order(options.clip, options.paths)
     paths = check_files.files(options.paths, options.clip)
-    if options.out and options.out.resolve() in {path.resolve() for path in (options.clip, *paths)}:
+    read = {path.resolve() for path in (options.clip, *paths)}
+    if options.out and options.out.resolve() in read and not own_files.is_report(options.out):
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
         raise UsageError(problem, "UC205")
     with progress({"files": len(paths)}) as advance:
         done = partial(advance, "files")
         return check_files.check(options.clip, options.paths, paths, done, nearest=options.nearest)
+
+
+def _check_order(clip: Path, paths: Sequence[Path]) -> None:
+    """UsageError: `clip` is no clip configuration, but one of `paths` is one."""
+    from .own_files import is_clip_configuration, may_be_clip_configuration
+
+    swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]
+    if swapped:
+        others = [clip, *(path for path in paths if path != swapped[0])]
+        command = shlex.join(["unified-clip", "config", "check", *map(str, (swapped[0], *others))])
+        problem = f"{clip}: the first argument has to be the clip configuration, which is {swapped[0]}."
+        raise UsageError(f"{problem} Swap the arguments: {command}")
 
 
 def _write(out: Path, text: str) -> None:

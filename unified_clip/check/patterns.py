@@ -6,15 +6,21 @@ import os
 import re
 from pathlib import Path
 
+HERE = re.compile(r"^(\./+)+")
+"""Matches the start of a pattern that names the directory of the clip configuration."""
+
+BACKSLASH = "\\"
+
 
 def matches(glob: str, path: Path, root: Path) -> bool:
     """Return whether a file matches a pattern, which is compared with the path from `root` to the file.
 
-    Links in `path` are followed first, so `root` must have none in its path.
+    Links in `path` are followed first, so `root` must have none in its path. A "./" at the start of the pattern has no
+    effect.
 
     path: The file, absolute or relative to the current directory.
     """
-    return pattern(glob, "[^/]*").fullmatch(relative(path, root)) is not None
+    return pattern(HERE.sub("", glob), "[^/]*").fullmatch(relative(path, root)) is not None
 
 
 def relative(path: Path, root: Path) -> str:
@@ -35,6 +41,10 @@ def advice(glob: str, root: Path, wrong: str = "") -> str:
     wrong: For the pattern in an entry of `check.ignore`: the part of the entry that may be wrong, such as "path".
     """
     whole, correct = ("entry", f"its {wrong}") if wrong else ("pattern", "it")
+    if BACKSLASH in glob:
+        return f'Write "{glob.replace(BACKSLASH, "/")}", with / on all systems, or remove the {whole}.'
+    if Path(glob).is_absolute():
+        return f'Write "{relative(Path(glob), root)}", relative to the clip configuration, or remove the {whole}.'
     if (root / glob).is_dir():
         return f'Write "{glob.rstrip("/")}/**" for all files below this directory, or remove the {whole}.'
     return f"Remove the {whole}, or correct {correct}."
