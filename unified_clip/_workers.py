@@ -68,9 +68,7 @@ class Exit:
     """After a timeout: the calls that the worker was in, if it reported them."""
 
     def __str__(self) -> str:
-        """Return the exit status and the last lines of stderr as text. After a timeout, return the calls, or else the
-        last lines.
-        """
+        """Return the exit status and the last lines of stderr as text, or the calls after a timeout."""
         if self.code is None:
             return self.calls or self.last_lines
         status = f"exit status {self.code}"
@@ -185,9 +183,7 @@ class Worker:
 
 
 def prepare() -> None:
-    """Prepare this worker process. It then reports its calls when `Worker.wait` times out, and exits if its parent has
-    ended.
-    """
+    """Prepare this worker: it reports its calls when `Worker.wait` times out, and exits with its parent."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, all_threads=False)
     threading.Thread(target=_exit_when_orphaned, args=[os.getppid()], daemon=True).start()

@@ -178,9 +178,7 @@ class Observation:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
     def sides(self) -> Iterator[tuple[int, Dense, Dense, Dense]]:
-        """Yield (index, gradient before the call, expected result, observed result) for each gradient that has all
-        three.
-        """
+        """Yield (index, gradient before the call, expected result, observed result) if there are all three."""
         sides = zip(map(densify, self.before), self.expected, self.after, strict=False)
         for number, (before, expected, after) in enumerate(sides):
             if before is not None and expected is not None and after is not None:
@@ -247,8 +245,7 @@ class Observation:
         The rules "per slice" and "value" have no such norm. For them, return the norm of the gradient itself. The norm
         is 0 if no gradient of its group should be clipped.
 
-        measure: A function that takes indices of gradients, and returns the norm over these gradients. None stands for
-            `norm_over`.
+        measure: A function of indices of gradients that returns the norm over them. None stands for `norm_over`.
         """
         size, members = len(self.before), dict[object, list[int]]()
         groups = self.groups if by == "per group" else [0] * size if by == "global" else range(size)
@@ -343,9 +340,7 @@ class Observation:
         return hypothesis.norms[:1] if hypothesis.returned is None else hypothesis.returned
 
     def expected_fits(self, slack: float) -> bool:
-        """Return whether the correct call explains the numbers, with a relative error of at most CLEAR_FACTOR times
-        `slack`.
-        """
+        """Return whether the correct call explains the numbers, within CLEAR_FACTOR times `slack`."""
         slack *= CLEAR_FACTOR
         return self.norm_fits([self.expected_norm], slack) and all(
             each.distance <= slack for each in self.scalings.values()

@@ -18,8 +18,7 @@ CLOSE = 2.0**-20
 """The relative error of a few roundings to float32."""
 
 TWICE_ROUNDED = 2.0**-23
-"""The relative error of a product of 16-bit numbers, which is rounded to float32 before it is rounded to
-16 bits."""
+"""The relative error of a product of 16-bit numbers that is rounded to float32 first, and then to 16 bits."""
 
 
 def combined_norm(norms: Sequence[float], p: float) -> float:

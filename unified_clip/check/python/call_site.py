@@ -49,7 +49,8 @@ def narrowed(source: Source, call: ast.Call, config: ClipConfig) -> ClipConfig:
     ConfigError: the call selects parameters by an unknown name, by a group or by a condition, or it computes a global
     norm in a loop over parameters.
     """
-    tensors = _tensors(call)
+    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
+    tensors = next(named, call.args[0] if call.args else call)
     if config.rule == "global_norm":
         _check_loops(source, call, tensors)
     pattern = "" if _has_optimizer(source, tensors) and not config.uses_names else _pattern(source, tensors)
@@ -85,11 +86,6 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
         ast.keyword(each.arg, slot) if len(limits) == 1 and each.arg in limits else each for each in call.keywords
     ]
     return ast.unparse(ast.Call(call.func, arguments, keywords))
-
-
-def _tensors(call: ast.Call) -> ast.expr:
-    named = (keyword.value for keyword in call.keywords if keyword.arg in TENSORS)
-    return next(named, call.args[0] if call.args else call)
 
 
 def _has_optimizer(source: Source, tensors: ast.expr) -> bool:

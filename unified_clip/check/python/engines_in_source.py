@@ -31,11 +31,12 @@ def of_site(source: Source, line: int, column: int) -> str:
 
 
 def calls_at(source: Source, line: int, column: int) -> Iterator[ast.Call]:
-    """Yield the calls that begin at a place, or have a keyword argument there. Columns count from 1."""
-    return (call for call in source.calls if _contains(call, line, column))
+    """Yield the calls for which `is_at` returns True. Columns count from 1."""
+    return (call for call in source.calls if is_at(call, line, column))
 
 
-def _contains(call: ast.Call, line: int, column: int) -> bool:
+def is_at(call: ast.Call, line: int, column: int) -> bool:
+    """Return whether a call begins at a place, or has a keyword argument there."""
     places: list[ast.expr | ast.keyword] = [call, call.func, *call.keywords]
     return any((each.lineno, each.col_offset + 1) == (line, column) for each in places)
 

@@ -135,7 +135,8 @@ def _add_late(
     is_clip = _is_clip(source, node)
     if is_clip and before is not None and isinstance(node, ast.Call):
         reasons.setdefault(node, WHY.format(code=shortened(before)))
-    keeps = _keeps(source, node) or (is_clip and not _has_optimizer(node))
+    keeps = isinstance(node, ast.Call) and source.dotted(node.func) in KEEPS_GRADIENTS
+    keeps = keeps or (is_clip and not _has_optimizer(node))
     return node if before is None and not keeps else before
 
 
@@ -158,7 +159,3 @@ def _has_optimizer(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)
-
-
-def _keeps(source: Source, node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and source.dotted(node.func) in KEEPS_GRADIENTS

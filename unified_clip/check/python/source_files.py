@@ -201,21 +201,15 @@ def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_repla
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
     uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column))) for site in sites]
     misplaced = {(call.lineno, call.col_offset + 1): why for call, why in optax_order.misplaced(source).items()}
-    uses = [_misplaced(use, misplaced.get((use.line, use.column), "")) if use else None for use in uses]
+    for index, use in enumerate(uses):  # a clip of optax that clips no gradients
+        if use and (why := misplaced.get((use.line, use.column))):
+            uses[index] = replace(use, config=None, why_unknown=why)
     if not is_replaced:
         return uses
     try:
         return [*twice.marked(source, [use for use in uses if use is not None])]
     except ConfigError:  # names of unified_clip are only known at run time: `_own_uses` reports it
         return uses
-
-
-def _misplaced(use: ClipUse, why: str) -> ClipUse:
-    """Return a clip of optax unchanged, or as an unknown clip if it clips no gradients.
-
-    why: The reason why it clips no gradients. '': it clips gradients.
-    """
-    return replace(use, config=None, why_unknown=why) if why else use
 
 
 def _unreadable(file: UnreadableFile) -> ClipUse:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from ...config.formats.python_source import Source, last_name
 from ...config.schema import is_off
 from ..clip_use import OWN, ClipUse
+from .engines_in_source import is_at
 
 CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
@@ -35,14 +36,8 @@ def _marked(source: Source, use: ClipUse, own: dict[str, tuple[str, ast.expr]], 
     if use.package not in own or use.call or use.config is None or is_off(use.config):
         return use
     name, node = own[use.package]
-    is_inside = any(_is_at(call, use) for call in source.around(node))
+    is_inside = any(isinstance(call, ast.Call) and is_at(call, use.line, use.column) for call in source.around(node))
     return use if is_other_off and not is_inside else replace(use, twice=f"{name} in line {node.lineno}")
-
-
-def _is_at(call: ast.AST, use: ClipUse) -> bool:
-    """Return whether a node is the call of a clip, or the call whose argument the clip is."""
-    places: list[ast.expr | ast.keyword] = [call, *call.keywords] if isinstance(call, ast.Call) else []
-    return any((each.lineno, each.col_offset + 1) == (use.line, use.column) for each in places)
 
 
 def _own_clips(source: Source) -> dict[str, tuple[str, ast.expr]]:

@@ -62,8 +62,7 @@ def make(adapter: Adapter, case: Mapping[str, Any], gradients: Sequence[Gradient
 def record_effects(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> None:
     """Set the fields `fault`, `structure` and `same_objects` of a result, from the inputs before and after the call.
 
-    `structure` is set if the call returned a container to compare, and `same_objects` if a clip class returned
-    gradients.
+    `structure` is set if the call returned a container to compare, `same_objects` if a clip class returned gradients.
     """
     result.fault = _fault(invocation, result, inputs)
     if result.returned is not None:

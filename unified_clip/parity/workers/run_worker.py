@@ -234,8 +234,7 @@ def _function(item: WorkItem) -> tuple[str, str]:
 def write_job(job: Path, items: Mapping[int, WorkItem]) -> None:
     """Write the work items and their gradients into the directory `job`, which the worker reads.
 
-    A list of gradients that several cases share is written once. Tensors that are memory-mapped from the user's file
-    are not copied.
+    A list of gradients that several cases share is written once. Tensors mapped from the user's file are not copied.
     """
     cases = {item.case.name: item.case for item in items.values()}
     lists = {case.gradients_name: case.gradients for case in cases.values()}

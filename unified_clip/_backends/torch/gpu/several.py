@@ -12,7 +12,7 @@ from .table import PARTS, Table
 
 
 class Tables:
-    """The tables of a gradient list that needs several, each with the indices of its tensors in the list."""
+    """The tables of a list that needs several, with the indices of their tensors. Methods are as in `Table`."""
 
     def __init__(self, tables: Sequence[tuple[Sequence[int], Table]]) -> None:
         self._tables = tables
@@ -29,9 +29,6 @@ class Tables:
         return torch.stack([norms[index] for index in range(len(norms))])
 
     def products(self, coef: Scalar, *, per_tensor: bool) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They multiply all tensors by `coef`, or with `per_tensor` each tensor
-        by its number in `coef`.
-        """
         launches = []
         coefs = coef.unbind() if per_tensor else ()
         for indices, part in self._tables:
@@ -40,9 +37,6 @@ class Tables:
         return launches
 
     def clamped(self, bounds: Sequence[Sequence[float]]) -> list[Callable[[], None]]:
-        """Return functions that launch kernels. They clamp each tensor to its (low, high). Tensors of the same dtype
-        have the same bounds.
-        """
         return [
             launch for indices, part in self._tables for launch in part.clamped([bounds[index] for index in indices])
         ]
