@@ -73,6 +73,8 @@ SWITCH_OFF_OUTSIDE = (
     "command line, move it to such a file."
 )
 
+WRITE_FILE = "Put the YAML file of this script into the directory of the script, or below it. In this file, set"
+
 ONLY_OWN = (
     "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
     "configuration of {engine} or of the trainer: docs/integrations/engines.md."
@@ -123,6 +125,19 @@ class Advisor:
     def settings(self, use: ClipUse) -> str:
         """Return the keys or the arguments with which a trainer has the effect of the configuration, or advice."""
         return self._settings_edit(use) if use.format in FORMATS else self._arguments(use) or self.advice_by_code(use)
+
+    def edit_of_files(self, use: ClipUse, files: Sequence[ClipUse]) -> str:
+        """Return the edit for a script that leaves its clip to a file of its trainer: the keys to set in this file.
+
+        files: The clips in such files near the script.
+        """
+        name = ARGUMENT_FORMATS[use.package]
+        text = self._exported(name, "yaml")
+        if not text:
+            return self.advice_by_code(use)
+        names = " or ".join(dict.fromkeys(shown(each.read or each.path) for each in files))
+        where = f"In {names}, set" if names else WRITE_FILE
+        return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
         """Return the keys or arguments that switch a trainer's own clip off, or advice."""

@@ -70,12 +70,12 @@ def check(
     advance(len(reports))
     file_uses = _read(files, rules, root, advance)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    findings, notes = required.check(clip, rules.require, paths, files, file_uses)
-    findings += required.each(clip, rules.each, files, file_uses)
+    findings = list(required.each(clip, rules.each, files, file_uses))
     judge = Judge(config, clip, file_uses.uses)
     findings += off.not_understood(clip, rules.off, files, file_uses)
     ignored: list[Finding] = []
     clips: list[Clip] = []
+    unverified: list[ClipUse] = []
     used: set[int] = set()
 
     def add(use: ClipUse, finding: Finding) -> bool:
@@ -86,9 +86,12 @@ def check(
     for use in file_uses.uses:
         result, finding = judge.judge(use, nearest=nearest or _matches_any(rules.nearest, use, root))
         is_ignored = finding is not None and add(use, finding)
+        unverified += [use] if is_ignored and not ignoring.shows_clip(rules.ignore, use, root) else []
         clips.append(clip_result(use, "ignored" if is_ignored else result))
     for use in required.explicit(clip, rules.explicit, files, file_uses):
         add(use, without_clip("unknown", use.path, use.line, use.clip, use.why_unknown, required.SET_KEY))
+    missing, notes = required.check(clip, rules.require, paths, files, file_uses, unverified)
+    findings += missing
     findings += _unused(clip, rules, used, files, root, paths)
     return CheckReport(
         version=1,
@@ -170,7 +173,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     of_sources = {
-        source: {shown(file): precision for file, precision in precisions.items() if _is_near(file, source, root)}
+        source: {
+            shown(file): precision for file, precision in precisions.items() if patterns.is_near(file, source, root)
+        }
         for source in sources
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
@@ -296,7 +301,7 @@ def _leave_to_trainer(file_uses: Found, root: Path) -> None:
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it", or that may set it.
 
-    Trainers of another project are left out: `_is_near` decides.
+    Trainers of another project are left out: `patterns.is_near` decides.
 
     file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
     root: The directory of the clip configuration.
@@ -305,7 +310,7 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     def distance(use: ClipUse) -> int:
         return len(Path(os.path.relpath(use.path.parent, file.parent)).parts)
 
-    near = [use for use in trainers if _is_near(use.path, file, root)]
+    near = [use for use in trainers if patterns.is_near(use.path, file, root)]
     if not near:
         return "which no file near this one sets"
     use = min(near, key=lambda use: (distance(use), use.config is None, use.by_default))
@@ -313,16 +318,6 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     if use.config is None:
         return f"which {place} may set"
     return f"which {place} leaves at its default" if use.by_default else f"as {place} sets it"
-
-
-def _is_near(one: Path, other: Path, root: Path) -> bool:
-    """Return whether two files may be of one project.
-
-    This is so if the directory of one contains the other, or if a directory below `root` contains both.
-    """
-    folders = [os.path.realpath(path.parent) for path in (one, other)]
-    shared = Path(os.path.commonpath(folders))
-    return str(shared) in folders or (shared != root and shared.is_relative_to(root))
 
 
 def _unreadable(path: Path) -> str:

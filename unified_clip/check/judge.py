@@ -14,7 +14,7 @@ from ..config.explain import compare, describe
 from ..config.families import family_difference
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
-from . import patterns
+from . import outside, patterns
 from .advice import Advisor, is_of_trainer
 from .clip_use import ClipUse, shown
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
@@ -54,11 +54,12 @@ class Judge:
 
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
+        self._uses = uses
         self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
         own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
         self._near: dict[str, list[str]] = {}
-        self._off_elsewhere: list[str] = []
+        self._elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
         self._text = " ".join(describe.sentences(config))
         self._comparisons: dict[str, compare.Comparison] = {}
@@ -78,6 +79,8 @@ class Judge:
             return "drift", self._twice(use)
         if use.unclipped:
             return ("same", None) if is_off(self.config) else ("missing", self._unclipped(use, advisor))
+        if use.config is None and outside.reads_file(use):
+            return self._judge_by_file(use, advisor, nearest=nearest)
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
@@ -148,6 +151,25 @@ class Judge:
         file = patterns.relative(use.path, self._file.resolve().parent)
         return f"{OFF_HINT.format(own=self._own, clip=self._file.name, file=file)}\n{edit}"
 
+    def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
+        """Return (result, finding) for a script that leaves its clip to a file of its trainer, as LightningCLI does.
+
+        The finding is None if a file of this trainer near the script has the clip of the configuration. Any other such
+        file has a finding of its own. Beside a clip of unified_clip, the trainer's own clip has to be off.
+        """
+        files = outside.files_of(use, self._uses, self._file.resolve().parent)
+        same = [each for each in files if self._is_accepted(each, nearest=False)]
+        right = same or [each for each in files if nearest and self._is_accepted(each, nearest=True)]
+        if right and not any(each.is_own and each.path == use.path for each in self._uses):
+            self._elsewhere.append(outside.note(use, right, self._file.name))
+            return "same" if same else "near", None
+        why = outside.why(use, files, self._file.name)
+        return "unknown", self._finding(use, "unknown", why, self._hint(use, advisor.edit_of_files(use, files)))
+
+    def _is_accepted(self, use: ClipUse, *, nearest: bool) -> bool:
+        family = family_difference(use.config, self.config) if use.config is not None else None
+        return family is not None and (family.same or nearest)
+
     def _twice(self, use: ClipUse) -> Finding:
         """Return the finding of a trainer's clip beside a clip of unified_clip in the same file."""
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
@@ -171,7 +193,7 @@ class Judge:
             files = [shown(each.path) for each in self._off if is_of_trainer(use, each.format)]
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
-                self._off_elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
+                self._elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")
                 return "off", None
             why = f"check.off requires that this clip is off. {use.why_unknown}"
             return "unknown", self._finding(use, "unknown", why, edit)
@@ -185,7 +207,7 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips: those that are near, and those that are off because a file switches them off.
+        """Sentences about accepted clips: those that are near, and those that a file sets or switches off.
 
         Other sentences are about clips of trainers that do not always clip steps whose norm is not finite. Clips of the
         same name and behaviour share such a sentence.
@@ -203,7 +225,7 @@ class Judge:
             near.append(f"{places[0]} {more} accepted as near: {sentence}")
         return [
             *near,
-            *self._off_elsewhere,
+            *self._elsewhere,
             *notes,
             *(f"{self._file.name}: {each}" for each in describe.warm_up(self.config)),
         ]

@@ -1,4 +1,4 @@
-"""Patterns of files in the table `check` of a clip configuration."""
+"""Patterns of files in the table `check` of a clip configuration, and files of one project."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ def matches(glob: str, path: Path, root: Path) -> bool:
 def relative(path: Path, root: Path) -> str:
     """Return the path from `root` to a file, with "/" on all systems. Links in `path` are followed first."""
     return Path(os.path.relpath(os.path.realpath(path), root)).as_posix()
+
+
+def is_near(one: Path, other: Path, root: Path) -> bool:
+    """Return whether two files may be of one project.
+
+    This is so if the directory of one contains the other, or if a directory below `root` contains both.
+    """
+    folders = [os.path.realpath(path.parent) for path in (one, other)]
+    shared = Path(os.path.commonpath(folders))
+    return str(shared) in folders or (shared != root and shared.is_relative_to(root))
 
 
 def pattern(glob: str, star: str) -> re.Pattern[str]:

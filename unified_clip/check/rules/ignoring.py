@@ -75,6 +75,17 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
     return replace(use, path=use.read, line=1, clip=f"{use.clip}, inherited from {shown(use.path)}:{use.line}")
 
 
+def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
+    """Return whether the clip of an ignored finding clips for sure, though in another way.
+
+    An unknown clip does so only if its entry approves its values. root: The directory of the clip configuration.
+    """
+    if use.config is not None:
+        return not is_off(use.config)
+    index = index_of(rules, use, root)
+    return index is not None and rules[index].threshold is not None
+
+
 def approval(rule: Ignore, config: ClipConfig) -> str:
     """Return the effect that an entry approves, as text, or '' if it approves every effect."""
     parts = {"rule": rule.rule, "threshold": rule.threshold}

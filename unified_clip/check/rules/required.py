@@ -35,6 +35,11 @@ SET_KEY = (
     "trainer, change the pattern to exclude it, or ignore the file with a reason in check.ignore."
 )
 
+NOT_COUNTED = (
+    "Ignored clips do not count if they are off, or if their effect is unknown and the entry of check.ignore approves "
+    "no threshold:"
+)
+
 SUFFIXES = (*KINDS, *SOURCES, *SHELLS)
 
 
@@ -55,22 +60,26 @@ def below(path: Path) -> list[Path]:
 
 
 def check(
-    clip: Path, required: Sequence[str], paths: Sequence[Path], files: Sequence[Path], file_uses: Found
+    clip: Path,
+    required: Sequence[str],
+    paths: Sequence[Path],
+    files: Sequence[Path],
+    file_uses: Found,
+    ignored: Sequence[ClipUse],
 ) -> tuple[list[Finding], list[str]]:
     """Return (findings, notes): a finding for each path, and for each pattern of `check.require`, without a clip.
 
     A note is about a pattern that is not checked, because its files are outside `paths`. A clip with an unknown effect
-    counts as a clip. A clip that has to be off does not. A configuration that is never used counts for a path, since
-    another finding reports it, but not for a pattern.
+    counts as a clip. A clip that has to be off does not. A configuration that is never used, and an ignored clip, count
+    for a path, since the report has them, but not for a pattern.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
-    files: The checked files. file_uses: The clips in these files.
+    files: The checked files. file_uses: The clips in these files. ignored: Those of unknown effect, and those that are
+    off, whose findings `check.ignore` covers.
     """
     findings = list(_paths_without_clip(clip, paths, files, file_uses))
-    clipping = (
-        _files([use for use in file_uses.uses if not (use.unused or use.must_be_off or use.unclipped)])
-        | file_uses.files
-    )
+    clipping = _clipping([use for use in file_uses.uses if use not in ignored])
+    clipping |= file_uses.files - _files(ignored)
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
         matching = [file for file in files if patterns.matches(glob, file, root)]
@@ -80,7 +89,9 @@ def check(
             outside.append(repr(glob))
             continue
         outside_of = _elsewhere(matching, file_uses, ", and include it in the pattern")
-        why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{outside_of}"
+        places = [f"{shown(use.path)}:{use.line}" for use in ignored for file in use.files if file in matching]
+        uncounted = f" {NOT_COUNTED} {', '.join(dict.fromkeys(places))}." if places else ""
+        why = f"No file that matches {glob!r} has a clip (files: {len(matching)}).{uncounted}{outside_of}"
         edit = "Restore the clip, or remove the pattern from check.require."
         if not matching:
             why, edit = f"No checked file matches {glob!r}.", patterns.advice(glob, root)
@@ -98,10 +109,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
     files: The checked files. file_uses: The clips in these files.
     """
     root = clip.resolve().parent
-    clipping = (
-        _files([use for use in file_uses.uses if not (use.unused or use.must_be_off or use.unclipped)])
-        | file_uses.files
-    )
+    clipping = _clipping(file_uses.uses) | file_uses.files
     for file in files:
         glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
@@ -112,6 +120,11 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
             edit = "Clip in this file, by ClipConfig or a function of the framework. "
             edit += "If other code clips these gradients, change the pattern to exclude this file."
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
+
+
+def _clipping(uses: Sequence[ClipUse]) -> set[str]:
+    """Return the real paths of the files with one of these clips, except for those that clip nothing for sure."""
+    return _files([use for use in uses if not (use.unused or use.must_be_off or use.unclipped)])
 
 
 def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:

@@ -1,0 +1,137 @@
+"""Scripts that leave their clip to a file, such as those with LightningCLI, and ignored clips of `check.require`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
+
+from unified_clip.check import check_files
+from unified_clip.check.model import CheckReport
+
+CLI = "from lightning.pytorch.cli import LightningCLI\n\nLightningCLI(Model)\n"
+YAML = "trainer:\n  max_epochs: 9\n  gradient_clip_val: {}\n"
+RIGHT = YAML.format(1.0)
+OWN = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
+FILE = "vision/configs/a.yaml"
+REQUIRE = '\n[check]\nrequire = ["vision/**"]\n'
+
+
+def result(report: CheckReport, path: str = "vision/main.py") -> str:
+    return next(clip.result for clip in report.clips if clip.path == path)
+
+
+@pytest.mark.parametrize("script", [CLI, CLI.replace("lightning.", "pytorch_lightning.", 1).replace(".pytorch.", ".")])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({FILE: RIGHT}, "same"),
+        ({"vision/a.yaml": RIGHT}, "same"),
+        ({"vision/a.yaml": RIGHT, FILE: YAML.format(2.0)}, "same"),  # the other file has a finding
+        ({FILE: YAML.format(2.0)}, "unknown"),
+        ({FILE: YAML.format("null")}, "unknown"),
+        ({FILE: YAML.format("${oc.env:CLIP}")}, "unknown"),
+        ({FILE: YAML.format(1.0).replace("clip_val", "clip_vla")}, "unknown"),
+        ({FILE: RIGHT + "  gradient_clip_algorithm: value\n"}, "unknown"),
+        ({"nlp/a.yaml": RIGHT}, "unknown"),
+        ({"vision/ds.json": DEEPSPEED % 1.0}, "unknown"),
+        ({}, "unknown"),
+    ],
+)
+def test_a_script_has_the_clip_of_the_file_that_it_reads(
+    check: Check, script: str, files: dict[str, str], expected: str
+) -> None:
+    report = check({"vision/main.py": script, **files})
+    assert result(report) == expected
+    wrong = [clip.path for clip in report.clips if clip.result not in ("same", "near")]
+    assert {each.path for each in report.findings} == {*wrong}
+    assert any("LightningCLI reads gradient_clip_val from a file." in note for note in report.notes) == (
+        expected == "same"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("LightningCLI(Model, args=['--trainer.gradient_clip_val=5'])", "trainer.gradient_clip_val = 5.0"),
+        ("LightningCLI(Model, trainer_defaults={'gradient_clip_val': 5.0})", "{'gradient_clip_val':}"),
+        ("LightningCLI(Model)\ntrainer.gradient_clip_val = 5.0", "trainer.gradient_clip_val"),
+        ("LightningCLI(Model)\n" + OWN, "lightning.pytorch.cli.LightningCLI(gradient_clip_val=)"),
+    ],
+)
+def test_another_clip_in_the_script_still_has_a_finding(check: Check, code: str, expected: str) -> None:
+    script = CLI.replace("LightningCLI(Model)", code)
+    assert only_finding(check({"vision/main.py": script, FILE: RIGHT})).clip == expected
+
+
+def test_a_script_with_hydra_or_a_parser_is_unknown(check: Check) -> None:
+    hydra = "import hydra\nimport lightning\n\nhydra.utils.instantiate(cfg.trainer)\n"
+    parser = "from transformers import HfArgumentParser, TrainingArguments\n\nHfArgumentParser(TrainingArguments)\n"
+    for script in (hydra, parser):
+        files = {FILE: RIGHT, "vision/args.json": '{"output_dir": "a", "eval_strategy": "no", "max_grad_norm": 1.0}'}
+        assert only_finding(check({"vision/main.py": script, **files})).path == "vision/main.py"
+
+
+def test_a_near_file_is_accepted_with_nearest(check: Check) -> None:
+    files, paddle = {"vision/main.py": CLI, FILE: RIGHT}, CLIP_CONFIG.replace("pytorch", "paddle")
+    assert {each.path for each in check(files, paddle).findings} == {"vision/main.py", FILE}
+    report = check(files, paddle + '\n[check]\nnearest = ["vision/**"]\n')
+    assert (report.findings, result(report)) == ([], "near")
+
+
+@pytest.mark.parametrize("files", [{}, {FILE: YAML.format(2.0)}, {FILE: YAML.format("null")}])
+def test_the_edit_of_a_script_is_for_its_file(check: Check, files: dict[str, str]) -> None:
+    finding = next(each for each in check({"vision/main.py": CLI, **files}).findings if each.path == "vision/main.py")
+    where, edit = finding.edit.split("set:\n")
+    keys = edit.partition("\nOr to clip by")[0]
+    assert where == (f"In {FILE}, " if files else where)
+    assert keys == "trainer:\n  gradient_clip_val: 1.0\n  gradient_clip_algorithm: norm"
+    assert check({"vision/main.py": CLI, FILE: f"{keys}\n"}).findings == []
+
+
+def test_an_ignored_script_has_an_entry_without_effect(check: Check) -> None:
+    report = check({"vision/main.py": CLI, FILE: RIGHT}, CLIP_CONFIG + IGNORE.format("vision/main.py"))
+    assert only_finding(report).kind == "unused"
+
+
+OWN_KEY = "pl_trainer:\n  gradient_clip_val: 1.0\n"
+APPROVED = IGNORE.format("vision/*") + 'rule = "global_norm"\nthreshold = 1.0\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "entry", "counts"),
+    [
+        ("main.py", CLI, IGNORE.format("vision/*"), False),
+        ("a.py", TORCH % "args.clip", IGNORE.format("vision/*"), False),
+        ("a.yaml", OWN_KEY, IGNORE.format("vision/*"), False),
+        ("a.yaml", OWN_KEY, APPROVED, True),
+        ("ds.json", DEEPSPEED % "0.0", IGNORE.format("vision/*"), False),
+        ("ds.json", DEEPSPEED % "0.0", IGNORE.format("vision/*") + 'rule = "none"\n', False),
+        ("ds.json", DEEPSPEED % "2.0", IGNORE.format("vision/*"), True),
+        ("a.py", TORCH % "2.0", IGNORE.format("vision/*"), True),
+    ],
+)
+def test_an_ignored_clip_counts_for_a_pattern_only_if_it_clips_for_sure(
+    check: Check, name: str, text: str, entry: str, counts: bool
+) -> None:
+    files = {f"vision/{name}": text, "b.py": TORCH % "1.0"}
+    assert [each.clip for each in check(files, CLIP_CONFIG + entry).findings] == []
+    report = check(files, CLIP_CONFIG + REQUIRE + entry)
+    assert len(report.ignored) == 1
+    if counts:
+        assert report.findings == []
+    else:
+        finding = only_finding(report)
+        assert (finding.kind, finding.clip) == ("missing", 'check.require "vision/**"')
+        assert "Ignored clips do not count" in finding.does
+        assert f" vision/{name}:" in finding.does
+
+
+def test_another_clip_in_the_file_of_an_ignored_one_counts(check: Check) -> None:
+    entry = IGNORE.format("vision/*").replace("reason", 'clip = "clip_grad_value_"\nreason')
+    text = TORCH % "1.0" + "torch.nn.utils.clip_grad_value_(model.parameters(), args.value)\n"
+    assert check({"vision/a.py": text}, CLIP_CONFIG + REQUIRE + entry).findings == []
+    clip = Path("clip.toml")
+    report = check_files.check(clip, [Path("vision")], check_files.files([Path("vision")], clip))
+    assert (report.findings, len(report.ignored)) == ([], 1)

@@ -1,0 +1,68 @@
+"""Scripts that leave a trainer's clip to its configuration file, as LightningCLI does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..config.formats import FORMATS
+from ..port.catalog import settings
+from . import patterns
+from .advice import ARGUMENT_FORMATS, is_of_trainer
+from .clip_use import ClipUse, shown
+
+READS = "{function} reads {keyword} from a configuration file or the command line."
+NOTE = (
+    "{place} {function} reads {keyword} from a file. The clip of {own} is in {files}. An option "
+    "on a command line overrides it, and the check reads only the command lines in files."
+)
+
+
+def _parts(use: ClipUse) -> tuple[str, str]:
+    """Return (function, keyword) from the name of a clip, such as "lightning.cli.LightningCLI(gradient_clip_val=)"."""
+    function, _, keyword = use.clip.partition("(")
+    return function, keyword.rstrip("=)")
+
+
+def reads_file(use: ClipUse) -> bool:
+    """Return whether a clip in Python source is a function that reads its clip from a file, such as LightningCLI."""
+    return use.is_set_outside and any(_parts(use)[0] in each.elsewhere for each in settings())
+
+
+def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
+    """Return the clips in files that the trainer of a script may read: its configuration files near the script.
+
+    Files whose clip has to be off are left out. root: The directory of the clip configuration.
+    """
+    return [
+        each
+        for each in uses
+        if is_of_trainer(use, each.format) and not each.must_be_off
+        if any(patterns.is_near(file, use.path, root) for file in each.files)
+    ]
+
+
+def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
+    """Return the reason why the clip of a script is unknown, in sentences.
+
+    files: The clips in files near the script. own: The name of the clip configuration.
+    """
+    function, keyword = _parts(use)
+    title = FORMATS[ARGUMENT_FORMATS[use.package]].title
+    reason = READS.format(function=function.rpartition(".")[2], keyword=keyword)
+    if not files:
+        return f"{reason} No checked file near this script is a configuration of {title}."
+    return f"{reason} These files near the script do not have the clip of {own}: {_names(files)}."
+
+
+def note(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
+    """Return a note about a script whose clip is in `files`, as the clip configuration `own` requires."""
+    function, keyword = _parts(use)
+    return NOTE.format(
+        place=f"{shown(use.path)}:{use.line}", function=function.rpartition(".")[2], keyword=keyword,
+        files=_names(files), own=own,
+    )  # fmt: skip
+
+
+def _names(files: Sequence[ClipUse]) -> str:
+    return " and ".join(dict.fromkeys(f"{shown(each.path)}:{each.line}" for each in files))
