@@ -279,6 +279,57 @@ def test_an_optimizer_that_is_built_without_a_clip_beside_one_with_it(
     assert [each.kind for each in check({"a.py": source}, NEAREST).findings] == kinds
 
 
+FACTORIES = {
+    "tuple": ("    return tx_g, tx_d\n\n\n", "a, b = build(1)\n"),
+    "list": ("    return [tx_g, tx_d]\n\n\n", "a, b = build(1)\n"),
+    "index": ("    return tx_g, tx_d\n\n\n", "a = build(1)[0]\nb = build(1)[1]\n"),
+    "dict": ("    return {'g': tx_g, 'd': tx_d}\n\n\n", "txs = build(1)\na = txs['g']\nb = txs['d']\n"),
+    "dict in steps": (
+        "    txs = {}\n    txs['g'] = tx_g\n    txs['d'] = tx_d\n    return txs\n\n\n",
+        "b = build(1)['d']\n",
+    ),
+    "tuple in a dict": ("    return {'all': (tx_g, tx_d)}\n\n\n", "a, b = build(1)['all']\n"),
+}
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+@pytest.mark.parametrize("after", ["", f"tx = optax.chain({CLIP}, {{}})\n"], ids=["", "clipped later"])
+def test_items_of_a_factory_are_followed_one_by_one(check: Check, factory: str, after: str) -> None:
+    returned, call = FACTORIES[factory]
+    build = f"{OPTAX}    tx_d = optax.adam(lr)\n{returned}{call}"
+    first, second = ("txs['g']", "txs['d']") if factory == "dict" else ("a", "b")
+    clipped = check({"a.py": build + after.format(second)}, NEAREST)
+    assert [(each.kind, each.line) for each in clipped.findings] == ([] if after else [("missing", 6)])
+    other = check({"a.py": build + after.format(first)}, NEAREST)
+    assert [(each.kind, each.line) for each in other.findings] == [("missing", 6)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import paddle\n\n\ndef make(g, d):\n"
+        "    opt_g = paddle.optimizer.Adam(parameters=g, grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))\n"
+        "    opt_d = paddle.optimizer.Adam(parameters=d)\n    return {'g': opt_g, 'd': opt_d}\n\n\n"
+        "opts = make(g, d)\nopts['d'].step()\nopts['g'].step()\n",
+        f"{KERAS}    opt_g = tf.keras.optimizers.Adam(lr, global_clipnorm=1.0)\n"
+        "    opt_d = tf.keras.optimizers.SGD(lr)\n    return opt_g, opt_d\n\n\nopt_g, opt_d = build(1)\n",
+    ],
+    ids=["paddle", "keras"],
+)
+def test_a_factory_that_is_called_hides_no_optimizer_without_a_clip(check: Check, source: str) -> None:
+    finding = only_finding(check({"a.py": source}, NEAREST))
+    assert (finding.kind, finding.line) == ("missing", 6)
+
+
+def test_optimizers_in_a_comprehension_around_a_factory_are_followed(check: Check) -> None:
+    source = (
+        "import optax\n\n\ndef make(lr):\n    return {'g': optax.adamw(lr), 'd': optax.adamw(lr)}\n\n\n"
+        f"txs = {{k: optax.chain({CLIP}, v) for k, v in make(1).items()}}\nother = optax.sgd(1)\n"
+    )
+    finding = only_finding(check({"a.py": source}, NEAREST))
+    assert (finding.clip, finding.kind) == ("optax.sgd", "unknown")
+
+
 def test_a_step_without_a_clip_is_no_clip_of_a_required_file(check: Check) -> None:
     clip = 'rule = "none"\n'
     assert check({"gan.py": GAN.format(d="pass", g=CLIP_G.replace("1.0", "float('inf')"))}, clip).findings == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,16 @@ from ....config.formats.python_source import FUNCTIONS, Source, end_of
 APPENDING = ("append", "extend", "insert")
 PARAMETERS = ("parameters", "named_parameters", "trainable_variables")
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+_Slots = tuple[object, ...]
+"""The indices and keys by which an item is in a value, the outermost first: ("d",) for `{"d": item}`."""
+
+_Holder = tuple[str, _Slots]
+"""The code of a variable, or the name of a function, with the place of an item in its value."""
+
+MAX_SLOTS = 3
+"""Items of containers inside containers are followed up to this depth."""
 
 
 class _Assignment(NamedTuple):
@@ -94,22 +104,41 @@ class Flow:
         return reads
 
     def outer_calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        """Yield the calls that get the value of an expression, also through variables and functions of the file."""
-        seen: set[str] = set()
-        waiting = [node]
+        """Yield the calls that get the value of an expression, also through variables and functions of the file.
+
+        An item of a tuple, list or dict is followed by its index or key. A call of a function of the file that returns
+        the value does not get it.
+        """
+        seen: set[_Holder] = set()
+        waiting: list[tuple[ast.AST, _Slots]] = [(node, ())]
         while waiting:
-            inner = [waiting.pop()]
-            for outer in self.source.around(inner[0]):
+            read, slots = waiting.pop()
+            inner: dict[ast.AST, _Slots] = {read: slots}
+            holders: set[_Holder] = set()
+            last = read
+            for outer in self.source.around(read):
                 if isinstance(outer, ast.Call):
-                    yield outer
-                names = {code_of(target) for target, value, _ in assigned(outer) if value in inner}
+                    is_maker = outer.func is read and code_of(read) in self._function_names
+                    slots = slots if is_maker else ()
+                    if not is_maker:
+                        yield outer
+                elif (inside := _slots_of(outer, last, slots)) is None:
+                    break
+                else:
+                    slots = inside
+                holders.update(_holders(outer, inner))
                 if isinstance(outer, ast.Return):
-                    names.add(getattr(self.source.function(outer), "name", ""))
-                waiting += [read for name in names - {"", *seen} for read in self._reads.get(name, ())]
-                seen |= names
-                inner.append(outer)
+                    holders.add((getattr(self.source.function(outer), "name", ""), slots))
+                inner[outer], last = slots, outer
                 if isinstance(outer, ast.stmt):
                     break
+            new = {holder for holder in holders - seen if holder[0]}
+            waiting += [(each, slots) for name, slots in new for each in self._reads.get(name, ())]
+            seen |= new
+
+    @cached_property
+    def _function_names(self) -> set[str]:
+        return {node.name for node in self.source.nodes if isinstance(node, FUNCTIONS[:2])}
 
     def models(self, node: ast.AST) -> set[str]:
         """Return the code of the models whose parameters an expression takes, as "net_g" for `net_g.parameters()`.
@@ -118,6 +147,55 @@ class Flow:
         """
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
+
+
+def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
+    """Return the place of an item in the value of an expression. Return None if the value does not have the item.
+
+    inner: The part of the expression with the item. slots: The place of the item in the value of that part.
+    """
+    match outer:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
+            return ()
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return (parts.index(inner), *slots)[:MAX_SLOTS]  # type: ignore[arg-type]
+        case ast.Dict(keys=keys, values=values) if inner in values:
+            key = keys[values.index(inner)]
+            return (key.value, *slots)[:MAX_SLOTS] if isinstance(key, ast.Constant) else ()
+        case ast.Subscript(slice=ast.Constant(value=key)) if slots:
+            return slots[1:] if slots[0] == key else None
+        case ast.Subscript():
+            return ()
+    return slots
+
+
+def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
+    """Yield the variables to which a statement or call gives an item, with the place of the item in each.
+
+    inner: The expressions with the item, with the place of the item in the value of each.
+    """
+    if isinstance(outer, ast.Assign):
+        for target in outer.targets:
+            yield from _holders_of(target, inner.get(outer.value, ()))
+    else:
+        yield from ((code_of(target), ()) for target, value, _ in assigned(outer) if value in inner)
+
+
+def _holders_of(target: ast.expr, slots: _Slots) -> Iterator[_Holder]:
+    match target:
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            if slots and isinstance(index := slots[0], int) and not any(map(_is_starred, parts)):
+                parts = parts[index : index + 1]
+            for part in parts:
+                yield from _holders_of(part, slots[1:])
+        case ast.Subscript(value=value, slice=ast.Constant(value=key)):
+            yield code_of(value), (key, *slots)[:MAX_SLOTS]
+        case _:
+            yield code_of(target), slots
+
+
+def _is_starred(node: ast.expr) -> bool:
+    return isinstance(node, ast.Starred)
 
 
 def code_of(node: ast.AST) -> str:
@@ -139,7 +217,7 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
             yield target, value, True
         case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
             yield target, value, False
-        case ast.For(target=target, iter=value):
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
             yield from ((*pair, False) for pair in _pairs(target, value))
         case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[*_, value]) if name in APPENDING:
             yield owner, value, True
