@@ -108,7 +108,7 @@ class Worker:
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        search = os.pathsep.join([_search_path(arguments[0], scratch), *filter(None, [os.environ.get("PYTHONPATH")])])
+        search = os.pathsep.join(_search_path(arguments[0], scratch))
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         try:
             self.process = subprocess.Popen(
@@ -196,14 +196,18 @@ def _exit_when_orphaned(parent: int) -> None:
     os._exit(1)
 
 
-def _search_path(python: str, scratch: Scratch | None) -> str:
-    """Return the directory from which a worker imports this package, so that it finds no other copy of the package.
+def _search_path(python: str, scratch: Scratch | None) -> list[str]:
+    """Return the directories of `PYTHONPATH`, and one from which a worker imports this package and no other copy of it.
 
-    With `scratch`, another interpreter gets a copy of the package in a directory of its own. That interpreter must not
-    find the other packages that are installed beside this package.
+    The directories of the user come first, so that no package that is installed beside this one hides theirs. With
+    `scratch`, another interpreter gets a copy of the package in a directory of its own, which comes first. That
+    interpreter must not find the other packages that are installed beside this package.
     """
+    directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:
-        return str(PACKAGE.parent)
+        own = str(PACKAGE.parent)
+        copies = [each for each in directories if (Path(each) / PACKAGE.name).is_dir()]
+        return [own, *directories] if copies and not PACKAGE.parent.samefile(copies[0]) else [*directories, own]
     directory = Path(tempfile.mkdtemp(prefix="package_", dir=scratch.path))
     shutil.copytree(PACKAGE, directory / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
-    return str(directory)
+    return [str(directory), *directories]

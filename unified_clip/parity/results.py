@@ -330,10 +330,7 @@ class ParityReport(ReportModel):
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
-        """Return a copy with control characters and invisible characters escaped, so that it is safe to print.
-
-        Fields that parity.json lacks, such as `seconds` and `may_be_missing`, have their defaults in the copy.
-        """
+        """Return a copy that is safe to print. Fields that parity.json lacks have their defaults in the copy."""
         return ParityReport.model_validate(safe(self.as_json()))
 
     def results(self) -> list[tuple[str, UnifiedClipResult]]:
@@ -382,10 +379,19 @@ class ParityReport(ReportModel):
         return self.ours_differ or natives or any(entry.problem for entry in self.known)
 
     @property
+    def always_raising(self) -> list[str]:
+        """The functions that raised an error in each case that should return a result."""
+        by_function: dict[str, list[NativeResult]] = {}
+        for framework, result in self.natives():
+            by_function.setdefault(f"{result.function} ({framework})", []).append(result)
+        raising = {name for name, each in by_function.items() if any(result.kind == "raises" for result in each)}
+        return [name for name in by_function if name in raising and not any(r.sha256 for r in by_function[name])]
+
+    @property
     def is_incomplete(self) -> bool:
-        """Return whether required results are missing, no result was compared, or the cases test nothing."""
+        """Return whether results are missing, nothing of a function was compared, or the cases test nothing."""
         results: list[tuple[str, Result]] = [*self.results(), *self.natives()]
-        if self.untested or all(result.is_failure for _, result in results):
+        if self.untested or self.always_raising or all(result.is_failure for _, result in results):
             return True
         return any(result.is_failure and self.is_wrong(name, result) for name, result in results)
 

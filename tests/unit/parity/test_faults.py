@@ -158,7 +158,8 @@ FAILURES = {
     "hangs": (
         clip_function("time.sleep(60)"),
         "timed out",
-        "no new result in 2 seconds; it was in clip (<string>, line 8), called by call_public_name (invoke.py, line ",
+        "no new result in 2 seconds (choose the number by --timeout); it was in clip (<string>, line 8), "
+        "called by call_public_name (invoke.py, line ",
     ),
     "garbage for a result": (
         "worker.memmap.append = lambda file, gradient: file.write(b'garbage')",

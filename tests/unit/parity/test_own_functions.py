@@ -134,6 +134,50 @@ def test_reports_name_functions_without_a_norm_and_find_their_causes(tmp_path: P
     assert "numpy, your function: clip.py:only: no norm" in "\n".join(terminal_case.lines(run))
 
 
+RAISING = """
+def raising(grads, max_norm):
+    if max_norm < 1:
+        raise RuntimeError("no device")
+    return clip(grads, max_norm)
+"""
+
+
+@pytest.mark.parametrize(("threshold", "is_compared"), [("0.5", False), ("2.0", True)])
+def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], threshold: str, is_compared: bool
+) -> None:
+    """A list that accepts its error would hide that nothing was compared."""
+    cases = f"""
+    [[gradients]]
+    name = "given"
+    tensors = [{{ values = [3.0, 4.0] }}]
+    [[cases]]
+    gradients = ["given"]
+    calls = [
+        {{ call = "clip_by_global_norm", clip_norm = 0.25 }},
+        {{ call = "clip_by_global_norm", clip_norm = {threshold} }},
+    ]
+    """
+    where = write_suite(tmp_path, "clip_by_global_norm = 'clip.py:raising'", CLIP + RAISING, cases=cases)
+    out = tmp_path / "out"
+    command = ["parity", "--suite", str(where), "--out", str(out)]
+    assert cli.main([*command, "--accept"]) == (0 if is_compared else 1)
+    known = where / "known.toml"
+    assert ("RuntimeError" in known.read_text(encoding="utf-8")) == is_compared
+    known.write_text(
+        "[[known]]\nframework = 'numpy'\nfunction = 'clip.py:raising'\nkind = 'raises'\ncause = 'RuntimeError'\n"
+        "cases = ['*']\nreason = 'no device'\n",
+        encoding="utf-8",
+    )
+    capsys.readouterr()
+    assert cli.main(command) == (0 if is_compared else 3)
+    printed = capsys.readouterr().out
+    why = "nothing of clip.py:raising (numpy) was compared: it raised an error in each case that should return a result"
+    assert (why in printed) != is_compared
+    errors = list(fromstring((out / "parity.xml").read_text(encoding="utf-8")).iter("error"))
+    assert len(errors) == (not is_compared)
+
+
 NOTHING = """
 def nothing(grads, max_norm):
     return grads, float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from support.parity.cases import ONE_CASE, WORKED, case, dense, suite
 from support.tiers import sampled
 
+from unified_clip import _workers
 from unified_clip.parity import run_suite
 from unified_clip.parity.judge import oracle
 from unified_clip.parity.judge.verdict import Verdict, compare_with_exact
@@ -411,6 +413,33 @@ def test_another_interpreter_imports_only_this_package_from_its_folder(tmp_path:
     results = run_worker.run_worker(run_worker.command("numpy", str(python)), [run_worker.WorkItem(HOST, SECOND)], 60.0)
     assert isinstance(results.by_case[HOST, SECOND.name], CallOutcome)
     assert (tmp_path / "seen").read_text(encoding="utf-8") == "unified_clip\n"
+
+
+def test_the_users_search_path_comes_before_the_package_and_other_packages_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed package of the user must not hide the one in the user's directory."""
+    site, own = tmp_path / "site", tmp_path / "own"
+    shutil.copytree(_workers.PACKAGE, site / "unified_clip", ignore=shutil.ignore_patterns("__pycache__", "_native"))
+    for directory in (site, own):
+        directory.mkdir(exist_ok=True)
+        (directory / "acme.py").write_text(f"WHERE = {str(directory)!r}\n", encoding="utf-8")
+    monkeypatch.setattr(_workers, "PACKAGE", site / "unified_clip")
+    monkeypatch.setenv("PYTHONPATH", str(own))
+    assert imported_from(tmp_path) == [str(own), str(site / "unified_clip")]
+    (own / "unified_clip").mkdir()  # another copy of the package, which the worker must not import
+    (own / "unified_clip/__init__.py").touch()
+    assert imported_from(tmp_path)[1] == str(site / "unified_clip")
+
+
+def imported_from(directory: Path) -> list[str]:
+    """Return the directories from which a worker imports the user's package and unified_clip."""
+    code = "import os, acme, unified_clip; print(acme.WHERE, os.path.dirname(unified_clip.__file__), sep='\\n')"
+    with (directory / "out").open("w+b") as stdout:
+        with _workers.Worker([sys.executable, "-c", code], stdout=stdout) as worker:
+            assert worker.wait(60.0).code == 0
+        stdout.seek(0)
+        return stdout.read().decode().splitlines()
 
 
 def test_a_missing_interpreter_has_the_verdict_missing(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ def _problems(report: ParityReport) -> list[Problem]:
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, number) for known, number in baseline.numbered(report.known) if known.problem]
-    return [*untested, *problems, *_joined(losses), *stale]
+    raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in report.always_raising]
+    return [*untested, *raising, *problems, *_joined(losses), *stale]
 
 
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
@@ -139,6 +140,11 @@ NO_RESULTS = "unified_clip itself did not run"
 UNTESTED = (
     "in each of its cases, the exact result equals the gradients before the clip, so a function that does nothing "
     "would pass. Add gradients that are not zero, with a threshold below their norm"
+)
+
+ALWAYS_RAISES = (
+    "it raised an error in each case that should return a result. Correct the function, or install another version of "
+    "its framework"
 )
 
 
@@ -252,5 +258,7 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"
+    if report.always_raising:
+        yield f"nothing of {', '.join(report.always_raising)} was compared"
     if lost:
         yield f"{counted(len(lost), 'result')} missing ({', '.join(sorted(set(lost)))})"

@@ -13,7 +13,7 @@ from ..judge import own_pairs
 from ..modes import TITLES
 from ..results import FrameworkResult, NativeResult, ParityReport, Result
 from . import baseline, compared
-from .build import UNTESTED
+from .build import ALWAYS_RAISES, UNTESTED
 
 
 def as_xml(report: ParityReport) -> bytes:
@@ -58,6 +58,8 @@ def as_xml(report: ParityReport) -> bytes:
     tested = SubElement(root, "testsuite", name="what the cases test")
     for what in report.untested:
         _mark(_case(tested, what, "untested"), "error", "untested", UNTESTED, "")
+    for what in report.always_raising:
+        _mark(_case(tested, what, "not compared"), "error", "not compared", ALWAYS_RAISES, "")
     for suite in list(root):
         if len(suite):
             _count(suite, report)

@@ -288,7 +288,7 @@ def _run_once(
     if line := next((line for line in printed.decode(errors="replace").split("\n") if line.strip()), ""):
         results.printed.append(repr(line[:SHOWN_CHARACTERS] + "..." * (len(line) > SHOWN_CHARACTERS)))
     if end.code is None:
-        return Failure("timed out", f"no new result in {timeout:g} seconds; {end}")
+        return Failure("timed out", f"no new result in {timeout:g} seconds (choose the number by --timeout); {end}")
     if end.code == 0:
         return None
     out_of_memory = [line for line in end.stderr if OUT_OF_MEMORY.search(line)]
