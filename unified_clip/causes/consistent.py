@@ -18,7 +18,7 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS
 from ..tensors.types import Sparse
 from . import call_causes, hypotheses
-from .families import fitting_families
+from .families import fitting_families, lists_of
 from .observation import Cause, Hypothesis, Observation, common_cause
 from .sums import NARROW
 
@@ -36,6 +36,9 @@ ALSO_HYPOTHESES = ("not clipped", "another eps")
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
 """Kinds of causes that are named although no hypothesis about settings fits."""
+
+SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
+"""Kinds of causes that should show with every dtype of the gradients."""
 
 ROUNDING = ("float32", "")
 """Kinds of causes that depend on the order of a sum, so that no other case can contradict them."""
@@ -75,10 +78,15 @@ class _Call:
     @cached_property
     def possible(self) -> Sequence[Hypothesis]:
         call = self.call
-        squares = [n * n for n in call.norms_by(call.by)]
-        clipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(call.before))
-        squared = Hypothesis("another norm type", hypotheses.SQUARED_NORM, squares, ())
-        return [*hypotheses.common_causes(call, self.slack), *([clipped, squared] if call.scalings else [])]
+        if not call.scalings:
+            return list(hypotheses.common_causes(call, self.slack))
+        unclipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(call.before))
+        twice = Hypothesis("clipped twice", hypotheses.TWICE, coefs=[coef * coef for coef in call.expected_coefs])
+        common = list(hypotheses.common_causes(call, self.slack))
+        # The call may return the correct norm, but clip by another one. A mean is a multiple of the norm: another
+        # threshold gives the same coefficients.
+        by_norms = [each for each in common if each.norms and not each.coefs and "mean" not in each.sentence]
+        return [twice, *common, unclipped, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
 
     @cached_property
     def is_regular(self) -> bool:
@@ -93,7 +101,7 @@ class _Call:
         numbers = [n for n in (call.norm, call.expected_norm) if n is not None]
         tensors = [tensor for _, *tensors in call.sides() for tensor in tensors]
         are_finite = all(np.isfinite(tensor.values()).all() for tensor in tensors)
-        return are_finite and all(map(math.isfinite, [*numbers, call.threshold])) and bool(call.counted)
+        return are_finite and all(map(math.isfinite, numbers)) and bool(call.counted)
 
     @cached_property
     def is_correct(self) -> bool:
@@ -102,14 +110,13 @@ class _Call:
     def can_judge(self, other: _Call) -> bool:
         """Return whether a cause of another call should show in this call, too.
 
-        This call must be regular. Both must have the same rule, norm_type, eps and dtypes, and both or neither get
-        their norm from the caller. A call with sparse gradients judges only others with sparse gradients, because a
-        function can have a mistake for them alone.
+        This call must be regular. Both must have the same rule, norm_type and eps, and both or neither get their norm
+        from the caller. A call with sparse gradients judges only others with sparse gradients, because a function can
+        have a mistake for them alone. `_contradicts` decides about calls with other dtypes.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
-        is_alike = settings[0] == settings[1] and self.dtypes == other.dtypes
-        return self.is_regular and is_alike and _has_sparse(here) <= _has_sparse(there)
+        return self.is_regular and settings[0] == settings[1] and _has_sparse(here) <= _has_sparse(there)
 
     def is_predicted(self, hypothesis: Hypothesis) -> bool:
         """Return whether a hypothesis predicts what this call returned, within rounding."""
@@ -152,17 +159,18 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     for fitting in _fitting(this):
         remaining = []
         for each in fitting:
-            explained = sum(_is_explained(other, this, each) for other in failing if other.can_judge(this))
+            explained = [other for other in failing if other.can_judge(this) and _is_explained(other, this, each)]
             if opposing := _opposing([other for other in others if _contradicts(other, this, each)], explained):
                 contradictions.append(f"{each.sentence}, but the case {opposing.name!r} contradicts this")
             else:
-                remaining.append((explained, each))
+                remaining.append((len(explained), each))
         if remaining:
             return Diagnosis(_best(remaining))
     if cause and cause.kind in OF_ROUNDING and not contradictions:
         return Diagnosis(cause)
-    correct = [each.call for each in others if each.is_correct]
-    differing = [each.call for each in others if not each.is_correct]
+    precise = [each for each in others if each.dtypes == this.dtypes or each.dtypes.isdisjoint(NARROW)]
+    correct = [each.call for each in precise if each.is_correct]
+    differing = [each.call for each in precise if not each.is_correct]
     if family := next(fitting_families(this.call, correct, differing), None):
         return Diagnosis(family)
     if cause and not contradictions:
@@ -170,16 +178,17 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
     return Diagnosis(None, next(iter(contradictions), ""))
 
 
-def _opposing(contradicting: Sequence[_Call], explained: int) -> _Call | None:
+def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return one of the calls that contradict a hypothesis, if they show that it is wrong, else None.
 
-    One correct call shows this. Calls with a difference may have another mistake, too: they show it if at least as many
-    of them contradict the hypothesis as it explains.
+    One correct call shows this. Calls with a difference may have another mistake, too: they show it if they are calls
+    with at least as many lists of gradients as those that the hypothesis explains.
 
-    explained: The number of differences that the hypothesis explains.
+    explained: The calls whose difference the hypothesis explains.
     """
     correct = next((each for each in contradicting if each.is_correct), None)
-    return correct or (contradicting[0] if len(contradicting) >= explained > 0 else None)
+    lists = [lists_of(each.call for each in calls) for calls in (contradicting, explained)]
+    return correct or (contradicting[0] if contradicting and lists[0] >= lists[1] > 0 else None)
 
 
 def _has_sparse(call: Observation) -> bool:
@@ -221,8 +230,11 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
     ):
         return _scaled_as_much(hypothesis, source, target)
     by_kind = hypothesis.kind in BY_KIND
-    key = (hypothesis.kind, "" if by_kind else hypothesis.sentence)
-    return [each for each in target.possible if (each.kind, "" if by_kind else each.sentence) == key]
+
+    def key(each: Hypothesis) -> tuple[str, str, bool]:
+        return each.kind, "" if by_kind else each.sentence, bool(each.about)
+
+    return [each for each in target.possible if key(each) == key(hypothesis)]
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
@@ -262,6 +274,8 @@ def _scaled_as_much(hypothesis: Hypothesis, source: _Call, target: _Call) -> lis
 
 def _contradicts(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
     """Return whether another call shows that a hypothesis about this call is wrong."""
+    if other.dtypes != this.dtypes and hypothesis.kind not in SETTINGS:  # it may be a mistake for one dtype alone
+        return False
     predictions = _transferred(hypothesis, this, other)
     if not predictions or any(map(other.is_predicted, predictions)):
         return False

@@ -7,10 +7,10 @@ and of most others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from .hypotheses import COMMON_EPS
+from .hypotheses import COMMON_EPS, on_coefficient
 from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, apart, instead
 from .scaling import Scaling
 from .sums import IN_FLOAT32, IN_ROOT, in_root, rounding_noise
@@ -39,17 +39,18 @@ def fitting_families(
 ) -> Iterator[Cause]:
     """Yield each cause whose number explains the calls of a function, the simplest cause first.
 
-    The number has to explain `this`, all correct calls, and more than half of the differences. Yield none if `this`
-    returned another norm than the correct one, or for a clip per slice.
+    The number has to explain `this`, all correct calls, and the differences of more than half of the lists of
+    gradients. Yield none if `this` returned another norm than the correct one, for a clip per slice, or for an infinite
+    threshold.
 
     this: The call whose difference is to be explained. The cause is about this call.
     correct: The calls without a difference that can be compared with `this`.
     differing: The other calls with a difference that can be compared with it.
     """
-    if not _has_correct_norm(this) or this.by == "per slice":
+    if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
 
-    required = [this, *correct]
+    required = [each for each in (this, *correct) if each.threshold < math.inf]
 
     def common(bounds: Bounds) -> Interval | None:
         return _common(required, differing, partial(_numbers, bounds=bounds))
@@ -63,6 +64,10 @@ def fitting_families(
         number = _simple(eps, IN_ROOT)
         if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
             sentences.append(in_root(number))
+    if eps := common(_eps_on_coefficient):
+        number = _simple(eps, COMMON_EPS)
+        if number is not None and 0 < eps[0] <= number <= LARGEST_EPS:
+            sentences.append(on_coefficient(number))
     if sentences:
         yield Cause("another eps", ", or ".join(sentences))
     if factor := common(_factor):
@@ -117,7 +122,7 @@ def _common(
 ) -> Interval | None:
     """Return the numbers that explain every clipped gradient of the calls, as an interval.
 
-    Return None if no number explains all required calls and more than half of the differences.
+    Return None if no number explains all required calls, and the differences of more than half of the lists.
 
     required: The call with the difference, and all correct calls.
     differing: The other calls with a difference.
@@ -126,14 +131,23 @@ def _common(
     common = (-math.inf, math.inf)
     for call in required:
         common = _overlap(common, numbers(call))
-    contradicted = 0
+    contradicting = []
     for call in differing:
         overlap = _overlap(common, numbers(call))
         if _has_correct_norm(call) and overlap[0] <= overlap[1]:
             common = overlap
         else:
-            contradicted += 1
-    return common if common[0] <= common[1] and 2 * contradicted < 1 + len(differing) else None
+            contradicting.append(call)
+    is_most = 2 * lists_of(contradicting) < lists_of([*required[:1], *differing])
+    return common if common[0] <= common[1] and is_most else None
+
+
+def lists_of(calls: Iterable[Observation]) -> int:
+    """Return the number of lists of gradients that some calls clip. Lists with the same total norm count as one.
+
+    A mistake often shows in the same way in all calls with one list, whatever the threshold is.
+    """
+    return len({f"{call.norm_over(call.counted):.6g}" for call in calls})
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
@@ -170,6 +184,10 @@ def _eps(call: Observation, norm: float, coefs: Interval) -> Interval:
 def _eps_in_root(call: Observation, norm: float, coefs: Interval) -> Interval:
     low, high = (each * (2 * norm + each) if each > -norm else -math.inf for each in _eps(call, norm, coefs))
     return low, high
+
+
+def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Interval:
+    return coefs[0] - call.threshold / norm, coefs[1] - call.threshold / norm
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:

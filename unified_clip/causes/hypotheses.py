@@ -39,6 +39,8 @@ CLIPPED_BY: dict[By, str] = {
 
 SQUARED_NORM = "as with the square of the norm instead of the norm"
 
+TWICE = "as when the coefficient multiplies everything twice"
+
 SUMS = ("one after the other", "one after the other", "by blocks", "by blocks", "one after the other")
 """How `_float32_norm` adds up squares, in words. Its argument `way` is an index of this tuple."""
 
@@ -68,6 +70,7 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
         yield from _always_scaled(call)
     yield from _twice(call)
     yield from eps_in_root(call)
+    yield from _eps_on_coefficient(call)
     yield from coefficient_returned(call)
 
 
@@ -83,7 +86,28 @@ def _other_eps(call: Observation) -> Iterator[Hypothesis]:
     for eps in COMMON_EPS:
         if eps != call.eps:
             kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
-            yield Hypothesis(kind, instead("eps", eps, call.eps), eps=eps)
+            for returned in (None, [call.total_norm + eps]):  # the norm that is returned may include eps
+                yield Hypothesis(kind, instead("eps", eps, call.eps), (), returned, eps)
+
+
+def _eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that eps is added to the coefficient, after the division by the norm.
+
+    Yield none if eps changes every coefficient by no more than rounding. Also yield none unless the clip is by the
+    total norm or per tensor.
+    """
+    coefs = call.coefficients(Hypothesis(eps=0.0))
+    if call.by not in ("global", "per tensor") or call.are_norms:
+        return
+    noise = max(rounding_noise(call.elements), IN_FLOAT32)
+    for eps in COMMON_EPS[1:]:
+        sums = [min(coef + eps, 1.0) if number in call.counted else coef for number, coef in enumerate(coefs)]
+        if any(total > coef * (1 + noise) for total, coef in zip(sums, coefs, strict=True)):
+            yield Hypothesis("another eps", on_coefficient(eps), coefs=sums, tolerance=IN_FLOAT32)
+
+
+def on_coefficient(eps: float) -> str:
+    return f"as with eps {eps:g} added to the coefficient"
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
@@ -146,7 +170,7 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
     coefs = [lost.get(number, coef) for number, coef in enumerate(call.expected_coefs)]
     if len(lost) < len(call.counted) or not all(lost.values()):  # otherwise, nothing is clipped
         yield Hypothesis("not scaled", f"{what}, though the norm counts {names}", coefs=coefs)
-    if call.by == "global":
+    if call.by == "global" and len(lost) < len(call.counted):
         norms = [call.norm_over(number for number in call.counted if number not in lost)] * len(call.before)
         coefs = [lost.get(number, coef) for number, coef in enumerate(call.coefficients(Hypothesis(norms=norms)))]
         yield Hypothesis("left out", f"{what}, and the norm leaves out {names}", norms, coefs=coefs)
@@ -248,11 +272,11 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     if not call.wrong:
         return
     tolerance = max(2.0 ** (1 - FORMATS[scaling.dtype].precision) for scaling in call.scalings.values())
-    who = "everything" if len(call.wrong) == len(call.counted) else call.names_of(call.wrong)
+    about = call.wrong if len(call.wrong) < len(call.counted) else ()
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
-    sentence = f"as when the coefficient multiplies {who} twice"
+    sentence = TWICE.replace("everything", call.names_of(about)) if about else TWICE
     sentence += _or_another_eps(call, squares)
-    yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance)
+    yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance, about=about)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]

@@ -111,7 +111,7 @@ class Hypothesis(NamedTuple):
     """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the norm leaves out."""
+    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: all, or none."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:

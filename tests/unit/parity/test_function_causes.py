@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,14 @@ from support.parity.cases import case, dense, suite
 from unified_clip import cli
 from unified_clip.causes.consistent import Diagnosis, consistent_causes
 from unified_clip.causes.observation import Observation
-from unified_clip.parity.judge import diagnose, oracle
+from unified_clip.parity.judge import diagnose, function_causes, judged_result, oracle
+from unified_clip.parity.judge.judged_result import JudgedResult
 from unified_clip.parity.known import measure
+from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.schema import Framework
+from unified_clip.tensors.types import densify
 
 Norms = Sequence[float]
 Arrays = list[np.ndarray[Any, Any]]
@@ -31,6 +36,9 @@ LISTS = {
     "three": [[3.0, -4.0, 1.0], [1.0, 2.0], [0.5, -0.25, 0.125, 1.5]],
     "tiny": [[3e-4], [4e-4]],
 }
+FLOAT16 = {"float16": [[300.0, 300.0]], "large float16": [[300.0], [450.0, 20.0]]}
+"""Lists of float16 gradients. All others have float32."""
+
 THRESHOLDS = (0.7, 1.23, 100.0)
 
 
@@ -95,7 +103,8 @@ def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = 
     calls, differing = dict[str, Observation](), []
     for name, values in lists.items():
         for threshold in THRESHOLDS if name != "tiny" else (1.3e-4,):
-            clip_case = case([dense(each) for each in values], "clip_by_global_norm", clip_norm=threshold)
+            dtype = "float16" if name in FLOAT16 else "float32"
+            clip_case = case([dense(each, dtype) for each in values], "clip_by_global_norm", clip_norm=threshold)
             outcome = outcome_of(clip_case, function, threshold)
             call = diagnose.observe(clip_case, oracle.expect(clip_case), outcome)
             deviation = measure.measure(clip_case, oracle.expect(clip_case), outcome)
@@ -108,9 +117,10 @@ def diagnose_function(function: Function, lists: dict[str, list[list[float]]] = 
 
 
 def outcome_of(clip_case: Case, function: Function, threshold: float) -> CallOutcome:
-    arrays = [each.values() for each in clip_case.gradients if each is not None]  # type: ignore[union-attr]
-    coef, norm = function(arrays, threshold)
-    return CallOutcome(dense(norm), [dense(np.float32(each) * np.float32(coef)) for each in arrays], name="clip.py:f")
+    gradients = [each for each in map(densify, clip_case.gradients) if each]
+    coef, norm = function([each.values() for each in gradients], threshold)
+    clipped = [dense(np.float32(each.values()) * np.float32(coef), each.dtype) for each in gradients]
+    return CallOutcome(dense(norm), clipped, name="clip.py:f")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -143,6 +153,103 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     assert diagnoses["one element at 1.23"].contradiction == (
         "as when nothing is clipped: the gradients are returned unchanged, but the case 'two at 0.7' contradicts this"
     )
+
+
+@pytest.mark.parametrize(
+    ("other_threshold", "contradiction"),
+    [
+        (
+            lambda c: 1.42388 * c,
+            "as with a threshold of 0.996441 instead of 0.7, but the other cases contradict this",
+        ),
+        (
+            lambda c: c * c,
+            "as with the square of the threshold instead of the threshold, but the case 'two at 0.7' contradicts this",
+        ),
+    ],
+)
+def test_a_cause_agrees_with_the_cases_of_other_dtypes(
+    other_threshold: Callable[[float], float], contradiction: str
+) -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        return by_norm(norm, other_threshold(threshold) if norm > 400 and threshold < 100 else threshold)
+
+    diagnoses = diagnose_function(clip, {**LISTS, "float16": FLOAT16["float16"]})
+    assert set(diagnoses) == {f"float16 at {threshold}" for threshold in THRESHOLDS[:2]}
+    assert {each.cause for each in diagnoses.values()} == {None}
+    assert diagnoses["float16 at 0.7"].contradiction == contradiction
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-3])
+def test_an_eps_that_is_added_to_the_coefficient_explains_the_cases_of_every_dtype(eps: float) -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        return min(1.0, threshold / norm + eps), norm
+
+    diagnoses = diagnose_function(clip, {**LISTS, **FLOAT16, "large": [[3e4, -4e4], [1e4]]})
+    assert {each.cause for each in diagnoses.values()} == {
+        ("another eps", f"as with eps {eps:g} added to the coefficient")
+    }
+    assert any("float16" in name for name in diagnoses)
+
+
+@pytest.mark.parametrize(
+    ("eps", "fault", "cause"),
+    [
+        (1e-10, "the norm is a number", ""),
+        (1e-3, "the norm is a number", "another eps"),
+        (1e-3, "", "another eps"),
+    ],
+)
+def test_a_difference_of_the_form_has_no_cause_if_the_numbers_agree(eps: float, fault: str, cause: str) -> None:
+    """A coefficient that is computed in float64 can look like another cause, but is only rounded otherwise."""
+    results, cases = dict[tuple[str, str], JudgedResult](), []
+    for name, values in LISTS.items():
+        clip_case = case([dense(each) for each in values], "clip_by_global_norm", clip_norm=1.23)
+        outcome = outcome_of(
+            clip_case, lambda g, c: (min(1.0, c / (math.hypot(*norms(g)) + eps)), math.hypot(*norms(g))), 1.23
+        )
+        outcome.fault = fault
+        cases.append(dataclasses.replace(clip_case, name=name))
+        results[NATIVE, name] = judged_result.judge_result(
+            (NATIVE, cases[-1]), oracle.expect(cases[-1]), outcome, Framework(), []
+        )
+    function_causes.choose(cases, oracle.expect, {"torch": results})
+    natives = [judged.native for judged in results.values()]
+    assert {native.cause_kind for native in natives if native} - {""} == {cause} - {""}
+    assert any(native and native.kind == ("form" if fault else "value") for native in natives)
+
+
+def test_a_missing_result_of_zeros_keeps_its_cause() -> None:
+    clip_case = case([dense([3.0, 4.0]), dense([0.0])], "clip_by_global_norm", clip_norm=1.0)
+    outcome = outcome_of(clip_case, lambda g, c: by_norm(math.hypot(*norms(g)), c), 1.0)
+    outcome.gradients = [*outcome.gradients[:1], None]  # type: ignore[index]
+    judged = judged_result.judge_result((NATIVE, clip_case), oracle.expect(clip_case), outcome, Framework(), [])
+    assert judged.native
+    assert (judged.native.kind, judged.native.finite_size) == ("form", 0.0)
+    assert judged.native.cause == "'gradient 1' is missing"
+
+
+def test_a_mistake_for_one_dtype_alone_keeps_its_cause() -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        return (1.0 if norm > 400 else min(1.0, threshold / norm)), norm
+
+    diagnoses = diagnose_function(clip, {**LISTS, **FLOAT16})
+    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"not clipped"}
+
+
+def test_a_coefficient_that_multiplies_twice_in_one_case_alone_has_no_cause() -> None:
+    def clip(gradients: Arrays, threshold: float) -> tuple[float, float]:
+        norm = math.hypot(*norms(gradients))
+        coef = min(1.0, threshold / norm)
+        return (coef * coef if len(gradients) == 3 else coef), norm
+
+    diagnoses = diagnose_function(clip)
+    assert set(diagnoses) == {f"three at {threshold}" for threshold in THRESHOLDS[:2]}
+    assert {each.cause for each in diagnoses.values()} == {None}
+    assert all("the coefficient multiplies everything twice, but" in each.contradiction for each in diagnoses.values())
 
 
 def test_a_second_mistake_in_one_case_does_not_hide_the_cause_of_the_others() -> None:

@@ -69,7 +69,10 @@ def test_a_tolerance_is_of_the_suite_or_of_a_framework(tmp_path: Path) -> None:
     assert [frameworks[name].tolerance for name in ("numpy", "torch", "jax")] == [1e-3, 1e-3, 1e-2]
 
 
-LITERAL = {"tiny norm", "zeros", *(f"signs and shapes{end}" for end in ("", " as float32", " as float64"))}
+LITERAL = {
+    *("tiny norm", "tiniest norm", "large norm", "zeros"),
+    *(f"signs and shapes{end}" for end in ("", " as float32", " as float64")),
+}
 """The lists of gradients that every written suite has."""
 
 

@@ -558,8 +558,8 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
         ("norm", ""),
         ("norm.double()", "the norm is float64[] instead of float32[]"),
         ("norm.reshape(1)", "the norm is float32[1] instead of float32[]"),
-        ("norm.item()", "the norm is a number instead of a tensor float32[]"),
-        ("norm.numpy()", "the norm is a number instead of a tensor float32[]"),
+        ("norm.item()", "the norm is a number instead of a tensor float32[]: return a tensor, not a number"),
+        ("norm.numpy()", "the norm is a number instead of a tensor float32[]: return a tensor, not a number"),
     ],
 )
 def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Path, norm: str, fault: str) -> None:

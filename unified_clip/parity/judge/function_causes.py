@@ -46,6 +46,6 @@ def _by_function(
         if call is not None:
             calls, differing = functions.setdefault(native.function, ({}, []))
             calls[case.name] = call
-            if native.kind and not judged.is_for_any_cause:
+            if native.kind and not judged.needs_no_cause:
                 differing.append(case.name)
     return [(calls, differing) for calls, differing in functions.values() if differing]

@@ -38,8 +38,9 @@ class JudgedResult:
     differs: bool = False
     """Whether any bit differs from the exact result."""
 
-    is_for_any_cause: bool = False
-    """Whether a known difference for any cause covers the difference, so that no cause is searched for."""
+    needs_no_cause: bool = False
+    """Whether no cause is searched for: a known difference for any cause covers the difference, or the numbers agree
+    and only their form differs."""
 
     @property
     def native(self) -> NativeResult | None:
@@ -95,8 +96,11 @@ def judge_result(
             entries = [
                 each for each in known if ANY in each.causes and each.covers(each.framework, case.name, deviation)
             ]
-            judged.is_for_any_cause = any(entry.bounds(deviation.finite_size) for entry in entries)
-            if not judged.is_for_any_cause and (cause := diagnose(case, expected, outcome)):
+            shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
+            is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
+            is_only_form = is_only_form and not (deviation.finite_size or deviation.not_finite)
+            judged.needs_no_cause = is_only_form or any(entry.bounds(deviation.finite_size) for entry in entries)
+            if not judged.needs_no_cause and (cause := diagnose(case, expected, outcome)):
                 deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
         if deviation:
             native = judged.result = NativeResult(**vars(deviation), **shared, verdict="different", problem="")

@@ -58,12 +58,31 @@ tensors = [{{ values = [2e-4] }}, {{ values = [3e-4] }}]
 [[cases]]
 gradients = ["tiny norm"]
 rules = {rules}
-thresholds = [1.3e-4]
+thresholds = [1.2e-4]
+
+[[gradients]]
+name = "tiniest norm"
+tensors = [{{ values = [2e-8] }}, {{ values = [3e-8] }}, {{ values = [1e-8] }}]
+
+[[cases]]
+gradients = ["tiniest norm"]
+rules = {rules}
+thresholds = [1.2e-8]
+
+# An eps that is added to the coefficient shows only in a small coefficient: the total norm is 55680.
+[[gradients]]
+name = "large norm"
+tensors = [{{ values = [1e4] }}, {{ values = [3e4, -4e4] }}, {{ values = [-1e4] }}, {{ values = [2e4] }}]
+
+[[cases]]
+gradients = ["large norm"]
+rules = {rules}
+thresholds = [4.7]
 
 # Negative numbers, a gradient without axes, float64, and gradients that are not contiguous.
 [[gradients]]
 name = "signs and shapes"
-tensors = [{{ values = [-6, 4] }}, {{ values = [-1], shape = [] }}, {{ values = [2, -5, 1.5, -2], shape = [2, 2] }}]
+tensors = [{{ values = [-1], shape = [] }}, {{ values = [-6, 4] }}, {{ values = [2, -5, 1.5, -2], shape = [2, 2] }}]
 
 [[cases]]
 gradients = ["signs and shapes"]

@@ -156,7 +156,7 @@ def _other_norm(invocation: Invocation, result: CallResult) -> str:
     gradients = [densify(_read(invocation, tensor)) for tensor in invocation.gradients]
     expected = f"{norm_dtype([gradient for gradient in gradients if gradient is not None])}[]"
     if isinstance(result.norm, Dense):
-        return f"the norm is a number instead of a tensor {expected}"
+        return f"the norm is a number instead of a tensor {expected}: return a tensor, not a number"
     norm = types.form(densify(_read(invocation, result.norm)))
     return "" if norm == expected else f"the norm is {norm} instead of {expected}"
 
