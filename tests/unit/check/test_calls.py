@@ -55,6 +55,36 @@ def test_a_call_between_backward_and_step_clips(check: Check, start: str, lines:
     assert check(step(start, *lines)).findings == []
 
 
+HELPER = "def limit(model):\n    CLIP\n\n\ndef outer(model):\n    limit(model)\n\n\n"
+METHODS = "class Trainer:\n    def limit(self, model):\n        CLIP\n\n    def step(self, model, opt, loss):\n        "
+
+
+@pytest.mark.parametrize("start", CALLS)
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["loss.backward()", "opt.step()", "limit(model)"], "This clip comes after opt.step() in line"),
+        (["loss.backward()", "opt.step()", "outer(model)"], "This clip comes after opt.step() in line"),
+        (["limit(model)", "loss.backward()", "opt.step()"], "This clip comes before loss.backward() in line"),
+        (["loss.backward()", "if i % 10 == 0:", "    limit(model)", "opt.step()"], "This clip runs only if i % 10"),
+        (["loss.backward()", "limit(model)", "opt.step()"], ""),
+        (["loss.backward()", "outer(model)", "opt.step()"], ""),
+        (["loss.backward()", "opt.step()", "torch.limit(model)"], ""),
+    ],
+)
+def test_a_clip_in_a_function_of_the_file_is_judged_at_its_calls(
+    check: Check, start: str, lines: list[str], why: str
+) -> None:
+    method = [line.replace("limit", "self.limit").replace("torch.self.", "torch.") for line in lines]
+    sources = [HELPER + "def step(model, opt, loss):\n    " + "\n    ".join(lines)]
+    sources += [] if "outer" in str(lines) else [METHODS + "\n        ".join(method)]
+    for source in sources:
+        text = f"import torch\n{start}" + source.replace("CLIP", CALLS[start]) + "\n"
+        findings = check({"a.py": text}).findings
+        assert [each.kind for each in findings] == ["unknown"] * bool(why)
+        assert all(each.does.startswith("Line ") and why in each.does for each in findings)
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

@@ -10,7 +10,7 @@ import itertools
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, shortened
 from ....errors import ConfigError
 from ..optimizers import attached, is_made
-from ..steps.events import Event, Timeline
+from ..steps.events import MAX_DEPTH, Event, Timeline
 
 ADVICE = "If this is intended, ignore the clip with a reason in check.ignore."
 NEVER = "This clip never runs: the condition {test} has a constant value. Remove the condition, or remove the clip. "
@@ -21,6 +21,7 @@ REPLACED = (
     "Line {line} builds another optimizer in {name}, to which this clip is not attached. Attach the clip after that "
     "line. "
 )
+CALLED = "Line {line} runs this clip by {call}. {why}"
 DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothing. Remove .detach(). "
 
 
@@ -28,12 +29,21 @@ _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, froze
 """Returns the backward passes and steps of a file, which all its clips share."""
 
 
-def check(source: Source, call: ast.Call) -> None:
+def check(source: Source, call: ast.Call, depth: int = 0) -> None:
     """Check the order of a call that clips gradients, among the calls in the same loop or function.
+
+    If its function has no backward pass and no step, check each call of this function in the file.
+
+    depth: The number of functions that were followed to their calls.
 
     ConfigError: the call comes after the optimizer's step or before `backward`, or it skips some steps.
     """
     events = _events(source, call)
+    for caller in _timeline(source).callers(call) if not events and depth < MAX_DEPTH else ():
+        try:
+            check(source, caller, depth + 1)
+        except ConfigError as error:
+            raise ConfigError(CALLED.format(line=caller.lineno, call=shortened(caller), why=error)) from None
     before = [event for event in events if end_of(event.call) < end_of(call)]
     after = [event for event in events if end_of(event.call) > end_of(call)]
     has_backward = any(event.kind == "backward" for event in before)

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ....config.formats.python_source import FUNCTIONS, Source, end_of, last_name
 from ....port.catalog import CLIP_NAME
 from ..optimizers import STEPPER, is_made
-from .flow import Flow
+from .flow import Flow, code_of
 
 MAX_DEPTH = 4
 """Calls of functions of the file are followed up to this depth."""
@@ -99,6 +99,14 @@ class Timeline:
     def of_callees(self, call: ast.Call) -> list[Event]:
         """Return the events of the functions of the file that a call runs."""
         return [event for callee in self._callees(call) for event in self.events(callee)]
+
+    def callers(self, node: ast.AST) -> list[ast.Call]:
+        """Return the calls of the function around a node, by its name. Functions of imported modules are other ones."""
+        function = self.function(node)
+        name = getattr(function, "name", "")
+        named = [call for call in self.source.calls if last_name(call.func) == name != ""]
+        own = (call for call in named if code_of(call.func).partition(".")[0] not in self.source.imports)
+        return [call for call in own if function in self._callees(call)]
 
     def local(self, node: ast.AST) -> list[Event]:
         """Return the backward passes and the steps of the function around a node, except in other branches of an `if`.
