@@ -135,8 +135,8 @@ def clip_by_global_norm(
         spec = _declared(backend, t_list, arguments, in_place=False)
         if use_norm is not None and spec.check_replicas:
             raise ValueError(
-                "check_replicas compares copies while the call measures the norm, and with use_norm the call measures "
-                "none. Leave out check_replicas or use_norm"
+                "check_replicas compares copies while the call measures the norm. With use_norm, the call measures no "
+                "norm. Leave out check_replicas or use_norm"
             )
         known_norm = (
             None if use_norm is None else validation.given_norm(backend, use_norm, "use_norm", differentiable=True)

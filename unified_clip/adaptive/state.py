@@ -179,8 +179,8 @@ def check_fixed_size(rule: Rule | AdaGC) -> None:
     if [] in rule.init().values() and not isinstance(rule, AdaGC):
         remedy = "Set window, such as window=1000" if isinstance(rule, Percentile) else "Return no empty list from init"
         raise TypeError(
-            f"the state of {rule} grows, which only ClipConfig supports, on CPUs and outside of compiled graphs. "
-            f"{remedy}."
+            f"the state of {rule} grows. Only ClipConfig supports such a state, on CPUs and outside of compiled "
+            f"graphs. {remedy}."
         )
 
 

@@ -257,7 +257,7 @@ def _recording(path: Path) -> Sequence[RecordedCall]:
     compare.check_clipped(recording)
     if run_plots.clips([curves.clip_points(recording.lines)]) is None:
         raise runs.RunError(
-            f"{path}: no call has a norm or a threshold above 0 to plot. Clips by value have none. Pass a recording "
+            f"{path}: no call has a norm or a threshold above 0 to plot. Clips by value have no norm. Pass a recording "
             "with clips by norm, or remove --recorded.",
             "UC502",
         )

@@ -153,7 +153,7 @@ def compare(
     advance("compare", 1)
     if not (explained or agreements):
         raise RunError(
-            f"{left.path} and {right.path}: No numbers were compared. Clips by value record none without --norms. "
+            f"{left.path} and {right.path}: No numbers were compared. Without --norms, clips by value record no norms. "
             "Record both runs with --norms, in Python with record(..., norms=True).",
             "UC502",
         )

@@ -195,7 +195,7 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
         end = f"If it does not clip, that is the difference: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
-            f"No clip call of {script} on gradients was recorded: neither one of unified_clip nor one of the functions "
+            f"No clip call of {script} on gradients was recorded, neither of unified_clip nor of the functions "
             "that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or jit_compile=True "
             "are not recorded: turn these off. If the step clips by its own code, yield (parameters, gradients, "
             f"unclipped). {end}.",
@@ -232,8 +232,8 @@ def reject_unpaired(
     if unused := [name for name in weights if name not in {*names, *names.values()}]:
         raise VerifyError(
             f"--weights has {_listing(unused)}, which neither function yields. Both functions must yield each of these "
-            "tensors, and at least one of them must use the name from the file (--map pairs another name in the other "
-            "function). If no function reads a tensor, remove the tensor from the file instead.",
+            "tensors, and at least one function must use the name from the file. For another name in the other "
+            "function, use --map. If no function reads a tensor, remove the tensor from the file instead.",
             "UC604",
         )
 

@@ -309,7 +309,8 @@ def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.
         (lambda: None, "run.jsonl: No clip calls were recorded"),
         (
             lambda: unified_clip.clip_by_value(np.array([2.0]), -1.0, 1.0),
-            "run.jsonl: no call has a norm or a threshold above 0 to plot. Clips by value have none. Pass a recording",
+            "run.jsonl: no call has a norm or a threshold above 0 to plot. Clips by value have no norm. "
+            "Pass a recording",
         ),
     ],
 )

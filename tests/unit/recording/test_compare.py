@@ -73,7 +73,11 @@ BOUNDED = {**clip_line(1, rule="value", norm_type=None, norm=None, coef=None, pa
             [EMPTY, {**EMPTY, "error": "ValueError: no"}],
             "b.jsonl: None of the 2 recorded calls has a result: 1 raised an error (ValueError: no), 1 got no",
         ),
-        ([BOUNDED], [BOUNDED], "No numbers were compared. Clips by value record none without --norms. Record both"),
+        (
+            [BOUNDED],
+            [BOUNDED],
+            "No numbers were compared. Without --norms, clips by value record no norms. Record both",
+        ),
     ],
 )
 def test_runs_without_comparable_calls_are_rejected(

@@ -1,8 +1,8 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with a bound on its error decides nearly every norm. A float32 result is in doubt only if the middle
-between two numbers is within that bound. Then a loop compares the exact sum with the middle. Otherwise, the loop has no
-iteration. Devices of `shard_map` exchange integers, as float64.
+A float64 sum with a bound on its error decides nearly every norm. The float32 norm is in doubt only if the midpoint of
+two float32 numbers is within this bound of the sum. In this case, a loop compares the exact sum with the midpoint. If
+no norm is in doubt, the loop has no iteration. Devices of `shard_map` exchange integers, as float64.
 """
 
 from __future__ import annotations

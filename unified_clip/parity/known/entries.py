@@ -247,9 +247,9 @@ def read(path: Path, *, accepting: bool = False) -> list[KnownDifference]:
     if not accepting and (unbounded := [entry for entry in known if entry.is_unbounded]):
         first = unbounded[0]
         raise schema.SuiteError(
-            f"{path}: size = inf would accept any number, in {len(unbounded)} of {len(known)} entries, first in the "
-            f"entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept once: it "
-            "writes not_finite and the size of finite numbers in place of inf. Titles and reasons stay",
+            f"{path}: size = inf would accept any number, but {len(unbounded)} of {len(known)} entries have it. The "
+            f"first is the entry of {first.function!r} with the reason {first.reason!r}. Run the command with --accept "
+            "once: it writes not_finite and the size of finite numbers in place of inf. Titles and reasons stay",
             "UC303",
         )
     return known

@@ -82,8 +82,8 @@ def in_tape_step(module: Module, clip: FoundClip, step: TapeStep) -> tuple[cst.A
     between = range(module.end(source) + 1, module.position(statement)[0])
     if reads := [place for read in binding.reads if (place := module.position(read)[0]) in between]:
         raise UnsureError(
-            f"Line {reads[0]} may keep the gradients from before the clip, which PyTorch's function changes in place. "
-            "Move the line after the clip, if it may read clipped gradients. Otherwise, run unified-clip port without "
+            f"Line {reads[0]} may keep the gradients from before the clip. PyTorch's function changes them in place. "
+            "If the line may read clipped gradients, move it after the clip. Otherwise, run unified-clip port without "
             "--native."
         )
     line = call_lines(module, function.rule, step.variables, limit)

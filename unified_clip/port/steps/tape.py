@@ -173,11 +173,11 @@ class TapeSteps:
         used = self._module.used_names
         if any(name.startswith(DISTRIBUTED) and name.rpartition(".")[2] in names("replicas") for name in used):
             raise UnsureError(
-                "Each replica clips before gradients are added up (only clipnorm= and similar limits of tf.keras 2 "
-                "clip the sum), but DistributedDataParallel averages them in backward(). In PyTorch, run the forward "
-                "pass and backward() in `with model.no_sync():`, clip, then call "
-                "torch.distributed.all_reduce(parameter.grad) for each parameter. To clip the sum, clip after the "
-                "all_reduce."
+                "Each replica clips its own gradients, before they are added up. (Only clipnorm= and similar arguments "
+                "of tf.keras 2 clip the sum.) DistributedDataParallel averages gradients in backward(), before the "
+                "clip. To clip as in TensorFlow, run the forward pass and backward() in `with model.no_sync():`, clip, "
+                "then call torch.distributed.all_reduce(parameter.grad) for each parameter. To clip the sum, clip "
+                "after the all_reduce."
             )
         if any(name.startswith("horovod.") for name in used):
             raise UnsureError(
@@ -259,6 +259,6 @@ class TapeSteps:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
                 raise UnsureError(
-                    "The file writes the result of gradient() in a list, as if it were the gradient of one variable. "
+                    "The file puts the result of gradient() into a list, as if the result were a single gradient. "
                     "Write this step in PyTorch by hand: call loss.backward(), and clip [variable.grad]."
                 )

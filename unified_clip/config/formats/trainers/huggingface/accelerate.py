@@ -69,7 +69,7 @@ class Accelerate(Format):
         if kind != "DEEPSPEED":
             raise SetElsewhereError(
                 f"{document.name}: with distributed_type {kind!r}, the script calls accelerator.clip_grad_norm_.",
-                "Write a clip configuration with its max_norm as the threshold.",
+                "Write a clip configuration, with the max_norm of this call as the threshold.",
             )
         if not document.get(*FILE):
             return self._deepspeed(document, DEEPSPEED)

@@ -143,7 +143,7 @@ class Paddle(PythonFormat):
         if data.get("auto_skip_clip"):
             raise arguments.wrong(
                 ["auto_skip_clip"],
-                "with this argument, Paddle raises an error in every static program, and in dynamic mode does not clip "
+                "with this argument, Paddle raises an error in every static program. In dynamic mode, it does not clip "
                 "if the norm is NaN. unified_clip does not support this. Remove the argument, or keep Paddle's clip.",
             )
         rule: Rule = "global_norm" if name.endswith("GlobalNorm") else "norm"

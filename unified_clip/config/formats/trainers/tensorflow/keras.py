@@ -95,7 +95,7 @@ class Keras(Format):
                 keys,
                 "Keras before 2.4 does not have this key. If a later version wrote the file, "
                 f"{name_format('keras@VERSION')}. Otherwise rename the key to clipnorm, which limits the global norm "
-                "in that Keras.",
+                "in Keras before 2.4.",
             )
         value = document.get(*keys)
         is_clear = name != "clipnorm" and isinstance(value, int | float) and value > 0

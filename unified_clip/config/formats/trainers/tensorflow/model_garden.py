@@ -73,7 +73,8 @@ class ModelGarden(Format):
         if document.get(*table, used[0]) == 0:
             raise document.wrong(
                 [*table, used[0]],
-                "0 clips nothing since TensorFlow 2.11, and makes all gradients 0 before. Set null to clip nothing.",
+                "from TensorFlow 2.11 on, 0 clips nothing. Before 2.11, 0 makes all gradients 0. Set null to clip "
+                "nothing.",
             )
         return Imported(self.settings(RULES[used[0]], self.read_threshold(document, [*table, used[0]])))
 
