@@ -22,7 +22,7 @@ from .torch_scaling import parameters_of
 def clip_(
     accelerator: Accelerator, clip: ClipConfig | Clipper, parameters: Tensor | Iterable[Any], *, step: int | None = None
 ) -> Tensor | None:
-    """Clip in place before the optimizer's step. Unscale gradients that a `GradScaler` scaled first.
+    """Clip in place before the optimizer's step. If a `GradScaler` has scaled the gradients, first unscale them.
 
     Call this function on all ranks, after every `accelerator.backward`. It does nothing while gradients accumulate.
 
