@@ -20,7 +20,7 @@ from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, common_c
 from .scaling import CLOSE, EXACT
 from .sums import steps_in_16_bits
 
-NOT_CLIPPED = "as when nothing is clipped: the gradients are returned unchanged"
+NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 
 
 def find_cause(call: Observation) -> Cause | None:

@@ -71,7 +71,7 @@ def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
     path.write_text(f"known = [{inline}]\n", encoding="utf-8")
     sizes = {"one": 0.5, "two": 0.25}
     assert update.write(path, run_with_differences(sizes, entries.read(path))) == (0, 1, 0, 1)
-    reasons = [(["one"], "sums"), (["two"], "numbers differ")]
+    reasons = [(["one"], "sums"), (["two"], "numbers differ, and the cause is unknown")]
     assert [(entry.cases, entry.reason) for entry in entries.read(path)] == reasons
     assert run_with_differences(sizes, entries.read(path)).exit_code == 0
 
@@ -79,7 +79,9 @@ def test_accepting_keeps_inline_entries(tmp_path: Path) -> None:
 def test_accepting_again_removes_stale_entries_and_keeps_texts_and_comments(tmp_path: Path) -> None:
     path = tmp_path / "known.toml"
     update.write(path, run_with_differences({"one": 0.5}, []))
-    text = path.read_text(encoding="utf-8").replace('reason = "numbers differ"', 'reason = "float32 # sums"')
+    text = path.read_text(encoding="utf-8").replace(
+        'reason = "numbers differ, and the cause is unknown"', 'reason = "float32 # sums"'
+    )
     path.write_text(f"# ours\n{text}", encoding="utf-8")
     assert update.write(path, run_with_differences({"one": 0.05}, entries.read(path))) == (0, 1, 0, 0)
     assert path.read_text(encoding="utf-8").startswith("# ours\n")

@@ -51,7 +51,7 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
     assert {tuple(entry.cases): entry.reason for entry in entries.read(tmp_path / "known.toml")} == {
         ("a", "b"): "as with eps 0 instead of 1e-06",
         ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
-        ("e",): "numbers differ",
+        ("e",): "numbers differ, and the cause is unknown",
     }
 
 

@@ -151,7 +151,7 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     diagnoses = diagnose_function(sometimes)
     assert [each.cause for each in diagnoses.values()] == [None, None]
     assert diagnoses["one element at 1.23"].contradiction == (
-        "as when nothing is clipped: the gradients are returned unchanged, but the case 'two at 0.7' contradicts this"
+        "as when nothing is clipped: the gradients are unchanged, but the case 'two at 0.7' contradicts this"
     )
 
 
@@ -219,6 +219,19 @@ def test_a_difference_of_the_form_has_no_cause_if_the_numbers_agree(eps: float, 
     natives = [judged.native for judged in results.values()]
     assert {native.cause_kind for native in natives if native} - {""} == {cause} - {""}
     assert any(native and native.kind == ("form" if fault else "value") for native in natives)
+
+
+def test_a_function_without_a_norm_that_changes_nothing_has_a_cause() -> None:
+    clip_case = case([dense([3.0, 4.0]), dense([1.0])], "clip_by_global_norm", clip_norm=0.5)
+    outcome = outcome_of(clip_case, lambda g, c: (1.0, math.nan), 0.5)
+    outcome.norm = None
+    call = diagnose.observe(clip_case, oracle.expect(clip_case), outcome)
+    below = case([dense([3.0, 4.0]), dense([1.0])], "clip_by_global_norm", clip_norm=100.0)
+    correct = diagnose.observe(below, oracle.expect(below), outcome)
+    assert call
+    assert correct
+    (diagnosis,) = consistent_causes({"above": call, "below": correct}, ["above"]).values()
+    assert diagnosis.cause == ("not clipped", "as when nothing is clipped: the gradients are unchanged")
 
 
 def test_a_missing_result_of_zeros_keeps_its_cause() -> None:

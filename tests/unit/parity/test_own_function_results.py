@@ -66,7 +66,7 @@ WRONG_RESULTS_IN_PLACE = {
     "grads[:] = [g * 0 for g in grads]\n    return 1.0": "replaced items of its first argument, which changes no "
     "gradient of the caller. For each item, write gradient",
     "return [g * 0 for g in grads]": "returned a list of 2. Return the norm, and write the "
-    "clipped values into the gradients. Or, if it returns gradients",
+    "clipped values into the gradients, as clip_grad_norm_ does. Or, if it returns gradients",
 }
 """The body of a function that clips in place, and the error."""
 
@@ -82,13 +82,25 @@ def test_a_norm_that_is_not_returned_has_to_be_declared(tmp_path: Path) -> None:
     """A function that no longer returns its norm must not pass."""
     clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     error = call_function(tmp_path, "grads[0][...] = 0", clip_case)["unreadable"]
-    advice = 'Or, if it returns no norm, write clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]'
-    assert error == f"clip.py:clip returned None. Return the norm. {advice}"
+    advice = 'Or, if it clips in place and returns nothing, write clip_grad_norm_ = "nothing" under '
+    assert error == f"clip.py:clip returned None. Return the norm. {advice}[frameworks.numpy.returns]"
     assert call_function(tmp_path, "grads[0][...] = 0", clip_case, "nothing")["name"] == "clip.py:clip"
     error = call_function(tmp_path, "grads[0][...] = 0\n    return 1.0", clip_case, "nothing")["unreadable"]
     assert "Remove clip_grad_norm_ from [frameworks.numpy.returns], so that the norm is compared" in error
     by_value = case([*WORKED], "clip_grad_value_", clip_value=0.5)
     assert call_function(tmp_path, "grads[0][...] = 0", by_value)["name"] == "clip.py:clip"
+
+
+def test_a_function_that_returns_none_is_moved_to_the_name_that_clips_in_place(tmp_path: Path) -> None:
+    body = "grads[0][...] = 0"
+    error = call_function(tmp_path, body)["unreadable"]
+    assert error == (
+        "clip.py:clip returned None. Return (clipped gradients, norm). Or, if it clips in place, move it to the name "
+        "clip_grad_norm_ under [frameworks.numpy.functions], whose rule adds 1e-6 to the norm, and write "
+        'clip_grad_norm_ = "nothing" under [frameworks.numpy.returns]'
+    )
+    in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    assert call_function(tmp_path, body, in_place, "nothing")["name"] == "clip.py:clip"
 
 
 def test_a_function_may_return_gradients_only(tmp_path: Path) -> None:

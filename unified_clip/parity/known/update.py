@@ -11,7 +11,7 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import NativeResult, ParityReport
-from .entries import KINDS, WITHIN, KnownDifference, NotFinite, cause_value, is_match, recorded_cause
+from .entries import KINDS, SIZED, WITHIN, KnownDifference, NotFinite, cause_value, is_match, recorded_cause
 from .match import Place
 
 
@@ -228,6 +228,8 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     """Return the cause of some differences. If none has a cause, return what differs, with the detail.
 
+    If only numbers differ, add that the cause is unknown. The size and the cases are other keys of the entry.
+
     If there are several causes or details, return the first one and the number of cases. For the kinds "returns" and
     "elements", return only what differs.
     """
@@ -235,5 +237,5 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     if not causes:
         causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]
     if not causes or kind in ("returns", "elements"):
-        return KINDS[kind]
+        return f"{KINDS[kind]}, and the cause is unknown" if kind in SIZED else KINDS[kind]
     return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"

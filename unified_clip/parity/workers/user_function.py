@@ -85,7 +85,8 @@ class UserFunction(NamedTuple):
         if style == "list":
             if not isinstance(returned, tuple) or len(returned) != 2 or returned[1] is None:
                 role = " whose norm is None" if _is_pair(returned) else ""
-                raise self._wrong(returned, FORMS[style], role, self._or_gradients())
+                advice = self._or_in_place() if returned is None else self._or_gradients()
+                raise self._wrong(returned, FORMS[style], role, advice)
             clipped, norm = returned
             self._check_tensors(list(leaves(clipped)), invocation)
             return clipped, self._norm(norm, invocation)
@@ -96,7 +97,7 @@ class UserFunction(NamedTuple):
             if _has_norm(returned):
                 raise self._both(invocation)
             norm = FORMS[style] if call.returns_norm else "None"
-            expected = f"{norm}, and write the clipped values into the gradients"
+            expected = f"{norm}, and write the clipped values into the gradients, as {self._public_name} does"
             raise self._wrong(returned, expected, "", self._or_gradients())
         if not call.returns_norm:
             return None
@@ -107,7 +108,7 @@ class UserFunction(NamedTuple):
             return None
         if returned is None:
             setting = f'{self._public_name} = "nothing" under {self._table}'
-            advice = f"Or, if it returns no norm, write {setting}" if style == "in place" else ""
+            advice = f"Or, if it clips in place and returns nothing, write {setting}" if style == "in place" else ""
             raise self._wrong(returned, FORMS[style], "", advice)
         return self._norm(returned, invocation)
 
@@ -146,6 +147,13 @@ class UserFunction(NamedTuple):
     def _or_gradients(self) -> str:
         """Return the advice for a function that returns clipped gradients only."""
         return f'Or, if it returns gradients only, write {self._public_name} = "gradients" under {self._table}'
+
+    def _or_in_place(self) -> str:
+        """Return the advice for a function that returns None, but is listed under `clip_by_global_norm`."""
+        table = self._table.replace("returns", "functions")
+        move = f"move it to the name clip_grad_norm_ under {table}"
+        setting = f'clip_grad_norm_ = "nothing" under {self._table}'
+        return f"Or, if it clips in place, {move}, whose rule adds 1e-6 to the norm, and write {setting}"
 
     @property
     def _public_name(self) -> str:
