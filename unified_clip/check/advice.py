@@ -179,19 +179,21 @@ class Advisor:
     def _approval(self, use: ClipUse) -> str:
         """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
 
-        For a key that no known trainer reads, the entry approves only the rule and threshold of the configuration.
+        If keys of the trainer correct the file, they come first. For a key that no known trainer reads, the entry
+        approves only the rule and threshold of the configuration.
         """
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         threshold = self._config.threshold
-        advice = f"Correct the file. Or, to accept it as it is, add to {self._file.name}:"
+        correction = self._correction(use)
+        advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
         numbers = {value for value in use.values if is_number(value)}
         if numbers and isinstance(threshold, float):
             entry |= {"rule": self._config.rule, "threshold": threshold}
             change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
-            advice = f"If your own code reads this key, {change}add to {self._file.name}:"
+            advice = f"{'Or, if' if correction else 'If'} your own code reads this key, {change}add"
         kind = documents.kind_of(self._file)
         text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()
-        return f"{advice}\n{text}"
+        return _lines(correction, f"{advice} to {self._file.name}:", text)
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
         """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.
@@ -218,14 +220,25 @@ class Advisor:
         If the check does not accept the keys, because they have another family or eps, add advice.
         """
         if keys := self._keys(use):
-            is_same = self._is_accepted(use.format) if keys.same is None else self._nearest or keys.same
-            if is_same and not keys.problem:
+            if self._is_same(use, keys):
                 return keys.text
             return _lines(keys.with_problem, "" if keys.problem else ACCEPT_NEAREST, self._or_by_code(use))
         command = f"unified-clip config export {shlex.quote(shown(self._file))} --to {use.format}"
         title = FORMATS[use.format].title
         problem = f"{title} does not support a setting of {self._file.name}. To see which, type: {command}."
         return f"{problem} {self._or_by_code(use) or f'Remove that setting: {self.advice_by_code(use)}'}"
+
+    def _is_same(self, use: ClipUse, keys: TrainerKeys) -> bool:
+        """Return whether the check accepts a trainer's file with these keys."""
+        is_accepted = self._is_accepted(use.format) if keys.same is None else self._nearest or keys.same
+        return is_accepted and not keys.problem
+
+    def _correction(self, use: ClipUse) -> str:
+        """Return the keys with which a trainer's file of unknown effect has the one of the configuration, or ''."""
+        keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
+        if keys is None or keys.same is None or keys.problem:
+            return ""
+        return keys.text if self._is_same(use, keys) else _lines(keys.text, ACCEPT_NEAREST)
 
     def _keys(self, use: ClipUse) -> TrainerKeys | None:
         """Return the keys to set in a trainer's file, by the nearest rule.

@@ -90,7 +90,7 @@ class ClipUse:
     """For a trainer's configuration: the name of its format."""
 
     document: Document | None = None
-    """For a trainer's configuration with a known clip, or that leaves its clip to the script: the parsed file."""
+    """For a trainer's configuration, unless a base file has an error: the parsed file."""
 
     version: Version | None = None
     """The trainer's version in `check.formats`."""

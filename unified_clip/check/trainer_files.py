@@ -178,7 +178,8 @@ def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:
         place_of_error = _named_in(str(error), document) or path
         values = _values(document) if error.code == MISPLACED else ()
         why = str(error).replace(f" {placement.BY_CODE}", "")  # the edit has this advice
-        return replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
+        unknown = replace(_unknown(place_of_error, title, why, name), read=path, bases=bases, values=values)
+        return replace(unknown, document=document, version=version) if place_of_error == path else unknown
     file = document.origin(place)[0].path or path
     line = document.line(place) or 1
     is_default = bool(unset) or not place

@@ -10,12 +10,12 @@ from packaging.version import Version
 
 from ..config import documents
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS, Document, Key, dotted
+from ..config.documents import KINDS, Document, Key, PartialTable, dotted
 from ..config.families import family_difference
 from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import OwnFormat
 from ..errors import ConfigError
-from .clip_use import ClipUse
+from .clip_use import ClipUse, shown
 
 Path = tuple[Key, ...]
 
@@ -63,7 +63,7 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     for origin, changes in _candidates(trainer, document, target, exported, own):
         same, why = _result(trainer, document, changes, target, use.version)
         if not why:
-            return TrainerKeys(_text(changes, origin, document), same)
+            return TrainerKeys(_where(use, changes, origin) + _text(changes, origin, document), same)
         problem = problem or why
     return TrainerKeys(text, problem=problem)
 
@@ -86,7 +86,8 @@ def _candidates(
 ) -> Iterator[tuple[Path, Changes]]:
     """Yield (prefix, changes) for each edit to try, the most likely one first. All paths are paths in `document`.
 
-    Edits that remove keys come last: a program may read only the key that the file has.
+    Edits that remove keys come last: a program may read only the key that the file has. If the trainer reads no clip
+    key of the file, edits that remove misspelt and misplaced ones come first.
 
     changes: The keys to set or to remove. prefix: () for an edit of this file. Otherwise, the edit is for the file that
     sets `own`: its content is merged at the path `prefix`, so its own paths lack the prefix.
@@ -98,12 +99,15 @@ def _candidates(
     threshold = {own: trainer.off if target.rule == "none" else target.threshold} if own else {}
     prefix = own[: len(own) - len(inner)]
     moved = {(*own[:-1], *path[-1:]): value for path, value in exported.items()}
-    if source is not document and prefix:
+    if source is not document and prefix and document.shows(*own):
         yield prefix, threshold
     edits = [changes for changes in (exported, moved if own else {}, threshold) if changes]
+    unread = placement.unread_paths(document, trainer)
+    if unread and placement.unset(document, trainer):
+        yield from (((), {**changes, **dict.fromkeys(unread, REMOVED)}) for changes in edits)
     yield from (((), changes) for changes in edits)
     for changes in edits:
-        removed = _others(trainer, document, changes)
+        removed = [*_others(trainer, document, changes), *unread]
         yield (), {**changes, **dict.fromkeys(removed, REMOVED)}
 
 
@@ -145,11 +149,12 @@ def _with(data: Any, path: Sequence[Key], value: Any) -> Any:
     if isinstance(data, list):
         return [_with(each, path[1:], value) if index == path[0] else each for index, each in enumerate(data)]
     table = data if isinstance(data, dict) else {}
+    changed = {key: each for key, each in table.items() if key != path[0] or value is not REMOVED or len(path) > 1}
     if len(path) > 1:
-        return {**table, path[0]: _with(table.get(path[0]), path[1:], value)}
-    if value is REMOVED:
-        return {key: each for key, each in table.items() if key != path[0]}
-    return {**table, path[0]: value}
+        changed[path[0]] = _with(table.get(path[0]), path[1:], value)
+    elif value is not REMOVED:
+        changed[path[0]] = value
+    return PartialTable.of(changed, table.unread) if isinstance(table, PartialTable) else changed
 
 
 def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -159,6 +164,22 @@ def leaves(data: dict[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key), value
+
+
+def _where(use: ClipUse, changes: Changes, prefix: Path) -> str:
+    """Return words for the file to edit, or '' if it is the file with the clip.
+
+    A file that inherits the clip has to be edited if keys of several other files change.
+    """
+    document, file = use.document, use.read
+    if document is None or file is None:
+        return ""
+    files = {document.origin(path)[0].path or file for path in changes if document.shows(*path)}
+    if prefix:
+        file = next(iter(files))
+    elif not files - {use.path}:
+        return ""
+    return f"In {shown(file)}, set:\n" if file != use.path else ""
 
 
 def _text(changes: Changes, prefix: Path, document: Document) -> str:

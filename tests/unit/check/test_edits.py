@@ -97,9 +97,31 @@ def test_an_unknown_file_is_to_be_corrected(check: Check) -> None:
     finding = only_finding(check({"ds.json": '{"zero_optimization": {"stage": 2}}'}))
     assert (finding.kind, finding.edit) == (
         "unknown",
-        "Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n"
+        '{\n  "gradient_clipping": 1.0\n}\nOr, to accept the file as it is, add to clip.toml:\n[[check.ignore]]\n'
         'path = "ds.json"\nreason = "..."',
     )  # fmt: skip
+    finding = only_finding(check({"ds.json": '{"gradient_clipping": 1.0'}))
+    assert finding.edit.startswith("Correct the file. Or, to accept it as it is, add to clip.toml:\n[[check.ignore]]\n")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "edit"),
+    [
+        ("gradient_clip_vla: 1.0", "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, add to"),
+        ("gradient_clip_vla: 2.0", "Remove trainer.gradient_clip_vla.\nOr, if your own code reads this key, set it to"),
+        ("gradient_clip_val: one", "Or, to accept the file as it is, add to"),
+        ("gradient_clip_val: '1.0'", "Or, to accept the file as it is, add to"),
+        ("gradient_clip_val: 1.0\n  gradient_clip_algorithm: nrom", "Or, to accept the file as it is, add to"),
+        ("gradient_clip_val: ${CLIP}", "Or, to accept the file as it is, add to"),
+    ],
+)
+def test_the_edit_of_a_misspelt_key_or_value_begins_with_the_right_one(check: Check, wrong: str, edit: str) -> None:
+    finding = only_finding(check({"a.yaml": f"trainer:\n  max_epochs: 9\n  {wrong}\n"}))
+    keys = "trainer:\n  gradient_clip_val: 1.0\n  gradient_clip_algorithm: norm\n"
+    assert (finding.kind, finding.edit[: len(keys + edit)]) == ("unknown", keys + edit)
+    near = CLIP_CONFIG.replace("pytorch", "paddle")
+    assert f"{keys.rstrip()}\n" in (paddle := only_finding(check({}, near)).edit)
+    assert ACCEPT_NEAREST in paddle
 
 
 def test_the_entry_to_add_has_the_syntax_of_the_configuration(tmp_path: Path) -> None:

@@ -139,8 +139,10 @@ PL_TRAINER = "pl_trainer:\n  gpus: 1\n  gradient_clip_val: {}\n  gradient_clip_a
 def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Check, formats: str) -> None:
     name, ds = "conf/train.yaml", {"ds.json": DEEPSPEED % "1.0"}
     finding = only_finding(check({name: PL_TRAINER.format(1.0, "norm"), **ds}, CLIP_CONFIG + formats))
-    advice, _, entry = finding.edit.partition("\n")
-    assert (finding.kind, advice) == ("unknown", "If your own code reads this key, add to clip.toml:")
+    advice, _, entry = finding.edit.partition(" your own code reads this key, add to clip.toml:\n")
+    correction = "trainer:\n  gradient_clip_val: 1.0\n  gradient_clip_algorithm: norm\n"
+    removed = "Remove pl_trainer.gradient_clip_val and pl_trainer.gradient_clip_algorithm.\nOr, if"
+    assert (finding.kind, advice) == ("unknown", f"{correction}{removed}" if formats else "If")
     clip = f"{CLIP_CONFIG}{formats}\n{entry}\n"
     report = check({name: PL_TRAINER.format(1.0, "norm"), **ds}, clip)
     assert (report.findings, len(report.ignored)) == ([], 1)

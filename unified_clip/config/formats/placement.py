@@ -50,6 +50,13 @@ SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The ends of the names of keys that switch clipping on or off, in lower case and without punctuation."""
 
 
+def unread_paths(document: Document, trainer: Format) -> list[Path]:
+    """Return the path of each key that is named like a clip key, and that the trainer does not read."""
+    places = [*trainer.places(document), *trainer.foreign_keys]
+    entries = _entries(document.data, places)
+    return [path for path, value in entries if not _is_at(path, places) and _is_clip_key(path, value, places)]
+
+
 def check(document: Document, trainer: Format) -> list[Path]:
     """Check that the clip keys of a file are where its trainer reads them. Only tables and lists are checked.
 

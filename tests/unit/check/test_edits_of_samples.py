@@ -1,0 +1,107 @@
+"""The edit of each sample file: the file passes with the printed keys, or with the printed entry of `check.ignore`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unified_clip.check import check_files
+from unified_clip.check.model import Finding
+from unified_clip.config import documents
+from unified_clip.config.documents import KINDS
+from unified_clip.errors import ConfigError
+
+SAMPLES = Path(__file__).parents[2] / "data" / "formats"
+NAMES = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
+CLIP = 'rule = "global_norm"\nthreshold = 0.75\n'
+ADVICE = ("Or", "To ", "Correct ", "If ", "This still differs", "With these keys alone")
+"""The starts of lines of an edit after the keys."""
+
+STILL_FAILS = "With these keys alone, the check still fails:"
+HYDRA = "# @package"
+WITHOUT_KEYS = ("detectron2", "mmcv", "mmengine", "optax", "paddle", "paddleclas")
+"""The formats without a global norm, or with samples in Python only: their edits have no keys."""
+
+HAS_TAG = "tagged.yaml"
+"""A sample that this test cannot write again."""
+
+
+def merged(data: Any, change: Any) -> Any:
+    if not isinstance(data, dict) or not isinstance(change, dict):
+        return change
+    return {**data, **{key: merged(data.get(key), value) for key, value in change.items()}}
+
+
+def without(data: Any, keys: Sequence[str]) -> Any:
+    if isinstance(data, list):
+        return [without(each, keys[1:]) if str(index) == keys[0] else each for index, each in enumerate(data)]
+    if len(keys) == 1:
+        return {key: value for key, value in data.items() if str(key) != keys[0]}
+    return {key: without(value, keys[1:]) if str(key) == keys[0] else value for key, value in data.items()}
+
+
+def keys_of(edit: str, kind: str) -> tuple[Any, list[str]] | None:
+    """Return (the keys to set, the paths of the keys to remove), or None if the edit has no keys that suffice."""
+    lines = edit.splitlines()
+    end = next((index for index, line in enumerate(lines) if line.startswith(ADVICE)), len(lines))
+    removed = [line for line in lines[:end] if line.startswith("Remove ")]
+    text = "\n".join(line for line in lines[:end] if line not in removed)
+    if STILL_FAILS in edit or not text or "does not support a setting" in text:
+        return None
+    try:
+        return documents.parse(text, kind, "edit").data, [
+            each for line in removed for each in line[7:-1].split(" and ")
+        ]
+    except ConfigError as error:
+        raise AssertionError(f"the edit is neither advice nor keys: {edit}") from error
+
+
+def apply(finding: Finding) -> bool:
+    """Write the keys of an edit into the file that it names. Return False if there are none."""
+    edit, file = finding.edit, Path(finding.path)
+    if edit.startswith("In "):
+        first, _, edit = edit.partition("\n")
+        file = Path(first.removeprefix("In ").removesuffix(", set:"))
+    kind, text = KINDS[file.suffix], file.read_text()
+    if (keys := keys_of(edit, kind)) is None:
+        return False
+    data = merged(documents.parse(text, kind, file.name).data, keys[0])
+    for path in keys[1]:
+        data = without(data, path.split("."))
+    header = [line for line in text.splitlines(keepends=True) if line.startswith(HYDRA)]
+    file.write_text("".join(header) + documents.dump(data, kind))
+    return True
+
+
+def findings(file: Path) -> list[Finding]:
+    clip = Path("clip.toml")
+    return check_files.check(clip, [file], check_files.files([file], clip), nearest=True).findings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_edit_of_each_sample_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SAMPLES / name, "samples")
+    Path("samples/expected.toml").unlink()
+    originals = {file: file.read_bytes() for file in sorted(Path("samples").rglob("*")) if file.is_file()}
+    applied = 0
+    for file in originals:
+        Path("clip.toml").write_text(CLIP)
+        before = [each for each in findings(file) if not each.clip.startswith("PATH")] if file.suffix in KINDS else []
+        if not before or file.name == HAS_TAG:
+            continue
+        if "[[check.ignore]]" in before[0].edit and "set it to" not in before[0].edit:
+            entry = before[0].edit[before[0].edit.index("[[check.ignore]]") :]
+            Path("clip.toml").write_text(f"{CLIP}\n{entry}\n")
+            assert findings(file) == [], f"{file}: {entry}"
+            Path("clip.toml").write_text(CLIP)
+        if apply(before[0]):
+            applied += 1
+            assert findings(file) == [], f"{file}: {before[0].does} {before[0].edit}"
+        for changed, content in originals.items():
+            changed.write_bytes(content)
+    assert (applied > 0) != (name in WITHOUT_KEYS)
