@@ -80,6 +80,11 @@ ONLY_OWN = (
     "configuration of {engine} or of the trainer: docs/integrations/engines.md."
 )
 
+BESIDE_DEEPSPEED = (
+    "DeepSpeed does not expose the gradients of a step, so code cannot clip them. Pass {arguments}, and set "
+    '"gradient_clipping": "auto" in the settings of DeepSpeed.'
+)
+
 UNUSED = (
     "Nothing is clipped by this configuration now. If that is intended, remove the configuration. Otherwise, clip by "
     "it, as in clip(gradients), which changes the training."
@@ -168,7 +173,9 @@ class Advisor:
         if use.unused:
             return UNUSED
         if use.engine in engines.UNREACHABLE:
-            return ONLY_OWN.format(engine=use.engine)
+            name = ARGUMENT_FORMATS.get(use.package, "")
+            arguments = self._exported_arguments(name) if use.engine == engines.DEEPSPEED and name == "hf" else ""
+            return BESIDE_DEEPSPEED.format(arguments=arguments) if arguments else ONLY_OWN.format(engine=use.engine)
         if (not use.package and use.config is None) or use.why_unknown == ONE_PER_GROUP:
             return self._approval(use)
         if use.package not in ATTACH:

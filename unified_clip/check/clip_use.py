@@ -49,6 +49,10 @@ class ClipUse:
     """For a clip in Python source whose threshold is only known at run time: its other settings. The threshold in it
     stands for any."""
 
+    rejected: str = ""
+    """For a trainer's clip in Python source: why the trainer rejects its threshold, as beside DeepSpeed's. The effect
+    is unknown then, unless `config` differs from the clip configuration."""
+
     unclipped: bool = False
     """For a step of an optimizer, or an optimizer: whether it has no clip for sure, while another one of the file has
     one. It counts as no clip for `check.require`."""

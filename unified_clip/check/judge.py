@@ -55,7 +55,11 @@ class Judge:
     def __init__(self, config: ClipConfig, file: Path, uses: Sequence[ClipUse]) -> None:
         self.config, self._file = config, file
         self._uses = uses
-        self._off = [use for use in uses if use.must_be_off and use.config is not None and is_off(use.config)]
+        self._off = [
+            use
+            for use in uses
+            if use.must_be_off and not use.rejected and use.config is not None and is_off(use.config)
+        ]
         own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
         self._near: dict[str, list[str]] = {}
@@ -72,6 +76,9 @@ class Judge:
 
         nearest: Whether a clip that differs in family or eps only is near. This adds a sentence to `notes`.
         """
+        if use.rejected and use.config is not None:
+            is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
+            use = use if is_drift else replace(use, config=None, why_unknown=use.rejected, rejected="")
         if use.must_be_off:
             return self._judge_off(use)
         advisor = Advisor(self.config, self._file, nearest=nearest)
@@ -120,6 +127,7 @@ class Judge:
             effect = ANY_THRESHOLD.format(why=use.why_unknown, settings=settings)
         else:
             effect = family.sentence if family is not None else self._effect(config, compared.compared)
+            effect = f"{effect}. {use.rejected}" if use.rejected else effect
         edit = advisor.edit(replace(use, config=config), differences)
         edit = self._hint(use, edit) if is_off(config) else edit
         does = f"{why.format(file=self._file.name)} {does}" if why else does

@@ -66,3 +66,33 @@ def test_auto_with_a_trainer_leaves_the_clip_to_its_argument(check: Check) -> No
     assert check({"a.py": AUTO + trainer.format("")}).findings == []
     finding = only_finding(check({"a.py": AUTO + trainer.format(", max_grad_norm=0.5")}))
     assert (finding.kind, finding.clip) == ("drift", "transformers.TrainingArguments(max_grad_norm=)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "kind", "edit"),
+    [
+        ("max_grad_norm=0.7, ", "1.0", "drift", "max_grad_norm=1.0"),
+        ("max_grad_norm=0.7, ", '"1.0"', "drift", "max_grad_norm=1.0"),
+        ("max_grad_norm=0.0, ", "1.0", "drift", "max_grad_norm=1.0"),
+        ("max_grad_norm=1.0, ", "0.1", "unknown", 'Pass max_grad_norm=1.0, and set "gradient_clipping": "auto"'),
+        ("", "0.1", "unknown", 'Pass max_grad_norm=1.0, and set "gradient_clipping": "auto"'),
+    ],
+)
+def test_a_threshold_that_trainer_rejects_is_a_drift_if_it_differs_from_the_configuration(
+    check: Check, arguments: str, settings: str, kind: str, edit: str
+) -> None:
+    files = {"a.py": source("'conf/ds.json'", arguments), "conf/ds.json": f'{{"gradient_clipping": {settings}}}'}
+    (finding,) = [each for each in check(files).findings if each.path == "a.py"]
+    assert (finding.kind, edit in finding.edit) == (kind, True)
+    assert "Trainer rejects" in (finding.effect if kind == "drift" else finding.does)
+
+
+def test_a_clip_that_is_off_and_that_trainer_rejects_is_unknown_in_a_file_of_check_off(check: Check) -> None:
+    files = {
+        "a.py": source("'conf/ds.json'", "max_grad_norm=0.0, "),
+        "conf/ds.json": '{"zero_optimization": {}, "gradient_clipping": 0.1}',
+    }
+    report = check(files, 'rule = "global_norm"\nthreshold = 1.0\n\n[check]\noff = ["a.py"]\n')
+    assert [(each.kind, "Trainer rejects" in each.does) for each in report.findings if each.path == "a.py"] == [
+        ("unknown", True)
+    ]

@@ -95,3 +95,17 @@ def test_the_effect_has_no_norm_of_an_unknown_threshold(
     assert finding.effect == (
         f"The threshold, {threshold}, is only known at run time. With any threshold, these settings differ: {settings}."
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("import transformers\n\ntransformers.TrainingArguments('o', max_grad_norm='1.0')\n", "'1.0'"),
+        ("import transformers\n\nLIMIT = '1.0'\ntransformers.TrainingArguments('o', max_grad_norm=LIMIT)\n", "'1.0'"),
+        ("import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), '1.0')\n", "'1.0'"),
+    ],
+)
+def test_a_threshold_that_is_not_a_number_is_unknown_with_its_value(check: Check, source: str, value: str) -> None:
+    finding = only_finding(check({"a.py": source}))
+    assert finding.kind == "unknown"
+    assert finding.does.startswith(f"The threshold is {value}, which is not a number: training fails, or converts it.")

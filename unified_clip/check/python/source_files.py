@@ -282,7 +282,9 @@ def _under_deepspeed(source: Source, use: ClipUse) -> ClipUse:
     """Return the clip of a trainer, as an unknown clip if settings of DeepSpeed may change its effect."""
     if use.package not in deepspeed.TRAINERS or use.config is None:
         return use
-    why = deepspeed.problem(source, use.path, use.line, use.column, use.config)
+    why, is_rejected = deepspeed.problem(source, use.path, use.line, use.column, use.config)
+    if is_rejected:
+        return replace(use, rejected=why)
     return replace(use, config=None, why_unknown=why) if why else use
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 
+from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
+from ....config.documents import format_value
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
 from ....port.catalog import ClipFunction
@@ -12,6 +15,9 @@ from ....port.clip_site import Meaning
 from .. import call_site
 from ..steps import scaled
 from . import order, result
+
+RUN_TIME = "The threshold, {code}, is only known at run time."
+NO_NUMBER = "The threshold is {value}, which is not a number: training fails, or converts it. Write a number instead."
 
 
 def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, has_names: bool = False) -> ClipConfig:
@@ -40,12 +46,17 @@ def of_call(source: Source, call: ast.Call, config: ClipConfig, kind: str, *, ha
 
 
 def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning, kind: str) -> tuple[str, ClipConfig]:
-    """Return (reason, settings) of a clip whose threshold is only known at run time. In the settings, 1 stands for it.
+    """Return (reason, settings) of a clip whose threshold is only known at run time, or is not a number.
+
+    In the settings, 1 stands for the threshold.
 
     call: The call that clips, or None for an argument of a trainer. meaning: The effect, from `unified-clip port`.
     kind: "in place", "functional", "class" or "attached", as `of_call` describes them.
     """
-    why = f"The threshold, {meaning.threshold}, is only known at run time."
+    why = RUN_TIME.format(code=meaning.threshold)
+    with contextlib.suppress(ConfigError, SyntaxError):
+        value = source.constant(ast.parse(meaning.threshold, mode="eval").body)
+        why = why if is_number(value) else NO_NUMBER.format(value=format_value(value))
     if call is None:
         return why, meaning.config
     try:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ...._static_values import UnknownValueError
 from ....config.clip_config import ClipConfig
@@ -40,15 +41,18 @@ AUTO = (
 )
 
 
-def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> str:
-    """Return the reason why the clip of a trainer may have another effect under DeepSpeed, or ''.
+def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
+    """Return (the reason why the clip of a trainer may have another effect under DeepSpeed, or '', is it an error).
+
+    The second is True if the trainer rejects the clip, since DeepSpeed has another threshold.
 
     The clip is an argument of a call, or a call, at this place of the file `path`. Settings in a dict are read
     elsewhere. config: The effect of the clip without DeepSpeed.
     """
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
-    return next(filter(None, (_problem_of(source, path, choice, config) for choice in choices)), "")
+    problems = (_problem_of(source, path, choice, config) for choice in choices)
+    return next((problem for problem in problems if problem[0]), ("", False))
 
 
 def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
@@ -61,26 +65,27 @@ def _choices(source: Source, node: ast.expr) -> Iterator[ast.expr]:
         yield value
 
 
-def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) -> str:
+def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) -> tuple[str, bool]:
     is_table = isinstance(node, ast.Dict) or (isinstance(node, ast.Call) and source.dotted(node.func) == "dict")
     if is_table or (isinstance(node, ast.Constant) and not node.value):
-        return ""
+        return "", False
     code = ast.unparse(node)
     try:
         name = source_paths.path_of(source, node, path)
     except UnknownValueError:
-        return UNKNOWN_FILE.format(code=code)
+        return UNKNOWN_FILE.format(code=code), False
     file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
     if file is None or file.suffix.lower() not in KINDS or file.stat().st_size > LARGEST:
-        return NO_FILE.format(code=code)
+        return NO_FILE.format(code=code), False
     threshold = 0.0 if config.rule == "none" else config.threshold
+    data: Any = None
     try:
         data = parse(read_text(file), KINDS[file.suffix.lower()], file.name).data
         document = Document(file.name, "", "python", {"max_grad_norm": threshold, KEY: data})
         convert.settings((FORMATS["hf"], document))
     except ConfigError as error:
-        return str(error)
-    return ""
+        return str(error), isinstance(data, dict) and "gradient_clipping" in data
+    return "", False
 
 
 def is_left_to_trainer(source: Source) -> bool:
