@@ -181,8 +181,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return one of the calls that contradict a hypothesis, if they show that it is wrong, else None.
 
-    One correct call shows this. Calls with a difference may have another mistake, too: they show it if they are calls
-    with at least as many lists of gradients as those that the hypothesis explains.
+    One correct call shows this. Calls with a difference may have another mistake, too. They count as such if they have
+    at least as many lists of gradients as the calls that the hypothesis explains.
 
     explained: The calls whose difference the hypothesis explains.
     """

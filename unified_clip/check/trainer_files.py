@@ -263,7 +263,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
-    """Return an unknown clip for each function of a framework that Hydra calls, as `_target_: optax.clip`."""
+    """Return an unknown clip for each function of a framework that Hydra calls, as in `_target_: optax.clip`."""
     return [
         ClipUse(path, document.line(keys) or 1, 1, text, why_unknown=TARGET)
         for keys, text in command_lines.texts(document.data)

@@ -42,7 +42,7 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
         log_every: The number of steps between logs. Reading the numbers waits for the GPU. None: the trainer's
             `log_every_n_steps`. 0: never log.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, as of FSDP2.
+            for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
             counts it. Or a dict from patterns of names to such values.

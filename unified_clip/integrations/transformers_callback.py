@@ -40,7 +40,7 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     Args:
         config: The configuration, or a dict of its settings.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
-            for this process alone. 'auto' reads the group from DTensors, as of FSDP2.
+            for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
             counts it. Or a dict from patterns of names to such values.

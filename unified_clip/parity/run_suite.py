@@ -214,7 +214,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
     Set their verdicts and problems, and return the entries of the list. Leave out the entries of a framework that did
-    not run the mode `native`, or that has a failed result in any mode, such as a crash: they could look stale. With
+    not run the mode `native`, or has a failed result in any mode, such as a crash: they could look stale. With
     `--case`, return only entries of differences that occurred, and mark none as stale.
     """
     natives: dict[Place, NativeResult] = {}

@@ -145,7 +145,7 @@ class Imports:
     def __init__(self, module: Module) -> None:
         self.packages: set[str] = set()
         self.aliases: set[str] = set()
-        """The names that the file gives to imported clips, as `cgn` in `import clip_grad_norm_ as cgn`."""
+        """The names that the file gives to imported clips, such as `cgn` in `import clip_grad_norm_ as cgn`."""
 
         self.stars: list[str] = []
         """The modules in `from module import *`. The name of a relative module begins with its dots."""

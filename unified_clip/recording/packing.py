@@ -30,9 +30,9 @@ def packed(
 ) -> tuple[RecordedCall, RecordedCall, Mapping[str, str]]:
     """Join the parts of packed parameters of two calls. Return both calls, and the names of all paired parameters.
 
-    Parameters that `names` lacks are paired in order: a parameter of one call with the next parameters of the other
-    call that together have as many elements. If this does not pair all of them, or if a call does not clip by the total
-    norm or by value, return the arguments unchanged.
+    Parameters that `names` lacks are paired in order: a parameter of one call with consecutive parameters of the other
+    call, which together have the same number of elements. If this does not pair all of them, or if a call does not clip
+    by the total norm or by value, return the arguments unchanged.
     """
     rest_a = [name for name in a.parameters if name not in names]
     rest_b = [name for name in b.parameters if name not in {*names.values()}]

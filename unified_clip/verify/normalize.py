@@ -139,8 +139,8 @@ def _write(result: NormalizedRecording, path: Path, steps: int, *, has_steps: bo
 def _same_calls(lines: Sequence[RecordedCall]) -> dict[int, list[RecordedCall]]:
     """Return {id of a line: the lines of the same call at all steps}.
 
-    Lines are of the same call if they have the same function, names and shapes. The first such line of a step belongs
-    to the first one of every other step, the second one to the second one, and so on.
+    Lines are of the same call if they have the same function, names and shapes. The n-th such line of a step belongs to
+    the n-th such line of every other step.
     """
     groups: dict[tuple[Any, ...], list[RecordedCall]] = defaultdict(list)
     places: Counter[tuple[Any, ...]] = Counter()

@@ -121,7 +121,8 @@ def max_jvp(axes: tuple[int, ...], primals: tuple[Tensor], tangents: tuple[Tenso
     """Return (maximum, its derivative). All elements that equal the maximum get the same share of the derivative.
 
     JAX's own rule would create float64 outside of `enable_x64`. In the second derivative of a loop, JAX differentiates
-    the returned maximum without this rule: so it is computed from `values` in a way that JAX can differentiate.
+    the returned maximum without this rule. So the maximum is computed from `values` in a way that JAX can
+    differentiate.
     """
     (values,), (tangent,) = primals, tangents
     with jax.enable_x64(True):

@@ -19,8 +19,8 @@ FAMILY_TITLES: dict[FamilyName, str] = {
 def sentences(settings: Settings, threshold: str = "") -> list[str]:
     """Return sentences about the effect of a configuration, for `unified-clip explain`.
 
-    If the file was imported, and its trainer does not always clip steps whose norm is not finite by the rule, a
-    sentence describes what the trainer does instead.
+    Some trainers do not always clip by the rule if the norm is not finite. For a file that was imported from such a
+    trainer, a sentence describes what the trainer does instead.
 
     threshold: Code to print in place of the threshold, such as args.max_norm.
     """

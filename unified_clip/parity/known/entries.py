@@ -159,8 +159,8 @@ class KnownDifference(schema.Table):
         if names and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(names)}. Remove {' and '.join(names)}")
         if not names and self.kind in SIZED:
-            size = "Add the largest relative difference, as in size = 0.01, or where results have inf or NaN"
-            raise ValueError(f"kind = {self.kind!r} needs a size. {size}, as in not_finite = 'norm'")
+            added = "Add the largest relative difference: size = 0.01. If results have inf or NaN, add where"
+            raise ValueError(f"kind = {self.kind!r} needs a size. {added}: not_finite = 'norm'")
         if self.size == math.inf and self.not_finite:
             raise ValueError("size = inf is not a size of finite numbers. Remove size")
         return self

@@ -23,8 +23,8 @@ def measure(
 ) -> NativeDeviation | None:
     """Return the difference between the result of a framework's function and the exact result.
 
-    Return None if the framework has no function for this case. If the function raised an error, or should have raised
-    one, compare no numbers: an error of any class is right if an error is expected. Results of other shapes or dtypes
+    Return None if the framework has no function for this case. Compare no numbers if the function raised an error, or
+    should have raised one. If an error is expected, an error of any class is right. Results of other shapes or dtypes
     are converted before their numbers are compared.
 
     tolerance: A relative difference up to this size counts as rounding.
@@ -120,8 +120,8 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Return results with the shapes and dtypes of the exact results. Round each number to the new dtype.
 
-    A result that is None becomes zeros. If there are more or fewer results than exact results, pair the results that
-    are not None with the exact results that are not None, in order.
+    A result that is None becomes zeros. If the numbers of results and exact results differ, leave out None on both
+    sides, and pair the others in order.
 
     Return None if too many results are not None, or if a result has another number of elements than its exact result.
     Also return None if an exact result is None, but its result is not zero.

@@ -183,7 +183,7 @@ class Module(SyntaxTree):
         return UNBOUND
 
     def assigned(self, node: cst.CSTNode | None) -> Binding:
-        """Return the binding of the variable to which a statement assigns an expression, as `x` in x = node.
+        """Return the binding of the variable to which a statement assigns an expression, such as `x` in x = node.
 
         For x = y = node, return that of `x`. Return UNBOUND for any other node, also for x: T = node and x, y = node.
         """

@@ -111,7 +111,7 @@ def _order_of_steps(left: Iteration, right: Iteration, calls: Order) -> Order:
     """Return the partners of the optimizer steps of an iteration: the steps whose clip calls are partners.
 
     Steps keep their order if the clip calls do not show it. If a run makes all its clip calls before its steps, the
-    steps can be in the order of the clip calls, or not: use the order with fewer other settings.
+    steps may be in the order of the clip calls or in another order. Use the order in which fewer settings differ.
     """
     in_order = list(range(len(left[0])))
     owners = [_owners(each) for each in (left, right)]

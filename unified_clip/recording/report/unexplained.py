@@ -115,8 +115,8 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
 
-    Return [], too, if the runs are the same, or differ first in something else than a weight, a gradient, a norm, or a
-    threshold that had no effect.
+    Also return [] if the runs are the same. The list is not empty only if the first difference is in a weight, a
+    gradient, a norm, or a threshold that had no effect.
     """
     if without_effect := _without_effect(comparison):
         return without_effect

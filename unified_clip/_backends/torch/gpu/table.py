@@ -92,7 +92,7 @@ class Addresses(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The chunks of all tensors of one dtype, from `first` to before `end`. One launch handles them."""
+    """The chunks of all tensors of one dtype: `first` to `end` - 1. One launch handles them."""
 
     tensor: int
     """The index of a tensor of this dtype."""

@@ -141,7 +141,7 @@ class Flow:
         return {node.name for node in self.source.nodes if isinstance(node, FUNCTIONS[:2])}
 
     def models(self, node: ast.AST) -> set[str]:
-        """Return the code of the models whose parameters an expression takes, as "net_g" for `net_g.parameters()`.
+        """Return the code of the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`.
 
         "self." at the beginning is left out. Return an empty set if they are unknown.
         """

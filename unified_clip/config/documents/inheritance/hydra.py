@@ -55,8 +55,8 @@ def _is_part(document: Document) -> bool:
 def with_main(path: Path) -> list[Document]:
     """Return each main configuration that may choose the file at `path`, composed with this choice.
 
-    A main configuration is a file above `path` whose `defaults` list has the group of the file, as `experiment: null`
-    for `experiment/large.yaml`.
+    A main configuration is a file above `path` whose `defaults` list has the group of the file, such as `experiment:
+    null` for `experiment/large.yaml`.
     """
     path = path.resolve()
     for folder in path.parents[1 : MOST_PARENTS + 1]:

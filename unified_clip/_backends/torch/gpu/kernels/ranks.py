@@ -1,9 +1,9 @@
 """The kernels of norms over several ranks: sums as integers that ranks add up, and norms from the added integers.
 
 The integers are the words of `Accumulator.to_words`, followed by the words that `consensus` compares. If gradients have
-32 bits or fewer, the sum of their powers has bits only in the words from FIRST_LIMB to before END_LIMB. For a float64
-norm (`wide`), the words from FIRST_WIDE_LIMB to before END_WIDE_LIMB suffice, because a norm is in doubt if its sum is
-not between LEAST_SUM and LARGEST.
+32 bits or fewer, the sum of their powers has bits only in the words FIRST_LIMB to END_LIMB - 1. For a float64 norm
+(`wide`), the words FIRST_WIDE_LIMB to END_WIDE_LIMB - 1 suffice, because a norm is in doubt if its sum is not between
+LEAST_SUM and LARGEST.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Store the bits of the largest magnitude of all chunks, as float64, in the third number of a state, if they are
-    larger than this number.
+    """Store the largest magnitude of all chunks, as the bits of a float64, in the third number of a state if this
+    number is smaller.
     """
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
