@@ -49,7 +49,7 @@ class GradientClip(FrameworkBinding):
     def __init__(self, need_clip: NeedClip | None) -> None:
         if need_clip is not None and not callable(need_clip):
             raise TypeError(
-                f"need_clip is {need_clip!r}. Pass a function of a parameter that returns True or False, or None"
+                f"need_clip is {need_clip!r}. Pass None, or a function of a parameter that returns True or False"
             )
         self.need_clip = need_clip
 

@@ -43,8 +43,8 @@ class SharedSet(NamedTuple):
         """Yield (a number that identifies the gradient on all ranks of the process group, its place) for each gradient
         that has a place.
 
-        Gradients with the same identity are counted. So if a later rank has more of them than the first one, the first
-        one lacks a number.
+        The gradients with each identity are counted, and the count is a part of the number. So if a later rank has more
+        of them than the first rank, the first rank lacks a number.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):

@@ -85,8 +85,8 @@ def _slots(gradients: GradientList, group: range) -> Slots:
 def _path_together(gradients: GradientList, group: range, state: states.State, inputs: Sequence[Tensor]) -> Path | None:
     """Return a host path that computes the norms of all gradients as one vector, or None.
 
-    It is None if the gradients were not collected in one pass, or are not on the host, if the state is on a device, if
-    there are `inputs`, and during a recording.
+    It is None in these cases: the gradients were not collected in one pass or are not on the host, the state is on a
+    device, there are `inputs`, or a recording is open.
     """
     if inputs or not isinstance(state, dict) or not gradients.is_collected or observer.active is not None:
         return None

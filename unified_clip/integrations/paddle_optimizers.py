@@ -131,7 +131,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         if nonfinite in IN_GRAPHS:
             raise TypeError(
                 f"nonfinite = {nonfinite!r} works in dynamic mode only: a static program has no values while it is "
-                "built. Set nonfinite to 'zero', which then makes all gradients 0, or to 'family'."
+                "built. Set nonfinite to 'family', or to 'zero'. If a norm is not finite, 'zero' makes all gradients 0."
             )
         if self._settings.has_schedule:
             raise TypeError(

@@ -111,8 +111,8 @@ Frameworks = tuple[str | None, str | None]
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
     """Return, for each of two weights, whether it may be a kernel with the channels last, by the frameworks of both.
 
-    If one framework has the channels last and the other one has them first, only the weight of the framework with the
-    channels last may be such a kernel. Otherwise, both may be.
+    If one framework has the channels last and the other has them first, only the weight with the channels last may be
+    such a kernel. Otherwise, both weights may be.
     """
     of_a, of_b = (CHANNELS_LAST.get(framework) for framework in frameworks)
     return (True, True) if None in (of_a, of_b) or of_a == of_b else (bool(of_a), bool(of_b))
@@ -122,7 +122,7 @@ def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
     Return "same" if both have the same order of axes, or if both orders give the same weight, as for a symmetric one.
-    Return "transposed" if one weight has an order of axes that the other one may have in another framework. Return
+    Return "transposed" if one weight has the order of axes that the other weight may have in another framework. Return
     "reshaped" if only the flat sequences of their elements are the same. Otherwise, return "other".
 
     norm: The norm of the weights, which is the same for both.

@@ -1,6 +1,6 @@
 """Run bodies under `torch.compile`: trace a complete body, or break the graph and run it eagerly.
 
-No section of a body is compiled alone, since it would behave as in a graph.
+If the graph breaks, no part of the body is compiled, because code in a graph behaves differently.
 """
 
 from __future__ import annotations

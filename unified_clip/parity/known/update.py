@@ -206,8 +206,8 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
     """Return a new entry for the differences of a function.
 
     natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
-    old: The previous entries. The first one for the same framework, function, kind and some of these cases provides the
-        title and the reason, unless it has another cause. Without such an entry, the reason is that of `_reason`.
+    old: The previous entries. The first entry for the same framework, function, kind and some of these cases provides
+    the title and the reason, unless its cause differs. Without such an entry, the reason is that of `_reason`.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]

@@ -268,8 +268,8 @@ def _by_hypotheses(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return the known cause that explains why the coefficients of two calls differ, or None if no known cause does.
 
     The reference is a call whose coefficients follow from its norms and settings. The cause explains the coefficients
-    of the other call. Return None if neither call is such a reference, if the calls differ in their rule, norm type or
-    threshold, or in the norms of their gradients, or if a coefficient is unknown.
+    of the other call. Return None in these cases: neither call is such a reference, a coefficient is unknown, or the
+    calls differ in rule, norm type, threshold or the norms of gradients.
     """
     a, b = pair.a, pair.b
     if a.rule != b.rule or a.rule not in BY or not same(a.norm_type, b.norm_type) or len(a.norms()) != len(b.norms()):

@@ -87,7 +87,8 @@ class StepWatcher:
         """How many gradients unrecorded code changed since the last backward pass, or None if that is unknown."""
 
     def before_backward(self) -> None:
-        """Count a backward pass. At the first one after a step, find out whether the gradients were cleared since."""
+        """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
+        after that step."""
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None

@@ -67,8 +67,9 @@ def place_of(step: OptimizerStep) -> Place | None:
 def after_correction(step: OptimizerStep) -> Setting | None:
     """Return the epsilon which, added after the bias correction, has the effect of a step's own epsilon.
 
-    Return None if there is no such number, or if it is unknown because the step has no eps, no betas, or other betas
-    in each parameter group. The result is for an optimizer whose first step is the first step of the recording.
+    Return None if there is no such number. Also return None if the number is unknown, because the step has no eps or no
+    betas, or because betas differ between parameter groups. The result is for an optimizer whose first step is the
+    first step of the recording.
     """
     place, eps = place_of(step), step.settings.get("eps")
     if place == AFTER or eps is None:

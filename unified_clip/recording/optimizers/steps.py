@@ -108,7 +108,8 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
     If only one run clips after its optimizer steps, the first entry is this difference. If the learning rates of one
-    run are those of the other run one step later, one entry has this difference, and none is about single rates.
+    run are those of the other run one step later, one entry has this difference, and no entry has differences of single
+    rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):

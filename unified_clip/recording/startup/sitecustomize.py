@@ -1,7 +1,7 @@
 """Start the recording of a Python process: `unified-clip record` puts the directory of this file on PYTHONPATH.
 
-Python imports `sitecustomize` at its start. A `sitecustomize` that this one hides runs too. The recording starts after
-the first import of a framework, so that other processes import nothing.
+Python imports `sitecustomize` at its start. If this module hides another `sitecustomize`, it runs that module, too. The
+recording starts after the first import of a framework, so that other processes import nothing.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _start(settings: dict[str, object]) -> None:
 
 
 def _run_hidden() -> None:
-    """Run the module `sitecustomize` that this one hides, if there is one."""
+    """Run the other module `sitecustomize` that this module hides, if there is one."""
     spec = PathFinder.find_spec("sitecustomize")
     if spec is None or spec.loader is None:
         return

@@ -40,8 +40,8 @@ class Bounds:
     """Bounds of the first updates of a training step with an optimizer.
 
     The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone. It points against
-    the gradient, and a larger gradient has a larger update, or the same one, but not a larger ratio of update to
-    gradient. So the known updates of some elements bound those of the others.
+    the gradient. A larger gradient has a larger or equal update, but no larger ratio of update to gradient. So the
+    known updates of some elements bound those of the others.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:

@@ -116,7 +116,7 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm is above the middle between the number with these bits and the next one, else 0. In
+    """Return 1 if the exact norm is above the middle between the number with these bits and the next number, else 0. In
     the middle, return 1 if these bits are odd.
     """
     significand, exponent = _split(bits, wide)
