@@ -51,7 +51,7 @@ class Scalars(Protocol):
         """Return the same number or packed tensor without a derivative."""
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
+        """Return numbers and vectors as one tensor that a graph can return, with all bits of each float64."""
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None]) -> list[Scalar]:
         """Return the scalars in the result of `pack`.
@@ -301,7 +301,7 @@ class DevicePrimitives(Protocol):
         return scalar
 
     def pack(self, scalars: Sequence[Scalar]) -> Tensor:
-        """Return numbers and vectors as one tensor with all bits of each float64, which a graph can return."""
+        """Return numbers and vectors as one tensor that a graph can return, with all bits of each float64."""
         raise not_adaptive(self.name)
 
     def unpack(self, packed: Tensor, lengths: Sequence[int | None], like: Sequence[Tensor]) -> list[Scalar]:

@@ -113,7 +113,8 @@ class LocalShards(ABC):
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before that of the norm: no rank can reject a call before them."""
+        """Return whether other collectives come before the collective of the norm. No rank can reject a call before
+        them."""
         return False
 
     # -- for all frameworks

@@ -39,7 +39,8 @@ def _load() -> ModuleType | None:
 def _warn_in_clone() -> None:
     """Warn that Python imported the clone instead of the installed package, which has compiled kernels.
 
-    Under `PYTHONSAFEPATH` the search path names the clone, so the import is intended: workers start this way.
+    Do not warn under `PYTHONSAFEPATH`: the search path then names the clone, so the import is intended. Workers start
+    this way.
     """
     if sys.flags.safe_path or not (PACKAGE_PARENT / "pyproject.toml").is_file():
         return

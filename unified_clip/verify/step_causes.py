@@ -34,8 +34,8 @@ def find_cause(
     """Return a cause outside of the clips, such as another dtype or another learning rate, or None if there is none.
 
     Causes of different gradients before the clip are looked for only if `clips` has no other causes than rounding and
-    those in OUTSIDE_THE_CLIP. Causes of different clipped gradients or updates are always looked for, at the first step
-    with a difference. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
+    those in OUTSIDE_THE_CLIP. At the first step with a difference, causes of different clipped gradients or updates are
+    always looked for. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
 
     rerun: A function that runs the new training step again. None: square weights are not transposed for a test.
     """

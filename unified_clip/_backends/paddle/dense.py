@@ -164,7 +164,8 @@ def is_recorded(*tensors: Tensor) -> bool:
 def is_recorded_eagerly(*tensors: Tensor) -> bool:
     """Return whether Paddle, in dynamic mode, records derivatives of any of these tensors.
 
-    Second derivatives may follow, which Paddle's list operations have for all tensors or none.
+    If so, a caller may take second derivatives. Paddle's list operations have second derivatives for all tensors or for
+    none.
     """
     return paddle.in_dynamic_mode() and is_recorded(*tensors)
 

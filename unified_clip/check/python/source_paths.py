@@ -81,8 +81,8 @@ def _of_call(source: Source, call: ast.Call, arguments: list[Path], file: Path, 
 def hydra_files(file: Path, line: int, column: int, sources: Sequence[Path]) -> list[Path]:
     """Return the main configurations whose table `trainer` a call passes on, as in `instantiate(cfg.trainer)`.
 
-    `hydra.main` names them, in the file of the call or, without one there, in the sources that import this file. A path
-    that is only known at run time is returned as Path(). Return [] for any other call.
+    `hydra.main` names them in the file of the call. If this file has no `hydra.main`, the sources that import this file
+    name them. A path that is only known at run time is returned as Path(). Return [] for any other call.
 
     file, line, column: The place of the call. sources: The checked Python files.
     """

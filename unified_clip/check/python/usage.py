@@ -153,7 +153,7 @@ def _packages(source: Source) -> set[str]:
 
 
 def _clamps(source: Source, node: ast.Attribute) -> bool:
-    """Return whether a method is called with numbers, as the method `clip` of an array is."""
+    """Return whether a method is called with numbers, as in `array.clip(0, 1)`."""
     call = source.parents[node]
     if not isinstance(call, ast.Call) or call.func is not node:
         return False

@@ -321,7 +321,7 @@ def _flushed(tensor: Dense | None) -> Dense | None:
 def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | None) -> bool:
     """Return whether each element of `result` equals the same element of one of the `candidates`.
 
-    In two cases, elements may differ by rounding: 64-bit elements by NORM_RELATIVE, and those of a sparse gradient by
+    Two kinds of elements may differ by rounding: 64-bit elements by NORM_RELATIVE, and elements of a sparse gradient by
     2 ULP from one candidate. Return True if the result is None. Return False if only the gradient is None.
 
     gradient: The gradient before the clip.

@@ -227,7 +227,8 @@ class Gradients:
     def _is_tape(self, method: cst.BaseExpression) -> bool:
         """Return whether a method, such as `tape.gradient`, belongs to a gradient tape.
 
-        It does if the file creates its object by GradientTape, or if the object's name contains "tape".
+        Return True if the file creates the object of the method by GradientTape, or if the object's name contains
+        "tape".
         """
         owner = method.value if isinstance(method, cst.Attribute) else method
         is_named = isinstance(owner, cst.Name | cst.Attribute)

@@ -18,7 +18,7 @@ Skips = dict[int, int]
 
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
-    """Number the steps of both runs by training iteration, and leave out the iterations in which one makes no step.
+    """Number the steps of both runs by training iteration, and leave out iterations in which only one run makes a step.
 
     Return both runs, unchanged if most steps have no partner, and a difference for each run that skips steps.
     """
