@@ -320,7 +320,7 @@ class Advisor:
 
 
 def is_of_trainer(use: ClipUse, format_: str) -> bool:
-    """Return whether the trainer whose clip is `use`, in Python source, reads files of a format."""
+    """Return whether a trainer reads files of a format. `use`: the trainer's clip in Python source."""
     return ARGUMENT_FORMATS.get(use.package) == format_ != ""
 
 

@@ -132,8 +132,8 @@ def test_a_step_that_one_run_skips_is_the_only_cause(
     assert steps_and_kinds(comparison) == [(min(skipped), "skipped step")]
     name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
     (cause,) = comparison.findings
-    assert cause.sentence.startswith(f"{name} makes no step {min(skipped)} of the optimizer, which {complete} makes")
-    assert ("and skips 1 later step." in cause.sentence) is (len(skipped) == 2)
+    assert cause.sentence.startswith(f"{complete} makes step {min(skipped)} of the optimizer, and {name} skips it")
+    assert ("skips it and 1 later step." in cause.sentence) is (len(skipped) == 2)
     assert "Its gradients are not finite there (norm inf), and a loss scaler skips such a step." in cause.sentence
     assert "learning rate" not in printed_text(comparison)
     assert f"This difference can follow from the one at step {min(skipped)}." in printed_text(comparison)

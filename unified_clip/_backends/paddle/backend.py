@@ -2,7 +2,7 @@
 
 Three properties of Paddle shape the code. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses
 the sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives:
-each tensor is converted once (`Dense`). An operation on an eager tensor while a static program is built ends the
+each tensor is converted once (`Dense`). While a static program is built, an operation on an eager tensor ends the
 process: `check_mode` rejects such tensors first.
 """
 

@@ -47,8 +47,8 @@ def _difference(
     bad = [norm for line in run.lines if line.step == step for norm in line.known_norms() if not math.isfinite(norm)]
     reason = f" Its gradients are not finite there (norm {bad[0]}), and a loss scaler skips such a step." if bad else ""
     sentence = (
-        f"{run.name} makes no step {step} of the optimizer, which {other.name} makes"
-        f"{f', and skips {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
+        f"{other.name} makes step {step} of the optimizer, and {run.name} skips it"
+        f"{f' and {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
         "training iteration. To have the same steps, skip them in both runs, or in none: a lower initial loss scale "
         "avoids overflows"
     )
