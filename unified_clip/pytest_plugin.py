@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FRAMEWORKS = "the frameworks that the fixture clip_parity compares (default: those that are installed)"
-INTERPRETERS = "the Python interpreter of a framework, if it is not the one that runs pytest, as paddle=PATH"
+INTERPRETERS = "the Python interpreter of a framework, if another interpreter runs pytest, such as paddle=PATH"
 MISSING = "what clip_parity does about a framework that is not installed: fail (default) or skip"
 
 

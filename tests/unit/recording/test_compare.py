@@ -109,9 +109,9 @@ def test_runs_without_norms_get_a_hint_to_record_norms(tmp_path: Path, capsys: p
         ),
         (
             [clip_line(1, process=1), clip_line(2, process=1, norm=5.0)],
-            "Process 1 differs from it at step 2: norm is 13.0 and 5.0.",
+            "Process 1 differs from the first at step 2: norm is 13.0 and 5.0.",
         ),
-        ([clip_line(1, process=1)], "Another one has 1 call."),
+        ([clip_line(1, process=1)], "Another process has 1 call."),
     ],
 )
 def test_processes_of_a_run_are_compared_with_its_first_process(

@@ -200,7 +200,7 @@ class TapeRewrite:
                 raise UnsureError(self._other_use(read))
 
     def _other_use(self, node: cst.CSTNode) -> str:
-        """Return the reason for an optimizer that may make a step at `node`."""
+        """Return the reason to flag a clip whose optimizer may make another step at `node`."""
         return f"Line {self._module.position(node)[0]} may make a step with this optimizer, too. {ATTACH}"
 
     def _line(self, argument: cst.Arg, step: TapeStep) -> tuple[str, str]:

@@ -71,7 +71,7 @@ def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs]
         if any(a for (_, a), _ in pairs[:count]) and all(
             distance(a, b).ulps <= ROUNDING for (_, a), (_, b) in scaled[:count]
         ):
-            reason = f"only this run divides its losses by the {count} backward passes of a step"
+            reason = f"only this run divides its losses by {count}, the number of backward passes of a step"
             return f"Losses of {run.name} are multiplied by {count} in this report, because {reason}.", scaled
     return None
 

@@ -94,11 +94,12 @@ def _about_ranks(run: RecordedRun) -> str:
             if (own.call, own.threshold, own.norm, own.coef) != (line.call, line.threshold, line.norm, line.coef):
                 what = "norm" if own.norm != line.norm else "clip"
                 return (
-                    f" It has {count} processes. The first is compared. Process {line.process} differs from it at step "
-                    f"{own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
+                    f" It has {count} processes. The first is compared. Process {line.process} differs from the first "
+                    f"at step {own.step}: {what} is {_clip_text(own, what)} and {_clip_text(line, what)}."
                 )
         if len(run.lines) != len(other):
-            return f" It has {count} processes. The first is compared. Another one has {counted(len(other), 'call')}."
+            calls = counted(len(other), "call")
+            return f" It has {count} processes. The first is compared. Another process has {calls}."
     return f" It has {count} processes, with the same norms and coefficients. The first is compared."
 
 

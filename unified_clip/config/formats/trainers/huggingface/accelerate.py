@@ -18,8 +18,8 @@ DEEPSPEED = ("deepspeed_config", "gradient_clipping")
 MEGATRON = ("megatron_lm_config", "megatron_lm_gradient_clipping")
 FILE = ("deepspeed_config", "deepspeed_config_file")
 NO_CLIP = (
-    "this file of DeepSpeed does not set gradient_clipping. DeepSpeed then clips nothing before 0.19.3, and at 1.0 "
-    'since. Set "gradient_clipping" in that file.'
+    "this file of DeepSpeed does not set gradient_clipping. DeepSpeed before 0.19.3 then clips nothing, and from "
+    '0.19.3 on clips at 1.0. Set "gradient_clipping" in that file.'
 )
 
 

@@ -64,7 +64,7 @@ class LlamaFactory(HuggingFace):
         imported = super().read(document, version)
         if document.get("stage") == "ppo" and imported.settings["rule"] == "none":
             remedy = f"Set {infinity(document.kind)} to clip nothing."
-            problem = "TRL's PPO makes all gradients 0 if it is 0, and changes their signs if it is negative"
+            problem = "with 0, TRL's PPO makes all gradients 0. With a negative number, it changes their signs"
             raise document.wrong(["max_grad_norm"], f"{problem}. {remedy}")
         return imported
 

@@ -33,8 +33,8 @@ WITHOUT_CLIPPING = 'Write a clip configuration with rule = "none".'
 DEEPSPEED = ("deepspeed", "gradient_clipping")
 AUTO = 'Set max_grad_norm to the threshold, and "gradient_clipping": "auto".'
 NO_CLIP = (
-    "DeepSpeed's configuration does not set gradient_clipping. Then max_grad_norm is ignored, and DeepSpeed clips "
-    "nothing before 0.19.3, and at 1.0 since."
+    "DeepSpeed's configuration does not set gradient_clipping. Then max_grad_norm is ignored: DeepSpeed before 0.19.3 "
+    "clips nothing, and from 0.19.3 on clips at 1.0."
 )
 
 UNDER_DEEPSPEED = "With DeepSpeed, the settings of DeepSpeed decide."

@@ -44,7 +44,7 @@ class Fairseq(OwnFormat):
         common checkpoint task dataset criterion optimization optimizer lr_scheduler model distributed_training
         arch lr max-tokens update-freq max-update save-dir adam-betas
     """)
-    needs_version = "without clip_norm, fairseq clips at 25 up to 0.10, and nothing from 0.12 on"
+    needs_version = "without clip_norm, fairseq up to 0.10 clips at 25, and from 0.12 on clips nothing"
     keys = (
         FormatKey("optimization.clip_norm", "the global norm, PyTorch's rule; 0 or less: off", "0.0", "0.12 and later"),
         imported_key("--clip-norm", "the same", "0.0", "0.12 and later"),

@@ -35,7 +35,7 @@ class DeepSpeed(Format):
         activation_checkpointing
     """)
     not_finite = UNSET
-    needs_version = "without gradient_clipping, DeepSpeed clips nothing before 0.19.3, and at 1.0 since"
+    needs_version = "without gradient_clipping, DeepSpeed before 0.19.3 clips nothing, and from 0.19.3 on clips at 1.0"
     keys = (
         FormatKey(KEY, "the global norm, PyTorch's rule; 0 or less: off", "0.0", "below 0.19.3"),
         FormatKey(KEY, "the same", "1.0", "0.19.3 and later"),
