@@ -59,8 +59,8 @@ def clip_grad_norm_(
             a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: the number of elements of this process's gradients, over all their
-            shards.
+            this many gradient elements. True: expect as many elements as this process's gradients have together with
+            their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -144,8 +144,8 @@ def get_total_norm(
             a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: the number of elements of this process's gradients, over all their
-            shards.
+            this many gradient elements. True: expect as many elements as this process's gradients have together with
+            their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -233,8 +233,8 @@ def clip_by_global_norm(
             a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: the number of elements of this process's gradients, over all their
-            shards.
+            this many gradient elements. True: expect as many elements as this process's gradients have together with
+            their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -357,8 +357,8 @@ def global_norm(
             a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: the number of elements of this process's gradients, over all their
-            shards.
+            this many gradient elements. True: expect as many elements as this process's gradients have together with
+            their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -531,8 +531,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
             a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
             values.
         check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: the number of elements of this process's gradients, over all their
-            shards.
+            this many gradient elements. True: expect as many elements as this process's gradients have together with
+            their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 

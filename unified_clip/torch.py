@@ -51,8 +51,8 @@ def clip_grad_norm_(
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
             counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
-            number of elements of this rank's gradients, over all their shards.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
+            as many elements as this rank's gradients have together with their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -134,8 +134,8 @@ def get_total_norm(
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
             counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
-            number of elements of this rank's gradients, over all their shards.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
+            as many elements as this rank's gradients have together with their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -220,8 +220,8 @@ def clip_by_global_norm(
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
             counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
-            number of elements of this rank's gradients, over all their shards.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
+            as many elements as this rank's gradients have together with their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -338,8 +338,8 @@ def global_norm(
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
             counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
-            number of elements of this rank's gradients, over all their shards.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
+            as many elements as this rank's gradients have together with their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -508,8 +508,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
             'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
             counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: the
-            number of elements of this rank's gradients, over all their shards.
+        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
+            as many elements as this rank's gradients have together with their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 

@@ -192,7 +192,7 @@ class AdaptiveStates:
         }
 
     def to_packed(self, states: States, backend: Backend) -> list[Tensor]:
-        """Return one packed tensor for each state, in the order of `states`. Packed states stay unchanged."""
+        """Return each state as one packed tensor, in the order of `states`."""
         return [
             backend.from_state(state.flatten(self._rules[name], each)) if isinstance(each, dict) else each
             for name, each in states.items()

@@ -2,6 +2,7 @@
 
 To add a rule:
 
+0. For an argument of an optimizer, skip step 1, and match `clip.is_optimizer_argument`.
 1. Add the function to `port/catalog.toml`, with a kind of its own, because the rules for another kind match all of its
    clips. Add the kind to `Kind` in `port/catalog.py`, and explain it in the comment on `kind` in `catalog.toml`.
 2. Add a module here with a function that calls `file.rewrite` to rewrite a clip, or `file.flag` to give a reason:

@@ -18,7 +18,7 @@ from .parameter_groups import may_have_groups
 from .static_programs import is_static
 
 OPTIMIZERS = re.compile(r"paddle\.(fluid\.|incubate\.)?optimizer\.")
-BY_HAND = "Clip before each optimizer.step(), or, with one parameter group, by ClipConfig(...).attach_to(optimizer)."
+BY_HAND = "Clip before each optimizer.step(). With one parameter group, ClipConfig(...).attach_to(optimizer) does this."
 OTHERWISE = f"Otherwise, port this clip by hand. {BY_HAND}"
 SOMETHING_ELSE = (
     "Line {2} may assign something other than {1} to {0}. If the value is {1}, create it in this line by its class. "
@@ -338,7 +338,7 @@ class PaddleOptimizers:
         if name == "_grad_clip":
             raise UnsureError(f"PyTorch has no {full_name}, which line {line} uses. Remove this use. {OTHERWISE}")
         if not isinstance(call, cst.Call):
-            raise UnsureError(f"Line {line} uses {full_name} without a call. {BY_HAND}")
+            raise UnsureError(f"Line {line} uses {full_name} as a value and does not call it. {BY_HAND}")
         if name == "minimize":
             return self._minimize(call, line)
         if call.args:

@@ -85,7 +85,7 @@ def squared(numbers: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def add_pairs(high: tl.tensor, low: tl.tensor, other_high: tl.tensor, other_low: tl.tensor) -> tl.tensor:
-    """Add two sums that are two numbers each. Return (high, low) of their sum."""
+    """Add two sums. Each is a pair (high, low) that stands for high + low. Return the pair of the total."""
     total = high + other_high
     added = total - high  # as in `two_sum`: the interpreter takes long for calls
     error = (high - (total - added)) + (other_high - added)
