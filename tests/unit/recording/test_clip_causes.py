@@ -117,7 +117,7 @@ def test_another_threshold(compare_runs: Any) -> None:
             1.0,
             1.0,
             "not clipped",
-            "b.jsonl differs from a.jsonl as when nothing is clipped: the gradients are returned",
+            "b.jsonl differs from a.jsonl as when nothing is clipped: the gradients are unchanged",
         ),
         (
             20.0,
