@@ -299,6 +299,22 @@ def test_a_tiny_learning_rate_counts_as_0(compare_steps: CompareSteps) -> None:
     assert "another learning rate" not in {each.kind for each in comparison.findings}
 
 
+@pytest.mark.parametrize(
+    ("rates", "other_rates", "is_named"),
+    [
+        ((0.1, 1e-3, 0.1), (0.1, 1e-3 + 2e-8, 0.1), False),  # a schedule in float32 has the rounding of its peak
+        ((0.1, 1e-3, 0.1), (0.1, 1e-3 + 3e-8, 0.1), True),
+        ((1e-3, 1e-3, 1e-3), (1e-3, 1e-3 + 2e-8, 1e-3), True),
+        ((0.1, (1e-3, 0.1), 0.1), (0.1, (1e-3 + 2e-8, 0.1), 0.1), True),  # the peak of one parameter group is unknown
+    ],
+)
+def test_a_small_learning_rate_may_have_the_rounding_of_the_largest_one(
+    compare_steps: CompareSteps, rates: Any, other_rates: Any, is_named: bool
+) -> None:
+    comparison = compare_steps(*(("torch.optim.SGD", [None] * 3, each) for each in (rates, other_rates)))
+    assert ("another learning rate" in cause_kinds(comparison)) == is_named
+
+
 @pytest.mark.parametrize(("optimizer", "is_named"), [("keras.optimizers.SGD", True), ("mine.SGD", False)])
 def test_dampening_is_compared_with_frameworks_that_have_none(
     compare_steps: CompareSteps, optimizer: str, is_named: bool

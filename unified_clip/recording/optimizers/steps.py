@@ -119,7 +119,8 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         first_of_kind["", ""] = StepDifference(
             Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
         )
-    shift = _rate_shift(a, b)
+    rounding = _rounding_of_rates(a, b)
+    shift = _rate_shift(a, b, rounding)
     clips = [calls_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
     pairs = list(zip(a.optimizer_steps, b.optimizer_steps, strict=False))
@@ -133,7 +134,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         differences += _clips(a, b, (left, right), clips)
         differences += [
             shift if shift and each.divergence.stage == "learning rate" else each
-            for each in _differing_settings(left, right)
+            for each in _differing_settings(left, right, rounding)
         ]
     for each in (*differences, *_momentum(a, b)):
         first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
@@ -155,7 +156,18 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
             return
 
 
-def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
+def _rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
+    """Return the rounding error of a schedule of learning rates that one of the runs computes in float32.
+
+    A schedule subtracts numbers near its peak, so the error of a small rate is that of the peak. Return TINY if
+    parameter groups have different rates, whose peaks are unknown.
+    """
+    rates = [step.settings.get("lr", 0.0) for run in (a, b) for step in run.optimizer_steps]
+    numbers = [abs(rate) for rate in rates if not isinstance(rate, tuple)]
+    return max(TINY, 2.0**-22 * max(numbers)) if numbers and len(numbers) == len(rates) else TINY
+
+
+def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
     """Return a difference if the learning rates of one run are those of the other run one step later, else None.
 
     The rates may also be equal up to a step. Return None, too, if they are constant or equal, or if several optimizers
@@ -167,12 +179,13 @@ def _rate_shift(a: RecordedRun, b: RecordedRun) -> StepDifference | None:
     rates = [[each.settings.get("lr") for each in run.optimizer_steps] for run in (a, b)]
     of_a, of_b = rates
     both = [(n, x, y) for n, (x, y) in enumerate(zip(of_a, of_b, strict=False)) if x is not None and y is not None]
-    differing = [n for n, x, y in both if not same_setting(x, y)]
+    differing = [n for n, x, y in both if not same_setting(x, y, rounding=rounding)]
     sides = ((b, a, of_b, of_a), (a, b, of_a, of_b))
     for start, (run, other, early, late) in itertools.product((0, *differing[:1]), sides):
         pairs = zip(early[start:], late[start + 1 :], strict=False)
         known = [(x, y) for x, y in pairs if x is not None and y is not None]
-        if len({x for x, _ in known}) > 1 and differing and all(same_setting(x, y) for x, y in known):
+        is_same = all(same_setting(x, y, rounding=rounding) for x, y in known)
+        if len({x for x, _ in known}) > 1 and differing and is_same:
             sentence = f"the learning rates of {run.name} are those of {other.name} one step later"
             if start:
                 sentence = (
@@ -315,7 +328,7 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
     return Cause("several clips before a step", f"{sentence}{advice}")
 
 
-def _differing_settings(left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
+def _differing_settings(left: OptimizerStep, right: OptimizerStep, rounding: float) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of
@@ -328,12 +341,12 @@ def _differing_settings(left: OptimizerStep, right: OptimizerStep) -> Iterator[S
         yield _difference(left, "optimizer", *effects, "effective eps")
     for name in {**left.settings, **right.settings}:
         old, new = (_setting(step, name) for step in (left, right))
-        tolerance = tolerance_of(left, right) if name == "lr" else EQUAL
+        tolerance, error = (tolerance_of(left, right), rounding) if name == "lr" else (EQUAL, TINY)
         if (
             old is None
             or new is None
             or (name == "eps" and is_moved)
-            or same_setting(old, new, tolerance, is_ordered=name == "betas")
+            or same_setting(old, new, tolerance, is_ordered=name == "betas", rounding=error)
         ):
             continue
         values = f"{setting_text(new)} instead of {setting_text(old)}"
@@ -371,8 +384,10 @@ def _difference(
     return StepDifference(Divergence(step.step, stage, a, b, setting), cause)
 
 
-def same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False) -> bool:
-    """Return whether two settings are equal, up to a relative difference of `tolerance`.
+def same_setting(
+    a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered: bool = False, rounding: float = TINY
+) -> bool:
+    """Return whether two settings are equal, up to a relative difference of `tolerance` or a difference of `rounding`.
 
     A tuple has a value for each parameter group. Tuples are equal if they contain the same values, in any order, and
     however often. If `is_ordered`, tuples must have the same values in the same order.
@@ -380,4 +395,4 @@ def same_setting(a: Setting, b: Setting, tolerance: float = EQUAL, *, is_ordered
     sides = [each if isinstance(each, tuple) else (each,) for each in (a, b)]
     left, right = sides if is_ordered else [sorted({*each}) for each in sides]
     pairs = zip(left, right, strict=False)
-    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance, abs_tol=TINY) for x, y in pairs)
+    return len(left) == len(right) and all(math.isclose(x, y, rel_tol=tolerance, abs_tol=rounding) for x, y in pairs)
