@@ -20,7 +20,10 @@ def test_a_loop_equals_one_call_that_clips_per_tensor(compare_runs: Any, named: 
     assert comparison.first is None
     assert compare_runs(loop, together).first is None
     assert len(comparison.pairs) == 2
-    assert "6 calls that clip one gradient each, compared as 2 calls." in sentences.lines(comparison)[1]
+    assert (
+        "6 calls, compared as 2: calls of a loop are joined, and skipped steps are left out."
+        in sentences.lines(comparison)[1]
+    )
 
 
 def test_calls_of_a_loop_that_were_counted_as_steps_get_the_steps_of_the_other_run(compare_runs: Any) -> None:

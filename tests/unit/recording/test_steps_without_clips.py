@@ -159,6 +159,24 @@ def test_runs_that_skip_the_same_step_are_the_same(tmp_path: Path) -> None:
     assert write_and_compare(tmp_path, run_lines({3}), run_lines({3})).exit_code == 0
 
 
+@pytest.mark.parametrize("skipped", [{3}, {2, 3}, {2, 5}], ids=str)
+@pytest.mark.parametrize("passes", [True, False])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_runs_that_skip_the_same_step_are_the_same_if_only_one_of_them_clips_it(
+    tmp_path: Path, skipped: set[int], passes: bool, is_old: bool
+) -> None:
+    """optax.apply_if_finite makes no clip of gradients that are not finite."""
+    clips, other = run_lines(skipped), run_lines(skipped, clips=False, passes=passes)
+    comparison = write_and_compare(tmp_path, *((other, clips) if is_old else (clips, other)))
+    assert not steps_and_kinds(comparison)
+    assert f"7 calls, compared as {7 - len(skipped)}: " in printed_text(comparison)
+
+
+def test_a_run_that_ends_after_as_many_steps_may_have_made_the_step_that_the_other_run_skips(tmp_path: Path) -> None:
+    whole = [line for line in run_lines() if line["step"] < 7]
+    assert (3, "skipped step") in steps_and_kinds(write_and_compare(tmp_path, whole, run_lines({3})))
+
+
 def test_a_learning_rate_that_differs_beside_a_skipped_step_is_named(tmp_path: Path) -> None:
     new = run_lines({3})
     new[-1]["settings"] = {"lr": 0.75}

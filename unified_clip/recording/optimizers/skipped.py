@@ -16,12 +16,17 @@ from .steps import StepDifference, have_equal_shapes, is_late, same_setting
 Skips = dict[int, int]
 """The number of training iterations without a step before a step of the optimizer, by the number of this step."""
 
+SAME = 1e-3
+"""Norms of the same gradients in two runs have at most this relative difference, if the runs agree up to this step."""
+
 
 def align_skipped(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun, list[StepDifference]]:
     """Number the steps of both runs by training iteration, and leave out iterations in which only one run makes a step.
 
     Return both runs, unchanged if most steps have no partner, and a difference for each run that skips steps.
     """
+    a, b = _without_common_skips(a, b)
+    b, a = _without_common_skips(b, a)
     left, right = _by_iteration(a, b), _by_iteration(b, a)
     numbers = [[step.step for step in run.optimizer_steps] for run in (left, right)]
     if not all(numbers):
@@ -109,6 +114,38 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
             and not (passes[step] or 0) % (count + 1)
         ):
             yield step, count
+
+
+def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
+    """Return both runs without the iterations that both skip, and of which only the first run has clip calls.
+
+    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. Then both
+    runs make as many steps, and clip the same gradients before the next step. Else, return both runs unchanged.
+    """
+    skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
+    skips_of_other = dict(_after_more_passes(other))
+    are_as_many = len(run.optimizer_steps) == len(other.optimizer_steps)
+    if not skips or not are_as_many or skips_of_other not in ({}, skips):
+        return run, other
+    norms, others = (
+        [norm for line in lines if line.step in skips for norm in line.known_norms()]
+        for lines in ([line for line in run.lines if not _is_bad(line)], other.lines)
+    )
+    pairs = zip(norms, others, strict=False)
+    if not norms or len(norms) != len(others) or not all(math.isclose(*pair, rel_tol=SAME) for pair in pairs):
+        return run, other
+    kept = [not (line.step in skips and _is_bad(line)) for line in run.lines]
+    before = [0, *itertools.accumulate(kept)]
+    lines = list(itertools.compress(run.lines, kept))
+    steps, other_steps = (
+        [_without_skipped_passes(step, counts.get(step.step, 0)) for step in each.optimizer_steps]
+        for each, counts in ((run, skips), (other, skips_of_other))
+    )
+    steps = [each.model_copy(update={"calls": before[min(each.calls, len(kept))]}) for each in steps]
+    return (
+        run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)}),
+        other.model_copy(update={"optimizer_steps": tuple(other_steps)}),
+    )
 
 
 def _is_bad(line: RecordedCall) -> bool:

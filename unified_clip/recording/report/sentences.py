@@ -74,11 +74,9 @@ def about(run: RecordedRun) -> str:
 
     With several processes, add sentences on whether they recorded the same clips.
     """
-    folded = (
-        f" that clip one gradient each, compared as {counted(len(run.lines), 'call')}"
-        if run.recorded > len(run.lines)
-        else ""
-    )
+    folded = ""
+    if run.recorded > len(run.lines):
+        folded = f", compared as {len(run.lines)}: calls of a loop are joined, and skipped steps are left out"
     text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{', and an incomplete line' if run.torn else ''}."
     return f"{text}{_about_ranks(run)}" if run.others else text
 
