@@ -123,7 +123,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
             raise ValueError("The mesh has no dimension names. Pass mesh_dim_names to init_device_mesh")
         if unknown:
             raise ValueError(
-                f"The mesh lacks the distinct dimensions {unknown}. Choose from the dimensions {list(names)}"
+                f"`distinct` names the dimensions {unknown}, which the mesh does not have. Choose from {list(names)}"
             )
         self.mesh, self._names = root, names
         self._distinct = {names.index(name) for name in ([distinct] if isinstance(distinct, str) else distinct)}
@@ -203,7 +203,7 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
             Parameters outside the plan of `parallelize_module`, such as those of a normalization layer, count on rank 0
-            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that share one copy of the model.
+            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
@@ -265,9 +265,10 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
     specs = flat._param_extensions  # those of DTensors on the tensor-parallel mesh; None for other parameters
     if tensor_rank is None and any(spec is not None for spec in specs):
         raise ValueError(
-            "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD, "
+            "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD and "
             "ownership=fsdp1_ownership(model, tensor_rank), where tensor_rank is the number of this rank in its "
-            "tensor-parallel group. With HYBRID_SHARD, pass the ranks that share one copy of the model instead of WORLD"
+            "tensor-parallel group. With HYBRID_SHARD, do not pass WORLD, but the group of the ranks that together hold "
+            "one copy of the model"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:

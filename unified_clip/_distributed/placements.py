@@ -91,7 +91,10 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def shard_groups(self, leaf: Leaf, tensor: Any) -> Sequence[Group] | None:
-        """Return the process groups over which a gradient is sharded, in the order of all-reduces, or None."""
+        """Return the process groups over which a gradient is sharded, in the order in which its norm is summed.
+
+        Return [] if this rank needs no sum, and None if it is unknown whether a plain tensor is a shard.
+        """
 
     @functools.cached_property
     def layout_keys(self) -> Sequence[Hashable]:

@@ -71,7 +71,8 @@ def test_what_does_not_fit_the_mesh_is_refused() -> None:
     with pytest.raises(ValueError, match=r"The mesh has no dimension names\. Pass mesh_dim_names to init_device_mesh"):
         mesh_ownership(mesh([0, 1], None, 0))
     with pytest.raises(
-        ValueError, match=r"The mesh lacks the distinct dimensions \['pp'\]\. Choose from the dimensions \['dp'\]"
+        ValueError,
+        match=r"`distinct` names the dimensions \['pp'\], which the mesh does not have\. Choose from \['dp'\]",
     ):
         mesh_ownership(mesh([0, 1], ["dp"], 0), distinct=("pp",))
     with pytest.raises(ValueError, match=r"A parameter is on the ranks \[1, 2\], and the mesh has \[0, 1\]"):

@@ -218,11 +218,11 @@ def test_modes_that_cannot_be_left_out_are_rejected() -> None:
     for mode, problem in {
         "compilde": "no framework has the mode 'compilde' in this run. Choose from host, proc.* as in numpy:host$",
         "numpy:device": "numpy has no mode 'device' in this run. Choose from host$",
-        "pytorch:device": "no framework 'pytorch' is in this run. Choose from numpy, torch, tensorflow, paddle, jax, ",
+        "pytorch:device": "this run has no framework 'pytorch'. Choose from numpy, torch, tensorflow, paddle, jax, ",
     }.items():
         with pytest.raises(SuiteError, match=f"^--without {mode}: {problem}"):
             suites.without(all_frameworks, ["host", mode])
-    with pytest.raises(SuiteError, match=r": no framework 'jax' is in this run. Choose from torch$"):
+    with pytest.raises(SuiteError, match=r": this run has no framework 'jax'. Choose from torch$"):
         suites.without(suites.only(all_frameworks, ["torch"]), ["jax:device"])
     with pytest.raises(
         SuiteError,

@@ -80,7 +80,7 @@ def _varying(tensor: Tensor) -> frozenset[str]:
 def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
     """Return the total of local sums over all devices, by one collective. Each shard is counted once.
 
-    sums: (sum over local shards, axes over which these are sharded).
+    sums: Pairs of a sum over local shards, and the mesh axes that split the gradients of this sum.
     """
     all_axes = tuple(sorted({axis for _, axes in sums for axis in axes}))
     local = sum(

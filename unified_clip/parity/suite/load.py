@@ -78,7 +78,7 @@ def file_of(path: Path) -> Path:
 def add_known_list(file: Path) -> str:
     """Return the advice for a suite whose file names no list of known differences: the key to add to the file.
 
-    Each file gets another name for its list: `--accept` would drop the entries of another suite in a shared list.
+    Each suite file gets a list of its own, because `--accept` would drop the other suites' entries from a shared list.
     """
     name = "known.toml" if file.name == FILE else f"{file.stem}-known.toml"
     return f"Add known = {json.dumps(name)} at the top of {file}"
@@ -229,7 +229,7 @@ def _check_mode(suite: Suite, mode: str) -> None:
     modes = {each: table.modes for each, table in suite.frameworks.items()}
     if colon and framework not in modes:
         raise SuiteError(
-            f"--without {mode}: no framework {framework!r} is in this run. Choose from {', '.join(modes)}", "UC203"
+            f"--without {mode}: this run has no framework {framework!r}. Choose from {', '.join(modes)}", "UC203"
         )
     choices = modes[framework] if colon else list(dict.fromkeys(itertools.chain(*modes.values())))
     if name not in choices:

@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
-    """Check that the backend computes on the path (host or device) that the mode tests, for a tensor with one element.
+    """Check, with a tensor of one element, that the backend takes the path that the mode tests: host or device.
 
     In the mode `native` there is no path to check.
 

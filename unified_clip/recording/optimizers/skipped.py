@@ -96,9 +96,8 @@ def _have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, iterations before it) for each step with more clip calls, of gradients that are not finite.
-
-    These come first, and clip the same gradients as the others.
+    """Yield (step, number of iterations without a step before it) for each step whose first clip calls are of gradients
+    that are not finite. The later calls of the step clip the same gradients, which are then finite.
     """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():
