@@ -203,7 +203,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
         tensor_rank: The number of this rank in its tensor-parallel group, if `parallelize_module` comes before FSDP1.
             Parameters outside the plan of `parallelize_module`, such as those of a normalization layer, count on rank 0
-            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of the model.
+            only. As `process_group`, pass all data-parallel and tensor-parallel ranks that together hold one copy of
+            the model.
 
     Raises:
         TypeError: `model` has no FSDP1 module.
@@ -267,8 +268,8 @@ def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[A
         raise ValueError(
             "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD and "
             "ownership=fsdp1_ownership(model, tensor_rank), where tensor_rank is the number of this rank in its "
-            "tensor-parallel group. With HYBRID_SHARD, do not pass WORLD, but the group of the ranks that together hold "
-            "one copy of the model"
+            "tensor-parallel group. With HYBRID_SHARD, do not pass WORLD, but the group of the ranks that together "
+            "hold one copy of the model"
         )
     is_counted = [not tensor_rank or _is_tensor_shard(spec) for spec in specs]
     if handle._use_orig_params:
