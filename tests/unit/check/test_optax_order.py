@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, only_finding
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 HEAD = """import optax
 from unified_clip import ClipConfig
 
 clip = ClipConfig.load("clip.toml")
 """
+NEAREST = CLIP_CONFIG + '\n[check]\nnearest = ["**"]\n'
 LATE = {
     "tx = optax.chain(optax.adamw(1e-3), clip.as_optax())": "optax.adamw(0.001)",
     "tx = optax.chain(clip.as_optax(), optax.sgd(0.1), clip.as_optax())": "optax.sgd(0.1)",
@@ -86,3 +87,43 @@ def test_a_clip_of_optax_after_another_transformation_is_unknown(check: Check) -
     assert (finding.kind, finding.clip, finding.line) == ("unknown", "optax.clip_by_global_norm", 2)
     assert "comes after optax.adam(0.1) in optax.chain" in finding.does
     assert [each.kind for each in check({"a.py": code.format(f"{clips}, optax.adam(0.1)")}).findings] == ["drift"]
+
+
+CLIP = "optax.clip_by_global_norm(1.0)"
+GROUPED = f"optax.chain({CLIP}, optax.adam(1e-3))"
+MAKE = f"def make(rate):\n    return optax.chain({CLIP}, optax.adam(rate))\n"
+INSIDE = {
+    f"tx = optax.multi_transform({{'g': {GROUPED}, 'd': optax.adamw(1e-3)}}, labels)": "optax.multi_transform",
+    f"tx = optax.partition({{'g': {GROUPED}, 'd': optax.adamw(1e-3)}}, labels)": "optax.partition",
+    f"transforms = {{}}\ntransforms['g'] = {GROUPED}\ntx = optax.partition(transforms, labels)": "optax.partition",
+    f"{MAKE}tx = optax.partition({{'g': make(1), 'd': make(2)}}, labels)": "optax.partition",
+    f"{MAKE}tx = optax.inject_hyperparams(make)(rate=1)": "optax.inject_hyperparams",
+    f"class A:\n    def build(self):\n        self.g = {GROUPED}\n"
+    "        self.tx = optax.partition({'g': self.g, 'd': optax.sgd(1)}, labels)": "optax.partition",
+    f"tx = optax.chain(optax.masked({CLIP}, mask), optax.adam(1))": "optax.masked",
+    f"class A:\n    def build(self):\n        self.c = {CLIP}\n"
+    "        self.tx = optax.chain(optax.masked(self.c, mask), optax.adam(1))": "optax.masked",
+    f"tx = {CLIP}\nif decay:\n    tx = optax.masked(tx, mask)\ntx = optax.chain(tx, optax.adam(1))": "optax.masked",
+}
+
+
+@pytest.mark.parametrize("code", INSIDE)
+def test_a_clip_inside_a_function_that_selects_parameters_is_unknown(check: Check, code: str) -> None:
+    findings = check({"a.py": f"import optax\n{code}\n"}, NEAREST).findings
+    reasons = [each.does for each in findings if (each.kind, each.clip) == ("unknown", "optax.clip_by_global_norm")]
+    assert len(reasons) == 1
+    assert reasons[0].startswith(f"This clip is inside {INSIDE[code]}, so it may not clip all gradients in each step.")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "params = optax.apply_updates(params, tx.update(gradients, state)[0])",
+        "updates = tx.update(gradients, state)\nparams = optax.apply_updates(params, updates[0])",
+        "state = TrainState.create(params=params, tx=tx)\nloss = optax.l2_loss(state.apply_fn(state.params, x))",
+        "state = TrainState.create(params=params, tx=tx)\nloss = optax.l2_loss(predict(state, x))",
+        f"{MAKE}other = optax.MultiSteps(make(1), 4)",
+    ],
+)
+def test_functions_of_arrays_select_no_parameters(check: Check, code: str) -> None:
+    assert check({"a.py": f"import optax\ntx = {GROUPED}\n{code}\n"}, NEAREST).findings == []

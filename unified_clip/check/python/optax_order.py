@@ -8,6 +8,7 @@ from typing import Literal
 
 from ...config.formats.python_source import Source, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
+from .steps.flow import Flow
 
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
@@ -16,6 +17,9 @@ PASSES_ALL = ("with_extra_args_support", "GradientTransformationExtraArgs", *WRA
 
 KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 """The transformations of optax, besides its clips, after which a clip still clips gradients."""
+
+HOLDERS = ("create", "Optimizer", "TrainState")
+"""Functions of flax whose result keeps a transformation, and is not one."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
@@ -61,25 +65,40 @@ def _selected(source: Source) -> Iterator[tuple[ast.Call, str]]:
 
     Only chains and the functions in PASSES_ALL pass all gradients to a clip.
     """
+    flow = Flow(source)
     for node in source.nodes:
         if isinstance(node, ast.Call) and (name := source.dotted(node.func)).startswith("optax."):
             if name not in CHAINS and name.rpartition(".")[2] not in PASSES_ALL:
                 for part in [*node.args, *(each.value for each in node.keywords)]:
-                    yield from ((clip, INSIDE.format(name=name)) for clip in _clips_in(source, part))
+                    yield from ((clip, INSIDE.format(name=name)) for clip in _clips_in(flow, part))
         elif isinstance(node, ast.IfExp):
-            branches = [list(_clips_in(source, branch)) for branch in (node.body, node.orelse)]
+            branches = [list(_clips_in(flow, branch)) for branch in (node.body, node.orelse)]
             if not all(branches):
                 why = CONDITIONAL.format(test=shortened(node.test))
                 yield from ((clip, why) for branch in branches for clip in branch)
 
 
-def _clips_in(source: Source, node: ast.expr, depth: int = 0) -> Iterator[ast.Call]:
-    """Yield the clips in an expression, and in the values of its variables that are assigned once."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Call) and _is_clip(source, inner):
+def _clips_in(flow: Flow, node: ast.expr) -> Iterator[ast.Call]:
+    """Yield the clips in the transformations of an expression, also through variables and functions of the file.
+
+    Results of methods and attributes of a transformation, as in `tx.update(gradients)`, have no clip.
+    """
+    seen: set[ast.AST] = set()
+    waiting: list[ast.AST] = [node]
+    while waiting:
+        inner = waiting.pop()
+        if inner in seen:
+            continue
+        seen.add(inner)
+        if isinstance(inner, ast.expr) and _is_clip(flow.source, inner):
+            assert isinstance(inner, ast.Call)
             yield inner
-        elif isinstance(inner, ast.Name) and depth < DEPTH and (value := _assigned(source, inner)) is not None:
-            yield from _clips_in(source, value, depth + 1)
+        if isinstance(inner, ast.Call) and last_name(inner.func) in HOLDERS:
+            continue
+        around = set(flow.source.around(inner))  # in tx = masked(tx), the inner tx has an earlier value
+        earlier = [value for value in flow.values(inner) if value not in around]
+        waiting += [*earlier, *flow.items(inner), *flow.returned(inner)]
+        waiting += [] if isinstance(inner, ast.Attribute) else ast.iter_child_nodes(inner)
 
 
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:

@@ -47,11 +47,11 @@ class Flow:
         while waiting:
             for inner in ast.walk(waiting.pop()):
                 yield inner
-                values = [value for value in self._values(inner) if value not in seen]
+                values = [value for value in self.values(inner) if value not in seen]
                 seen.update(values)
                 waiting += values
 
-    def _values(self, read: ast.AST) -> list[ast.expr]:
+    def values(self, read: ast.AST) -> list[ast.expr]:
         """Return the expressions whose value a variable may have where code reads it.
 
         The last assignment that surely runs before the read replaces earlier ones, unless a loop around the read runs
@@ -76,6 +76,28 @@ class Flow:
             for each in local
             if last.end <= each.end <= start or repeated.intersection(self.source.around(each.node))
         ]
+
+    def returned(self, node: ast.AST) -> list[ast.expr]:
+        """Return the expressions that a function of the file returns, for a node that is its name or its method."""
+        name = code_of(node).removeprefix("self.").removeprefix("cls.")
+        functions = self._functions.get(name, ()) if name else ()
+        inner = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.Return))
+        return [each.value for each in inner if each.value is not None and self.source.function(each) in functions]
+
+    def items(self, node: ast.AST) -> list[ast.expr]:
+        """Return the expressions that code assigns to items of a variable, as in `transforms["g"] = value`."""
+        return self._items.get(code_of(node), [])
+
+    @cached_property
+    def _items(self) -> dict[str, list[ast.expr]]:
+        items: dict[str, list[ast.expr]] = {}
+        for node in self.source.nodes:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript):
+                        items.setdefault(code_of(target.value), []).append(node.value)
+        items.pop("", None)
+        return items
 
     def _always_before(self, node: ast.AST, read: ast.AST) -> bool:
         """Return whether a statement runs whenever later code runs, since its block contains that code."""
@@ -118,7 +140,7 @@ class Flow:
             last = read
             for outer in self.source.around(read):
                 if isinstance(outer, ast.Call):
-                    is_maker = outer.func is read and code_of(read) in self._function_names
+                    is_maker = outer.func is read and code_of(read) in self._functions
                     slots = slots if is_maker else ()
                     if not is_maker:
                         yield outer
@@ -137,8 +159,12 @@ class Flow:
             seen |= new
 
     @cached_property
-    def _function_names(self) -> set[str]:
-        return {node.name for node in self.source.nodes if isinstance(node, FUNCTIONS[:2])}
+    def _functions(self) -> dict[str, list[ast.AST]]:
+        functions: dict[str, list[ast.AST]] = {}
+        for node in self.source.nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions.setdefault(node.name, []).append(node)
+        return functions
 
     def models(self, node: ast.AST) -> set[str]:
         """Return the code of the models whose parameters an expression takes, such as "net_g" for `net_g.parameters()`.
