@@ -47,8 +47,6 @@ def run(options: argparse.Namespace) -> int:
 
     if not options.max_ulp >= 0:
         raise UsageError(f"--max-ulp is {options.max_ulp}. Pass 0 or more.", "UC203")
-    if options.a.exists() and options.b.exists() and options.a.samefile(options.b):
-        raise UsageError(f"{options.a} and {options.b} are the same file. Pass the recordings of two runs.", "UC203")
     if options.html:
         _check_page(options)
     names = pairing.read_names(options.map) if options.map else None

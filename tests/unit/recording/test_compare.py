@@ -19,8 +19,7 @@ def test_the_command_prints_the_first_difference_and_exits_with_1(
 ) -> None:
     a = str(write_recording(tmp_path / "a.jsonl", [clip_line(1), clip_line(2)]))
     b = str(write_recording(tmp_path / "b.jsonl", [clip_line(1), clip_line(2, threshold=2.0)]))
-    same = str(write_recording(tmp_path / "same.jsonl", [clip_line(1), clip_line(2)]))
-    assert cli.main(["compare", a, same]) == 0
+    assert cli.main(["compare", a, a]) == 0
     assert "The runs are the same: 2 calls." in capsys.readouterr().out
     assert cli.main(["compare", a, b]) == 1
     printed = capsys.readouterr().out
@@ -43,12 +42,9 @@ def test_the_command_rejects_missing_files_and_invalid_options(
 ) -> None:
     a = str(write_recording(tmp_path / "a.jsonl", [clip_line(1)]))
     assert cli.main(["compare", a, str(tmp_path / "none")]) == 2
-    b = str(write_recording(tmp_path / "b.jsonl", [clip_line(1)]))
-    assert cli.main(["compare", a, b, "--map", str(tmp_path / "none")]) == 2
-    assert cli.main(["compare", a, b, "--max-ulp", "nan"]) == 2
+    assert cli.main(["compare", a, a, "--map", str(tmp_path / "none")]) == 2
+    assert cli.main(["compare", a, a, "--max-ulp", "nan"]) == 2
     assert "--max-ulp is nan. Pass 0 or more." in capsys.readouterr().err
-    assert cli.main(["compare", a, str(tmp_path / "." / "a.jsonl")]) == 2
-    assert "are the same file. Pass the recordings of two runs." in capsys.readouterr().err
 
 
 EMPTY = {"step": 1, "call": "clip_grad_norm_", "seconds": 0.1}
