@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Self
 
@@ -79,9 +80,11 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr as text. If faulthandler reported a fatal error, the first lines of its report."""
+        """The last lines of stderr as text, or the fatal error that faulthandler reported, and its calls."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
+        if fatal and (calls := _calls_of_fatal_error(self.stderr[fatal[-1] :])):
+            lines = [lines[0], calls]
         return "the last lines of stderr: " + " | ".join(lines) if lines else "stderr is empty"
 
 
@@ -174,12 +177,29 @@ class Worker:
             time.sleep(REPORT_SECONDS / 10)
             # The worker writes at the file's position: do not move it.
             frames = FRAME.findall(os.pread(self._errors.fileno(), STDERR_KEPT, begin).decode(errors="replace"))
-        calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
-        return f"it was in {', called by '.join(calls)}" if calls else ""
+        return _shown_calls(frames)
 
     def _last_lines(self) -> list[str]:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_KEPT))
         return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+
+
+def _calls_of_fatal_error(report: Sequence[str]) -> str:
+    """Return the calls of the thread that crashed, or '' if faulthandler's report does not have them.
+
+    The report begins with the newest thread. The thread that crashed may come last.
+    """
+    starts = [number for number, line in enumerate(report) if line.startswith("Current thread")]
+    if not starts:
+        return ""
+    frames = takewhile(bool, map(FRAME.match, report[starts[0] + 1 :]))
+    return _shown_calls([(match[1], match[2], match[3]) for match in frames if match])
+
+
+def _shown_calls(frames: Sequence[tuple[str, str, str]]) -> str:
+    """Return the innermost calls as text, or '' if there are none. frames: (file, line, function), innermost first."""
+    calls = [f"{name} ({Path(file).name}, line {line})" for file, line, name in frames[:CALLS_SHOWN]]
+    return f"it was in {', called by '.join(calls)}" if calls else ""
 
 
 def prepare() -> None:
