@@ -76,7 +76,8 @@ def about(run: RecordedRun) -> str:
     """
     folded = ""
     if run.recorded > len(run.lines):
-        folded = f", compared as {len(run.lines)}: calls of a loop are joined, and skipped steps are left out"
+        rest = "calls of a loop are joined, and steps that one run skips are left out"
+        folded = f", compared as {len(run.lines)}: {rest}"
     text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{', and an incomplete line' if run.torn else ''}."
     return f"{text}{_about_ranks(run)}" if run.others else text
 
