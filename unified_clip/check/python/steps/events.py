@@ -226,7 +226,7 @@ class Timeline:
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         callees: list[ast.AST] = []
         for name in names:
-            same = self._functions.get(name, [])
+            same = self.flow.functions.get(name, [])
             if owner is not None and name == names[0]:
                 same = [each for each in same if isinstance(self.source.parents[each], ast.ClassDef)]
             if len(same) > 1:
@@ -234,14 +234,6 @@ class Timeline:
                 same = [each for each in same if self.source.parents[each] in around]
             callees += same if len(same) == 1 else []
         return [each for each in callees if each is not self.function(call)]
-
-    @cached_property
-    def _functions(self) -> dict[str, list[ast.AST]]:
-        functions: dict[str, list[ast.AST]] = {}
-        for node in self.source.nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.setdefault(node.name, []).append(node)
-        return functions
 
 
 def _has_gradients(call: ast.Call) -> bool:

@@ -80,7 +80,7 @@ class Flow:
     def returned(self, node: ast.AST) -> list[ast.expr]:
         """Return the expressions that a function of the file returns, for a node that is its name or its method."""
         name = code_of(node).removeprefix("self.").removeprefix("cls.")
-        functions = self._functions.get(name, ()) if name else ()
+        functions = self.functions.get(name, ()) if name else ()
         inner = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.Return))
         return [each.value for each in inner if each.value is not None and self.source.function(each) in functions]
 
@@ -140,7 +140,7 @@ class Flow:
             last = read
             for outer in self.source.around(read):
                 if isinstance(outer, ast.Call):
-                    is_maker = outer.func is read and code_of(read) in self._functions
+                    is_maker = outer.func is read and code_of(read) in self.functions
                     slots = slots if is_maker else ()
                     if not is_maker:
                         yield outer
@@ -159,7 +159,8 @@ class Flow:
             seen |= new
 
     @cached_property
-    def _functions(self) -> dict[str, list[ast.AST]]:
+    def functions(self) -> dict[str, list[ast.AST]]:
+        """The functions of the file by name."""
         functions: dict[str, list[ast.AST]] = {}
         for node in self.source.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
