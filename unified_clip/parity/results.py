@@ -380,11 +380,11 @@ class ParityReport(ReportModel):
 
     @property
     def always_raising(self) -> list[str]:
-        """The functions that raised an error in each case that should return a result."""
+        """The functions of the user that raised an error in each case that should return a result."""
         by_function: dict[str, list[NativeResult]] = {}
         for framework, result in self.natives():
             by_function.setdefault(f"{result.function} ({framework})", []).append(result)
-        raising = {name for name, each in by_function.items() if any(result.kind == "raises" for result in each)}
+        raising = {name for name, each in by_function.items() if any(r.is_users and r.kind == "raises" for r in each)}
         return [name for name in by_function if name in raising and not any(r.sha256 for r in by_function[name])]
 
     @property

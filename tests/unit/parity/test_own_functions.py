@@ -178,6 +178,12 @@ def test_a_function_that_always_raises_fails_the_run_and_is_not_accepted(
     assert len(errors) == (not is_compared)
 
 
+@pytest.mark.parametrize(("function", "fails"), [("clip.py:clip", True), ("optax.clip", False)])
+def test_a_framework_may_reject_all_cases_that_are_known_differences(function: str, fails: bool) -> None:
+    raising = FrameworkResult(host=None, native=native("known", None, "raises", function=function))
+    assert report(one_case(numpy=raising)).always_raising == ([f"{function} (numpy)"] if fails else [])
+
+
 NOTHING = """
 def nothing(grads, max_norm):
     return grads, float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads)))

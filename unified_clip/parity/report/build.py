@@ -143,8 +143,7 @@ UNTESTED = (
 )
 
 ALWAYS_RAISES = (
-    "it raised an error in each case that should return a result. Correct the function, or install another version of "
-    "its framework"
+    "it raised an error in each case that should return a result. Correct the function, or install what it needs"
 )
 
 
