@@ -215,7 +215,7 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips: those that are near, and those that a file sets or switches off.
+        """Sentences about accepted clips that are near, or that a file sets or switches off.
 
         Other sentences are about clips of trainers that do not always clip steps whose norm is not finite. Clips of the
         same name and behaviour share such a sentence.

@@ -84,7 +84,7 @@ def norm_with_float16_sums(grads: Arrays) -> float:
 
 
 def one_after_the_other(grads: Arrays, limit: float) -> tuple[Arrays, float]:
-    """Clip each gradient by the total norm of the gradients that are clipped already, and of the others."""
+    """Clip the gradients one after the other, each by the total norm of the whole list at this time."""
     results = list(grads)
     for index, gradient in enumerate(grads):
         results[index] = gradient * clip_arrays(total(results), limit)

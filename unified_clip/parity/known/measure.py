@@ -121,7 +121,7 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
     """Return results with the shapes and dtypes of the exact results. Round each number to the new dtype.
 
     A result that is None becomes zeros. If the numbers of results and exact results differ, leave out None on both
-    sides, and pair the others in order.
+    sides, and pair what is left in order.
 
     Return None if too many results are not None, or if a result has another number of elements than its exact result.
     Also return None if an exact result is None, but its result is not zero.

@@ -116,7 +116,7 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs without the iterations that both skip, and of which only the first run has clip calls.
+    """Return both runs without the iterations that both skip, but that only the first run clips.
 
     The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. Then both
     runs make as many steps, and clip the same gradients before the next step. Else, return both runs unchanged.

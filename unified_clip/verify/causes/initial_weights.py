@@ -41,7 +41,7 @@ class Bounds:
 
     The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone. It points against
     the gradient. A larger gradient has a larger or equal update, but no larger ratio of update to gradient. So the
-    known updates of some elements bound those of the others.
+    known updates of some elements bound the updates of all other elements.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:
