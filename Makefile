@@ -159,6 +159,9 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 kernels-baseline kernels-avx2: PRELOAD =
 kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
 kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py xla.py)
+# Of the tests in graphs, those whose gradients are short run in one thread: only the nightly tier checks them for races.
+OPERATORS = tests/frameworks/test_torch_operators.py
+kernels-thread: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators or several_threads")
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
 kernels-%:
 	@echo "== the kernels' tests, built with $(FLAGS), vectors $(VECTORS)"
@@ -168,7 +171,7 @@ kernels-%:
 	LD_PRELOAD="$(PRELOAD)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
 		PYTHONPATH=build/$@/site $(BIN)/pytest -q -p no:cacheprovider --capture=sys $(if $(NIGHTLY),,-m "not nightly") \
 		--deselect tests/unit/native/test_native_lists.py::test_memory_of_results_is_used_again_and_given_back \
-		$(TESTS) tests/frameworks/test_torch_collected_gradients.py tests/frameworks/test_torch_operators.py --framework torch
+		$(TESTS) tests/frameworks/test_torch_collected_gradients.py $(OPERATORS) --framework torch
 
 # What users get: a source archive, a wheel from it, built in isolation, and tests where NumPy is the only framework.
 # Without a compiler the archive is installed all the same, unless the kernels are required.
