@@ -390,7 +390,7 @@ LAYOUTS: dict[str, Callable[[], Layout]] = {
         models.expert_parallel, mesh=models.mesh_of("rows")
     ),
     "expert parallel on some ranks": experts_of_some,
-    "experts as plain tensors, different ones on each rank": lambda: plain_experts(1),
+    "experts as plain tensors, different experts on each rank": lambda: plain_experts(1),
     "experts as plain tensors on some ranks": lambda: plain_experts(2),
     "pipeline stages of FSDP2": lambda: stages_of_fsdp(is_tied=False),
     "pipeline stages of FSDP2, tied embedding": lambda: stages_of_fsdp(is_tied=True),

@@ -29,7 +29,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
     if not _has_other_eps(pair) or (_shown_by(pair) is None and not _explains(pair)):
         return None
     old, new = pair.a.eps, pair.b.eps
-    frameworks = ". Of the frameworks, only PyTorch adds 1e-06 to the norm" * ({old, new} == {0, 1e-6})
+    frameworks = ". PyTorch's rule adds 1e-06 to the norm" * ({old, new} == {0, 1e-6})
     return point.cause("another eps", f"{instead('eps', new or 0.0, old or 0.0)}{frameworks}")
 
 
