@@ -58,8 +58,8 @@ SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 """The format whose export is Python source with a clip, by package."""
 
 ARGUMENT_FORMATS = {
-    "keras": "keras", "tf_keras": "keras", "lightning": "lightning", "pytorch_lightning": "lightning",
-    "transformers": "hf", "trl": "hf",
+    "deepspeed": "deepspeed", "keras": "keras", "tf_keras": "keras", "lightning": "lightning",
+    "pytorch_lightning": "lightning", "timm": "timm", "transformers": "hf", "trl": "hf",
 }  # fmt: skip
 """The format whose keys are also arguments in Python, by package."""
 
@@ -73,7 +73,9 @@ SWITCH_OFF_OUTSIDE = (
     "command line, move it to such a file."
 )
 
-WRITE_FILE = "Put the YAML file of this script into the directory of the script, or below it. In this file, set"
+WRITE_FILE = (
+    "Put the configuration file of this script into the directory of the script, or below it. In this file, set"
+)
 
 ONLY_OWN = (
     "{engine} does not expose the gradients of a step, so code cannot clip them. Set the threshold in the "
@@ -137,7 +139,7 @@ class Advisor:
         files: The clips in such files near the script.
         """
         name = ARGUMENT_FORMATS[use.package]
-        text = self._exported(name, "yaml")
+        text = self._exported(name, None)
         if not text:
             return self.advice_by_code(use)
         names = " or ".join(dict.fromkeys(shown(each.read or each.path) for each in files))

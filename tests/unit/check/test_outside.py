@@ -8,13 +8,18 @@ import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
 from unified_clip.check import check_files
+from unified_clip.check.advice import ARGUMENT_FORMATS
 from unified_clip.check.model import CheckReport
+from unified_clip.port.catalog import settings
 
 CLI = "from lightning.pytorch.cli import LightningCLI\n\nLightningCLI(Model)\n"
 YAML = "trainer:\n  max_epochs: 9\n  gradient_clip_val: {}\n"
 RIGHT = YAML.format(1.0)
 OWN = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\ngradients = clip(gradients)\n"
 FILE = "vision/configs/a.yaml"
+ENGINE = "import deepspeed\n\ndeepspeed.initialize(args=args, model=model)\n"
+SCALER = "from timm.utils import NativeScaler\n\nscaler = NativeScaler()\n"
+TIMM = "model: vit\nopt: sgd\nsched: cosine\nclip_grad: %s\nclip_mode: norm\n"
 REQUIRE = '\n[check]\nrequire = ["vision/**"]\n'
 
 
@@ -135,3 +140,28 @@ def test_another_clip_in_the_file_of_an_ignored_one_counts(check: Check) -> None
     clip = Path("clip.toml")
     report = check_files.check(clip, [Path("vision")], check_files.files([Path("vision")], clip))
     assert (report.findings, len(report.ignored)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("script", "file", "right", "wrong"),
+    [
+        (ENGINE, "ds.json", DEEPSPEED % 1.0, DEEPSPEED % 2.0),
+        (SCALER, "args.yaml", TIMM % 1.0, TIMM % 2.0),
+    ],
+    ids=["DeepSpeed", "timm"],
+)
+def test_scripts_of_other_trainers_have_the_clip_of_their_file(
+    check: Check, script: str, file: str, right: str, wrong: str
+) -> None:
+    files = {"vision/main.py": script}
+    finding = only_finding(check(files))
+    assert finding.kind == "unknown"
+    assert "No checked file near this script is a configuration of" in finding.does
+    assert result(check({**files, f"vision/{file}": right})) == "same"
+    assert result(check({**files, f"vision/{file}": wrong})) == "unknown"
+
+
+def test_every_function_that_reads_its_clip_from_a_file_has_a_format() -> None:
+    readers = [name for setting in settings() for name in setting.elsewhere]
+    assert len(readers) > 3
+    assert {name.partition(".")[0] for name in readers} <= ARGUMENT_FORMATS.keys()

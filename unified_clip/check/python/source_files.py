@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...config.clip_config import ClipConfig
+from ...config.documents import format_value
 from ...config.formats.python_source import Source
 from ...config.formats.trainers.paddle.paddle import ARGUMENTS, Paddle, has_groups
 from ...config.schema import is_off
@@ -31,7 +32,7 @@ from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
-from .calls import config_calls, effect, unified_clip_calls
+from .calls import config_calls, effect, option_defaults, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled, unclipped
 from .trainers import deepspeed
@@ -245,7 +246,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         why, rule = effect.of_unknown_threshold(
             source, call, site.meaning, effect.kind_of(function) if function else "in place"
         )
-        return use(why_unknown=why, rule=rule)
+        return _with_default(source, threshold, use(why_unknown=why, rule=rule))
     try:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
@@ -269,6 +270,25 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
     except ConfigError as error:
         why = str(error).removeprefix(f"{path.name}, line {site.line}: ")
         return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
+
+
+def _with_default(source: Source, code: str, use: ClipUse) -> ClipUse:
+    """Return a clip of unknown threshold with the default of the option that sets the threshold, if it has one.
+
+    The effect is that of the default if the check reports the option where a script passes it. Otherwise, the effect
+    stays unknown, as for a default of 0, which often switches the clip off.
+
+    code: The code of the threshold.
+    """
+    option = option_defaults.find(source, code)
+    if option is None or use.rule is None:
+        return use
+    if option.is_reported and option.value > 0 and use.why_unknown == effect.RUN_TIME.format(code=code):
+        config = ClipConfig(**{**use.rule.data(), "threshold": option.value})
+        clip = f"{use.clip} by default: {option.option} is not passed"
+        return replace(use, config=config, rule=None, why_unknown="", clip=clip)
+    default = f"By default, it is {format_value(option.value)} ({option.option})."
+    return replace(use, why_unknown=f"{use.why_unknown} {default}")
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:

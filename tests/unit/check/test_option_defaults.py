@@ -1,0 +1,104 @@
+"""`unified-clip config check` on clips whose threshold is an option of the command line, with a default."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import pytest
+from support.config.check_files import Check, only_finding
+
+CLIP = "import torch\n\ntorch.nn.utils.clip_grad_norm_(model.parameters(), {})\n"
+PARSER = """import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--max-grad-norm", type=float, default={})
+"""
+CLASS = """from dataclasses import dataclass, field
+
+import tyro
+
+
+@dataclass
+class Args:
+    max_grad_norm: float = {}
+
+
+"""
+ABSL = "from absl import flags\n\nFLAGS = flags.FLAGS\nflags.DEFINE_float('max_grad_norm', {}, 'help')\n"
+READ = "args.max_grad_norm"
+
+
+def script(head: str, parse: str, threshold: str = READ) -> str:
+    return f"{head}{textwrap.dedent(parse)}\n{CLIP.format(threshold)}"
+
+
+SCRIPTS = {
+    "argparse": script(PARSER, "args = parser.parse_args()"),
+    "known arguments": script(PARSER, "args, rest = parser.parse_known_args()"),
+    "another destination": script(
+        PARSER.replace("--max-grad-norm", "--threshold").replace("type=float", "dest='max_grad_norm'"),
+        "args = parser.parse_args()",
+    ),
+    "a function": script(PARSER, "def get():\n    args = parser.parse_args()\n    return args\n\nargs = get()"),
+    "a parameter": script(PARSER, "def main(args):\n    pass\n\nmain(parser.parse_args())"),
+    "an attribute": script(
+        PARSER, "args = parser.parse_args()\n\ndef set(self, args):\n    self.args = args", "self." + READ
+    ),
+    "a variable": script(PARSER, f"args = parser.parse_args()\nlimit = {READ}", "limit"),
+    "tyro": script(CLASS, "args = tyro.cli(Args)"),
+    "a field": script(CLASS.format("field(default={})"), "args = tyro.cli(Args)"),
+    "transformers": script(CLASS, "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()"),
+    "an object": script(CLASS, "args = Args()"),
+    "absl": script(ABSL, "", "FLAGS.max_grad_norm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_clips_by_the_default_of_its_option(check: Check, source: str) -> None:
+    (clip,) = check({"a.py": source.format("1.0")}).clips
+    assert clip.result == "same"
+    assert re.search(r" by default: \S+ is not passed$", clip.clip)
+    finding = only_finding(check({"a.py": source.format("5.0")}))
+    assert (finding.kind, [each.about for each in finding.differences]) == ("drift", ["threshold"])
+
+
+PARSED = "args = parser.parse_args()"
+UNKNOWN = {
+    "no default": script(PARSER.replace(", default={}", ""), PARSED),
+    "two defaults": script(PARSER + PARSER, PARSED),
+    "another object": script(PARSER, "args = load()"),
+    "no parser": script(PARSER, ""),
+    "two values": script(PARSER, PARSED + "\nargs = load()"),
+    "a list of options": script(PARSER, "args = parser.parse_args(OPTIONS)"),
+    "an assignment": script(PARSER, PARSED + "\nargs.max_grad_norm = 5.0"),
+    "setattr": script(PARSER, PARSED + "\nsetattr(args, name, 5.0)"),
+    "an update": script(PARSER, PARSED + "\nvars(args).update(other)"),
+    "set_defaults": script(PARSER, "parser.set_defaults(max_grad_norm=5.0)\n" + PARSED),
+    "a changed object": script(CLASS, "args = tyro.cli(Args, default=Args(max_grad_norm=5.0))"),
+    "another name": script(PARSER, PARSED, "args.other"),
+}
+
+
+@pytest.mark.parametrize("source", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_threshold_without_a_sure_default_is_unknown(check: Check, source: str) -> None:
+    finding = only_finding(check({"a.py": source.replace("{}", "1.0")}))
+    assert finding.kind == "unknown"
+    assert "By default" not in finding.does
+
+
+@pytest.mark.parametrize(
+    ("option", "default", "shown"), [("max-grad-norm", "0.0", "0.0"), ("clip", "1.0", "1.0"), ("clip", "0.25", "0.25")]
+)
+def test_a_default_is_named_if_it_may_not_be_the_threshold(check: Check, option: str, default: str, shown: str) -> None:
+    """A default of 0 often means that the script does not clip, and no shell script shows that `--clip` is a clip."""
+    source = script(PARSER.replace("max-grad-norm", option), PARSED, f"args.{option.replace('-', '_')}")
+    finding = only_finding(check({"a.py": source.format(default)}))
+    assert finding.kind == "unknown"
+    assert finding.does.endswith(f"By default, it is {shown} (--{option}).")
+
+
+def test_the_option_is_reported_where_a_shell_script_passes_it(check: Check) -> None:
+    source = SCRIPTS["argparse"].format("1.0")
+    finding = only_finding(check({"a.py": source, "run.sh": "python a.py --max-grad-norm 5\n"}))
+    assert (finding.path, finding.kind) == ("run.sh", "unknown")
