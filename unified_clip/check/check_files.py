@@ -20,6 +20,7 @@ from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
+from .python.calls import options
 from .rules import ignoring, off, required, unread
 from .trainer_files import SOURCES
 
@@ -180,7 +181,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
-    file_uses.uses = [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses
+    file_uses.uses = options.passed([use for use in file_uses.uses if not _is_repeated(use, uses)] + uses)
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses, root)
     file_uses.sources = len({use.path for use in uses})

@@ -57,6 +57,10 @@ class ClipUse:
     """For a step of an optimizer, or an optimizer: whether it has no clip for sure, while another one of the file has
     one. It counts as no clip for `check.require`."""
 
+    option: str = ""
+    """For a clip in Python source: the option of the command line with its threshold, such as "max_grad_norm". For a
+    command line: the option that it passes, with the number in `values`."""
+
     values: tuple[Any, ...] = ()
     """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
 

@@ -176,7 +176,9 @@ def _use(path: Path, setting: Setting) -> ClipUse:
         shown = value if isinstance(value, str) else format_value(value)
         title = f"~{name}" if value == REMOVED else f"{name} = {shown:.60}"
         why = IN_ENVIRONMENT if setting.is_variable else UNKNOWN_TRAINER
-        return ClipUse(path, line, 1, title, why_unknown=why, values=(value,) if isinstance(value, float) else ())
+        values = (value,) if isinstance(value, float) else ()
+        option = name.replace("-", "_") if values and not setting.is_override else ""
+        return ClipUse(path, line, 1, title, why_unknown=why, values=values, option=option)
     return _of_trainer(path, setting, trainers[0])
 
 

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -273,7 +274,7 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
             case _:
                 continue
         for use in command_lines.clips(path, text):
-            yield ClipUse(path, node.lineno, node.col_offset + 1, use.clip, use.config, why_unknown=use.why_unknown)
+            yield replace(use, line=node.lineno, column=node.col_offset + 1)
 
 
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:

@@ -28,11 +28,12 @@ from ...port.catalog import (
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
+from ..command_lines import Setting, is_clip
 from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import names_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
-from .calls import config_calls, effect, option_defaults, unified_clip_calls
+from .calls import config_calls, effect, options, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled, unclipped
 from .trainers import deepspeed
@@ -246,7 +247,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         why, rule = effect.of_unknown_threshold(
             source, call, site.meaning, effect.kind_of(function) if function else "in place"
         )
-        return _with_default(source, threshold, use(why_unknown=why, rule=rule))
+        return _with_option(source, threshold, use(why_unknown=why, rule=rule))
     try:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
@@ -272,22 +273,25 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
 
 
-def _with_default(source: Source, code: str, use: ClipUse) -> ClipUse:
-    """Return a clip of unknown threshold with the default of the option that sets the threshold, if it has one.
+def _with_option(source: Source, code: str, use: ClipUse) -> ClipUse:
+    """Return a clip of unknown threshold with the option that sets the threshold, if there is one.
 
     The effect is that of the default if the check reports the option where a script passes it. Otherwise, the effect
     stays unknown, as for a default of 0, which often switches the clip off.
 
     code: The code of the threshold.
     """
-    option = option_defaults.find(source, code)
-    if option is None or use.rule is None:
+    option, rule = options.find(source, code), use.rule
+    if option is None or rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
         return use
-    if option.is_reported and option.value > 0 and use.why_unknown == effect.RUN_TIME.format(code=code):
-        config = ClipConfig(**{**use.rule.data(), "threshold": option.value})
-        clip = f"{use.clip} by default: {option.option} is not passed"
+    use = replace(use, option=option.name)
+    if option.default is None:
+        return use
+    if option.default > 0 and is_clip(Setting(1, option.name, float(option.default), False)):
+        config = ClipConfig(**{**rule.data(), "threshold": option.default})
+        clip = f"{use.clip} by default: {option.shown} is not passed"
         return replace(use, config=config, rule=None, why_unknown="", clip=clip)
-    default = f"By default, it is {format_value(option.value)} ({option.option})."
+    default = f"By default, it is {format_value(option.default)} ({option.shown})."
     return replace(use, why_unknown=f"{use.why_unknown} {default}")
 
 

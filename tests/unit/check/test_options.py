@@ -1,4 +1,4 @@
-"""`unified-clip config check` on clips whose threshold is an option of the command line, with a default."""
+"""`unified-clip config check` on clips whose threshold is an option of the command line."""
 
 from __future__ import annotations
 
@@ -98,7 +98,43 @@ def test_a_default_is_named_if_it_may_not_be_the_threshold(check: Check, option:
     assert finding.does.endswith(f"By default, it is {shown} (--{option}).")
 
 
-def test_the_option_is_reported_where_a_shell_script_passes_it(check: Check) -> None:
-    source = SCRIPTS["argparse"].format("1.0")
-    finding = only_finding(check({"a.py": source, "run.sh": "python a.py --max-grad-norm 5\n"}))
-    assert (finding.path, finding.kind) == ("run.sh", "unknown")
+RUN = "python -m torch.distributed.run {} \\\n  --max-grad-norm {}\n"
+UNSET = script(PARSER.replace(", default={}", ""), PARSED)
+OTHER_RULE = UNSET.replace("clip_grad_norm_", "clip_grad_value_")
+
+
+@pytest.mark.parametrize(
+    ("command", "sources", "expected"),
+    [
+        (RUN.format("a.py", 1.0), {"a.py": UNSET}, "same"),
+        (RUN.format("src/a.py", 1.0), {"src/a.py": UNSET}, "same"),
+        (RUN.format("a.py", 1.0), {"a.py": UNSET, "src/a.py": UNSET}, "same"),
+        (RUN.format("a.py", 1.0), {"a.py": UNSET, "b.py": OTHER_RULE}, "same"),
+        (RUN.format("a.py", 5.0), {"a.py": UNSET}, "drift"),
+        (RUN.format("a.py", 1.0), {"a.py": OTHER_RULE}, "drift"),
+        (RUN.format("a.py", 1.0), {"a.py": UNSET, "src/a.py": OTHER_RULE}, "unknown"),
+        (RUN.format("b.py", 1.0), {"a.py": UNSET}, "unknown"),
+        (RUN.format("data.py", 1.0), {"a.py": UNSET}, "unknown"),
+        (RUN.format("a.py", "$CLIP"), {"a.py": UNSET}, "unknown"),
+        (RUN.format("a.py", 0.0), {"a.py": UNSET}, "unknown"),
+        (RUN.format("a.py", 1.0), {"a.py": script(PARSER, "args = load()")}, "unknown"),
+        (RUN.format("a.py", 1.0), {"a.py": UNSET.replace("max", "limit")}, "unknown"),
+    ],
+)
+def test_a_command_line_has_the_rule_of_the_script_that_it_runs(
+    check: Check, command: str, sources: dict[str, str], expected: str
+) -> None:
+    report = check({"run.sh": command, **sources})
+    assert next(clip.result for clip in report.clips if clip.path == "run.sh") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("job.yaml", 'command: [python, a.py, --max-grad-norm, "1.0"]\n'),
+        ("launch.py", "import os\n\nos.system('python a.py --max-grad-norm 1.0')\n"),
+    ],
+)
+def test_command_lines_in_other_files_have_it_too(check: Check, name: str, text: str) -> None:
+    report = check({"a.py": UNSET, name: text})
+    assert [clip.result for clip in report.clips if clip.path == name] == ["same"]

@@ -1,4 +1,4 @@
-"""Find the default of a threshold that a script reads from its command line."""
+"""Thresholds that a script reads from its command line: their defaults, and the command lines that set them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ast
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...._static_values import is_number
+from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source, last_name
 from ....errors import ConfigError
-from ...command_lines import Setting, is_clip
+from ...clip_use import ClipUse
 
 PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
 """The methods of parsers, such as argparse's, that read the command line."""
@@ -27,22 +29,23 @@ FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
 
 
-class OptionDefault(NamedTuple):
-    """The default of an option."""
+class Option(NamedTuple):
+    """An option of the command line."""
 
-    option: str
+    name: str
+    """The name of the option's value in Python, such as "max_grad_norm"."""
+
+    shown: str
     """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
 
-    value: float
-    is_reported: bool
-    """Whether the check reports the option where a shell script passes it, since it is named like a clip."""
+    default: float | None
+    """The default. None if there is none, or if it is no number."""
 
 
-def find(source: Source, code: str) -> OptionDefault | None:
-    """Return the default of the option that an expression reads, such as `args.max_grad_norm`.
+def find(source: Source, code: str) -> Option | None:
+    """Return the option that an expression reads, such as `args.max_grad_norm`.
 
-    Return None if the expression reads no option of a parser in the source, if the option has no number as its default,
-    or if other code of the source may set the value.
+    Return None if the expression reads no option of a parser in the source, or if other code may set the value.
     """
     try:
         node = source.followed(ast.parse(code, mode="eval").body)
@@ -53,12 +56,35 @@ def find(source: Source, code: str) -> OptionDefault | None:
     defaults = list(_defaults(source, node.attr))
     if len(defaults) != 1:
         return None
-    option, expression = defaults[0]
+    shown, expression = defaults[0]
+    value = None
     with contextlib.suppress(ConfigError):
         value = source.constant(expression)
-        if is_number(value):
-            return OptionDefault(option, value, is_clip(Setting(1, node.attr, float(value), False)))
-    return None
+    return Option(node.attr, shown, value if is_number(value) else None)
+
+
+def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
+    """Return all clips, with the effect of command lines that pass a threshold to a script among them.
+
+    A command line belongs to a script if its file has the script's file name. The script must read the option as the
+    threshold of a clip. If scripts of that name clip by several rules, the effect is unknown.
+
+    uses: All clips in files and in Python source.
+    """
+    readers = [use for use in uses if use.package and use.option]
+    return [_as_read(use, readers) if use.option and not use.package else use for use in uses]
+
+
+def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
+    (value,) = use.values
+    text = use.path.read_text("utf-8", "replace")
+    configs = {
+        ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
+        for reader in readers
+        if reader.option == use.option and re.search(rf"(?<![\w.]){re.escape(reader.path.name)}(?!\w)", text)
+        if (rule := reader.config or reader.rule) is not None and value > 0
+    }
+    return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if len(configs) == 1 else use
 
 
 def _is_set(source: Source, name: str) -> bool:
