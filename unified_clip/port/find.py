@@ -181,7 +181,7 @@ def _keyword_arguments(module: Module, imports: Imports, call: cst.Call) -> Iter
                 else f"{UNKNOWN_OPTIMIZER} For an optimizer of Keras, call its class by its name, as in "
                 "keras.optimizers.Adam(clipnorm=1.0). For a class of your own, port this argument by hand."
             )
-            yield FoundClip(argument, f"{name or '?'}({keyword}=)", call=call, why_not=why_not)
+            yield FoundClip(argument, f"{name or module.code(call.func)}({keyword}=)", call=call, why_not=why_not)
         elif keyword == "need_clip" and is_name(argument.value, "False"):
             owner = name or module.code(call.func)
             if "paddle" in imports.packages and clip_function(owner) is None:

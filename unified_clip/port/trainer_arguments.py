@@ -29,7 +29,8 @@ def in_call(module: Module, imports: Imports, call: cst.Call) -> Iterator[FoundC
         setting = known if is_known else _setting(imports, keyword, argument.value)
         if setting is not None and not _is_own_function(module, call):
             yield FoundClip(
-                argument, f"{name or '?'}({keyword}=)", call=call, why_not=_why_not(setting, argument.value),
+                argument, f"{name or module.code(call.func)}({keyword}=)", call=call,
+                why_not=_why_not(setting, argument.value),
                 setting=setting, limit=argument.value,
             )  # fmt: skip
     if known is None or known.keyword in passed:

@@ -244,3 +244,18 @@ def test_a_clip_of_a_static_program_has_the_effect_of_its_class(check: Check) ->
     assert check({"a.py": source.format("1.0)")}, nearest).findings == []
     assert only_finding(check({"a.py": source.format("2.0)")}, nearest)).kind == "drift"
     assert only_finding(check({"a.py": source.format("1.0), param_list=some")}, nearest)).kind == "unknown"
+
+
+@pytest.mark.parametrize("bounds", ["0, 10", "0, limit"])
+def test_a_clamp_of_a_norm_is_no_clip_by_value(check: Check, bounds: str) -> None:
+    """LAMB clamps the norm of the weights so."""
+    source = f"import torch\n\nnew = weight - lr * weight.grad\nnorm = new.norm(p=2).clamp({bounds})\n"
+    finding = only_finding(check({"a.py": source}))
+    assert (finding.kind, finding.does.partition(",")[0]) == ("unknown", "The clamped expression contains a gradient")
+
+
+@pytest.mark.parametrize("callee", ["dict", "GradientClipper", "self.make"])
+def test_a_setting_in_a_call_of_unknown_code_is_named_with_the_call(check: Check, callee: str) -> None:
+    source = f"import apex\n\napex.amp.initialize(model)\nmade = {callee}(max_grad_norm=1.0)\n"
+    finding = only_finding(check({"a.py": source}))
+    assert (finding.kind, finding.clip) == ("unknown", f"{callee}(max_grad_norm=)")

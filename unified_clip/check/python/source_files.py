@@ -26,6 +26,7 @@ from ...port.catalog import (
     settings,
 )
 from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
+from ...port.rules.function import MADE_OF_GRADIENT
 from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..command_lines import Setting, is_clip
@@ -55,6 +56,10 @@ ADVICE = re.compile(r"^Port |^Then change |by hand")
 ONE_BOUND = (
     "The call clamps by one bound only, so it may limit the coefficient of a clip that code computes by hand. Compare "
     "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+)
+MAY_BE_GRADIENT = (
+    "The clamped expression contains a gradient, but may not be one, as in gradient.norm().clamp(0, 10). Compare the "
+    "code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "
@@ -240,6 +245,10 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return None
     if function is not None and function.kind == "program" and _passes_class(source, call):
         return None
+    if site.meaning and math.inf in (site.meaning.config.max, -(site.meaning.config.min or 0)):
+        return use(why_unknown=ONE_BOUND)
+    if site.reason == MADE_OF_GRADIENT:
+        return use(why_unknown=MAY_BE_GRADIENT)
     threshold = site.meaning.threshold if site.meaning else ""
     if threshold.strip("\"'") == "auto":
         return None if deepspeed.is_left_to_trainer(source) else use(why_unknown=deepspeed.AUTO)
@@ -255,8 +264,6 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
             unknown = NOT_CALLED if call is None else RUN_TIME
             why = ". ".join(reasons).rstrip(".") + "." if reasons else unknown
             return use(why_unknown=why, is_set_outside=_is_set_outside(site, call))
-        if math.inf in (config.max, -(config.min or 0)):
-            return use(why_unknown=ONE_BOUND)
         if call is not None and site.meaning is not None and site.name.endswith("=)"):  # a trainer without the argument
             trainer, _, argument = site.name.rstrip("=)").partition("(")
             default = replace(use(config, by_default=True), clip=f"{trainer} by default: {argument} is not set")
