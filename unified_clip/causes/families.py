@@ -95,7 +95,7 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
     if quotients := common((1, 1)):
         low, high = quotients
         if 0 < low < high < math.inf and not low <= 1 <= high:
-            yield f"the norm is above c times the threshold, with a c between {low:.4g} and {high:.4g}"
+            yield f"the norm is above c times the threshold, with a c between {low:.5g} and {high:.5g}"
 
 
 def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
