@@ -83,9 +83,8 @@ class _Call:
         unclipped = Hypothesis("not clipped", call_causes.NOT_CLIPPED, coefs=[1.0] * len(call.before))
         twice = Hypothesis("clipped twice", hypotheses.TWICE, coefs=[coef * coef for coef in call.expected_coefs])
         common = list(hypotheses.common_causes(call, self.slack))
-        # The call may return the correct norm, but clip by another one. A mean is a multiple of the norm: another
-        # threshold gives the same coefficients.
-        by_norms = [each for each in common if each.norms and not each.coefs and "mean" not in each.sentence]
+        # The call may return the correct norm, but clip by another one.
+        by_norms = [each for each in common if each.norms and not each.coefs and not each.is_mean]
         return [twice, *common, unclipped, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
 
     @cached_property

@@ -113,6 +113,9 @@ class Hypothesis(NamedTuple):
     about: Sequence[int] = ()
     """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: all, or none."""
 
+    is_mean: bool = False
+    """Whether `norms` are multiples of the correct norms: another threshold gives the same coefficients."""
+
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
     """Return the cause that hypotheses have in common which explain the same numbers.

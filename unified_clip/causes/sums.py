@@ -66,10 +66,14 @@ def in_root(eps: float) -> str:
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
     "the sum of the norms of the tensors": math.fsum,
     "the largest norm of the tensors": max,
+}
+"""Other ways to compute one number from the norms of all tensors, in words."""
+
+MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""Other ways to compute one number from the norms of all tensors, in words."""
+"""More such ways: means, which another threshold explains as well if all lists have the same number of tensors."""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -87,11 +91,11 @@ def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
         return nearest_float(call.norm_over(numbers) / math.sqrt(elements), call.norm_dtype)
 
     measures: dict[str, Callable[[Sequence[int]], float]]
-    measures = {what: partial(combined, combine) for what, combine in COMBINED.items()}
+    measures = {what: partial(combined, combine) for what, combine in (COMBINED | MEANS).items()}
     measures |= {"the root of the mean of the squares": mean} if call.p == 2 else {}
     for what, measure in measures.items():
         sentence = f"as with {what} instead of the norm"
-        yield Hypothesis("another norm type", sentence, call.norms_by(call.by, measure))
+        yield Hypothesis("another norm type", sentence, call.norms_by(call.by, measure), is_mean=what not in COMBINED)
 
 
 def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:

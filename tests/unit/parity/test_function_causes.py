@@ -137,6 +137,12 @@ def test_a_threshold_that_explains_unchanged_gradients_of_another_case_is_named(
     assert diagnoses["all equal at 1.23"].cause == ("another threshold", "as with a threshold of 2.46 instead of 1.23")
 
 
+def test_a_threshold_is_named_in_place_of_a_mean_that_is_not_returned() -> None:
+    lists = {"two": [[3.0, 4.0], [1.0, 2.0]], "one": [[3.0, -4.0, 1.5, 2.0]]}
+    diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g)), 2 * c), lists)
+    assert {each.cause and each.cause.kind for each in diagnoses.values()} == {"another threshold"}
+
+
 def test_the_last_gradient_is_left_out_of_each_list() -> None:
     diagnoses = diagnose_function(lambda g, c: by_norm(math.hypot(*norms(g[:-1])), c))
     assert {each.cause.kind for each in diagnoses.values() if each.cause} == {"left out"}
