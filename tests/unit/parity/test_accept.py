@@ -231,6 +231,7 @@ def test_accept_needs_a_list_of_known_differences(tmp_path: Path, capfd: pytest.
     assert "known.toml does not exist, so every difference fails. To list" in capfd.readouterr().out
     assert cli.main(["parity", "--suite", str(path), "--accept", "--out", out]) == 0
     printed = capfd.readouterr().out
+    assert "--accept" not in printed
     assert "0 kept, 0 changed, 0 removed, 0 added" in printed
     assert "ACCEPTED" not in printed
     assert cli.main(["parity", "--suite", str(path), "--out", out]) == 0

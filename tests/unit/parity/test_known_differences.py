@@ -41,6 +41,16 @@ def judge_deviations(
     return {name: judgement for (_, name), (judgement, _) in judgements.items()}, list(filter(None, problems))
 
 
+def test_a_run_with_accept_does_not_advise_accept() -> None:
+    entries = [KNOWN.model_copy(update={"cases": ["no such case"]}), KNOWN.model_copy(update={"size": 10.0})]
+    for known in ([], *([entry] for entry in entries)):
+        for accepting in (True, False):
+            judgements, results = match.match_deviations(known, DEVIATIONS, {"torch": {}}, accepting=accepting)
+            problems = [*(problem for _, problem in judgements.values()), *(entry.problem for entry in results)]
+            assert any(problems)
+            assert any("--accept" in problem for problem in problems) == (not accepting)
+
+
 def test_a_known_difference_is_known() -> None:
     assert judge_deviations([KNOWN], DEVIATIONS) == ({"long tensor": "known"}, [])
 

@@ -25,11 +25,15 @@ Place = tuple[str, str]
 
 Deviation = NativeDeviation | NativeResult
 
+ACCEPT = ". Run the command with --accept to"
+
 
 def match_deviations(
     known: Sequence[KnownDifference] | None,
     deviations: Mapping[Place, Deviation],
     versions: Mapping[str, Mapping[str, str]],
+    *,
+    accepting: bool = False,
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the deviations of all frameworks' functions with the list of known differences.
 
@@ -41,6 +45,7 @@ def match_deviations(
     deviations: The deviation of each result of a framework's function.
     versions: The versions of each framework's packages, as its worker reported them. It must have every framework that
         the list names.
+    accepting: Whether this run has `--accept`. Then no problem advises it.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -58,11 +63,18 @@ def match_deviations(
             for entry in known or []
             if not entry.applies(versions[entry.framework]) and entry.covers(framework, case, deviation)
         ]
-        problem = _problem(entries, deviation, others, limited)
+        problem, remedy = _problem(entries, deviation, others, limited)
+        problem += "" if accepting else remedy
         judgements[framework, case] = _verdict(deviation, entries, problem), "" if known is None else problem
     called = {(framework, deviation.function) for (framework, _), deviation in deviations.items()}
     return judgements, [
-        _judge_entry(entry, covered, versions[entry.framework], was_called=(entry.framework, entry.function) in called)
+        _judge_entry(
+            entry,
+            covered,
+            versions[entry.framework],
+            was_called=(entry.framework, entry.function) in called,
+            accepting=accepting,
+        )
         for entry, covered in covered_by_entry
     ]
 
@@ -82,15 +94,17 @@ def _problem(
     deviation: Deviation,
     others: Sequence[KnownDifference],
     limited: Sequence[KnownDifference],
-) -> str:
-    """Return the reason why a deviation fails the run, or '' if it does not.
+) -> tuple[str, str]:
+    """Return (the reason why a deviation fails the run, the advice to run with `--accept`).
+
+    The advice is '' if `--accept` does not help. Both are '' if the deviation does not fail the run.
 
     entries: The known differences that cover the deviation.
     others: The known differences for the same function, case and kind of difference.
     limited: The known differences that would cover the deviation with other versions of their packages.
     """
     if not deviation.kind:
-        return ""
+        return "", ""
     text = KINDS[deviation.kind]
     if deviation.not_finite:
         text += f", with inf or NaN in the {deviation.not_finite}"
@@ -99,27 +113,27 @@ def _problem(
     if deviation.detail:
         text += f" ({deviation.detail})"
     cause = _cause(deviation)
-    fix = "Run the command with --accept to list"
+    fix = ACCEPT
     if ".py:" in (deviation.function or ""):
-        fix = "Correct your function, or run the command with --accept to list"
+        fix = ACCEPT.replace("Run", "Correct your function, or run")
     if not entries and others:
-        return f"{text}; {_listed(others, deviation)}{cause}. {fix} this one"
+        return f"{text}; {_listed(others, deviation)}{cause}", f"{fix} list this one"
     if not entries:
         versions = ""
         if limited:
             versions = f" of these versions: the entry {limited[0].reason!r} is limited to {limited[0].versions}"
-        return f"{text}; not listed as a known difference{versions}{cause}. {fix} it"
+        return f"{text}; not listed as a known difference{versions}{cause}", f"{fix} list it"
     if len(entries) > 1:
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"
         remedy = (
             "Change the `cases` of all but one so that they do not match this case. Remove entries without other cases"
         )
-        return f"{text}: {several}. {remedy}"
+        return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):
         listed = f"the listed {size_in_words(entries[0].size)}" if entries[0].size else "rounding, as listed"
-        return f"{text}: more than {listed}{cause}. {fix} the new size"
-    return ""
+        return f"{text}: more than {listed}{cause}", f"{fix} list the new size"
+    return "", ""
 
 
 def _cause(deviation: Deviation) -> str:
@@ -142,7 +156,12 @@ def _listed(others: Sequence[KnownDifference], deviation: Deviation) -> str:
 
 
 def _judge_entry(
-    entry: KnownDifference, cases: Mapping[str, Deviation], installed: Mapping[str, str], *, was_called: bool
+    entry: KnownDifference,
+    cases: Mapping[str, Deviation],
+    installed: Mapping[str, str],
+    *,
+    was_called: bool,
+    accepting: bool,
 ) -> KnownDifferenceResult:
     """Return the result of an entry. Its `problem` is the reason why the entry is stale.
 
@@ -150,27 +169,24 @@ def _judge_entry(
     was_called: Whether the function of the entry has a result.
     """
     size = max((deviation.finite_size for deviation in cases.values()), default=0.0)
-    problem = incomplete = ""
+    problem = incomplete = remedy = ""
     if entry.lacks_cause and cases:  # the line that `--accept` writes
         incomplete = f"cause = {json.dumps(cause_value(cases.values()), ensure_ascii=False)}"
     if installed and (package := entry.unreported(installed)):
         unreported = f"the worker of {entry.framework} does not report the version of that package"
         problem = f"`versions` names {package}, but {unreported}. Give versions of {' or '.join(installed)} instead"
     elif not cases:
-        problem = "no case shows this difference. Run the command with --accept to remove the entry"
+        problem, remedy = "no case shows this difference", f"{ACCEPT} remove the entry"
         if ".py:" in entry.function and not was_called:
-            problem += ". The run did not call this function: if it has a new name, write this name into the entry"
+            remedy += ". The run did not call this function: if it has a new name, write this name into the entry"
     elif unmatched := entry.unmatched_patterns(cases):
         patterns = ", ".join(map(repr, unmatched))
-        problem = (
-            f"no case that matches {patterns} shows this difference. Run the command with --accept to update `cases`"
-        )
+        problem, remedy = f"no case that matches {patterns} shows this difference", f"{ACCEPT} update `cases`"
     elif entry.is_unbounded:
-        remedy = "Run the command with --accept to list not_finite and the size of finite numbers"
-        problem = f"size = inf bounds no number. {remedy}"
+        problem, remedy = "size = inf bounds no number", f"{ACCEPT} list not_finite and the size of finite numbers"
     elif entry.kind in WITH_NUMBERS and size < entry.size / entry.within:
         smaller = f"the difference is {size_in_words(size)}, less than the listed {size_in_words(entry.size)}"
-        problem = f"{smaller}. Run the command with --accept to list the new size"
+        problem, remedy = smaller, f"{ACCEPT} list the new size"
     return KnownDifferenceResult(
         **entry.model_dump(exclude={"cases", "size", "within", "cause"}),
         cause=", ".join(entry.causes),
@@ -178,7 +194,7 @@ def _judge_entry(
         listed_size=(math.inf if entry.not_finite else entry.size) or None if cases else None,
         size=(math.inf if entry.not_finite else size) or None if cases else None,
         finite_size=size,
-        problem=problem,
+        problem=problem if accepting else problem + remedy,
         cases=list(cases),
         entry=entry,
     )

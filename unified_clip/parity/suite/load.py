@@ -61,6 +61,9 @@ class Suite:
     saved: Sequence[str] = ()
     """The names of the lists of gradients that are read from a file, or made by a function."""
 
+    accepting: bool = False
+    """Whether the run has `--accept`. Then no line of the report advises it."""
+
     chosen_cases: bool = False
     """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale."""
 
@@ -87,7 +90,7 @@ def add_known_list(file: Path) -> str:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether entries of earlier versions of unified_clip are allowed, because `--accept` replaces them.
+    accepting: Whether the run has `--accept`. It replaces entries of earlier versions of unified_clip: allow them.
 
     SuiteError: the suite is invalid or has no cases, or a file that it names does not exist. The list of known
         differences may be missing: then the suite has a note.
@@ -137,11 +140,12 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
                 f"[frameworks.{name}]"
             )
     notes = []
-    if known_file and not known_file.exists():
+    if known_file and not known_file.exists() and not accepting:
         command = f"unified-clip parity --suite {shlex.quote(str(path))} --accept"
         notes = [f"{known_file} does not exist, so every difference fails. To list the differences, run {command}"]
     saved = [table.name for _, each in tables for table in each.gradients if table.tensors is None]
-    return Suite(all_cases, frameworks, known, data.timeout, known_file, str(path), directory, notes=notes, saved=saved)
+    paths = known_file, str(path), directory
+    return Suite(all_cases, frameworks, known, data.timeout, *paths, notes=notes, saved=saved, accepting=accepting)
 
 
 def _framework(table: Framework, file: Path, name: str, tolerance: float) -> Framework:
