@@ -108,7 +108,9 @@ def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[Ba
     if kind == "whole":
         return error["ctx"]["keys"], message
     if kind == "missing":
-        return keys, f"it is missing. Add {keys[-1]}."
+        fields = [type_.model_fields for type_ in _locate(keys[:-1], data, model)[1] if _is_table(type_)]
+        examples = [example for each in fields if keys[-1] in each for example in each[str(keys[-1])].examples or ()]
+        return keys, f"it is missing. Add {next(iter(examples), keys[-1])}."
     if kind in TAGS:
         types = _locate(keys, data, model)[1]
         key = error["ctx"]["discriminator"].strip("'")

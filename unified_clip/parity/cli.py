@@ -141,9 +141,14 @@ def run_init(options: argparse.Namespace) -> int:
     names = [option.removeprefix("--") for option in RUN_OPTIONS]
     check_modes(options, {"unified-clip parity without init": names}, "init")
     with busy("reading the gradients"):
-        path = scaffold.write(options.suite, options.gradients)
+        files = scaffold.chosen_files(options.gradients)
+        path = scaffold.write(options.suite, files)
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
+    if not files:
+        print("You passed no gradient file, and this directory has none. So the suite has a worked example.")
+        again = f"unified-clip parity init{where} gradients.npz"
+        print(safe(f"To test your own gradients, delete {path} and run: {again}"))
     return 0
 
 

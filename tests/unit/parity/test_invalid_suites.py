@@ -26,7 +26,7 @@ def toml_with_tensor(text: str) -> str:
     [
         ("[[", "cases.toml, line 1: "),
         (GRADIENTS + 'only = ["x"]\n', "line [0-9]+, gradients 1, only: `only` needs `file`. Remove `only`"),
-        (GRADIENTS, r"no cases here or in files = .*\[\[cases\]\] table, or name a file"),
+        (GRADIENTS, r"no cases here or in files = .*\[\[cases\]\] with gradients, rules and thresholds, or"),
         (
             GRADIENTS + "[[cases]]\ngradients = []\ncalls = []",
             "cases 1, gradients: it is \\[\\]. Give at least one entry",
@@ -40,6 +40,11 @@ def toml_with_tensor(text: str) -> str:
             cases_toml("{ call = 'clip_norm' }"),
             "calls 1, call: 'clip_norm': there is no such function. Did you mean clip_by_norm\\?",
         ),
+        (
+            GRADIENTS + "[[cases]]\nrules = ['clip_by_norm']\nthresholds = [1.0]",
+            'cases 1, gradients: it is missing. Add gradients = \\["NAME"\\] with the name of',
+        ),
+        ("[[gradients]]\ntensors = [{ values = [1] }]", 'gradients 1, name: it is missing. Add name = "NAME".'),
         (
             cases_toml("{ call = 'clip_by_norm' }"),
             "calls 1, clip_by_norm: clip_norm is missing. Add clip_norm",
@@ -263,7 +268,7 @@ def test_a_missing_suite_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frameworks", "message"),
     [
-        ("", "suite.toml, frameworks: it is missing. Add frameworks."),
+        ("", r"suite.toml, frameworks: it is missing. Add a table for each framework, such as \[frameworks.torch\]."),
         ("frameworks = {}\ncolour = 1", "suite.toml, line 4, colour: there is no such key"),
         (
             "[frameworks.numpy]\nmissing = 'maybe'",

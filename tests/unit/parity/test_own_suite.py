@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -117,9 +118,19 @@ def test_init_leaves_no_suite_when_it_is_interrupted(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_init_without_files_writes_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_without_files_writes_an_example_and_how_to_test_gradients_of_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
+    _, example_line, advice = capfd.readouterr().out.splitlines()
+    assert "the suite has a worked example" in example_line
+    np.savez("gradients.npz", weight=np.ones(2, np.float32))
+    example_suite = Path("parity/suite.toml").rename("example.toml")
+    assert cli.main(shlex.split(advice.partition("run: unified-clip ")[2])) == 0
+    assert "example" not in capfd.readouterr().out
+    assert Path("parity/suite.toml").exists()
+    example_suite.rename("parity/suite.toml")
     example = suites.read(Path("parity"))
     assert {case.gradients_name for case in example.cases} == {"worked example", *LITERAL}
     assert example.known is None

@@ -109,11 +109,16 @@ thresholds = [1.0]
 """
 
 
-def write(suite: Path, paths: Sequence[Path]) -> Path:
+def chosen_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the gradient files that the user passed, each once. If there are none, those in this directory."""
+    return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
+
+
+def write(suite: Path, chosen: Sequence[Path]) -> Path:
     """Write a suite for these gradient files. Return the path of the written file.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
-    paths: The gradient files. If empty, use those in the current directory. If there are none, write an example.
+    chosen: The gradient files. If empty, write an example.
 
     SuiteError: the suite exists already or cannot be written, or a path is not UTF-8.
     UnreadableError: a gradient file cannot be read.
@@ -121,7 +126,6 @@ def write(suite: Path, paths: Sequence[Path]) -> Path:
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
         raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
-    chosen = list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
     text = _text(chosen, path.parent)
     partial = path.with_suffix(".partial")
     try:

@@ -118,7 +118,7 @@ class TensorTable(Table):
 
 
 class GradientsTable(Table):
-    name: Name
+    name: Annotated[Name, Field(examples=['name = "NAME"'])]
     tensors: list[TensorTable] | None = None
     file: Name | None = None
     function: Annotated[str, PYTHON_FUNCTION] | None = None
@@ -164,7 +164,9 @@ class CaseOptions(Table):
 class CallsTable(Table):
     """The keys of a `[[cases]]` table that name calls, and the lists of gradients that each call clips."""
 
-    gradients: Annotated[list[Name], Field(min_length=1)]
+    gradients: Annotated[
+        list[Name], Field(min_length=1, examples=['gradients = ["NAME"] with the name of a [[gradients]] table'])
+    ]
     calls: list[dict[str, Any]] = []
     rules: list[Name] = []
     thresholds: list[Annotated[float, Field(ge=0)] | Length] = []
@@ -238,7 +240,9 @@ class SuiteFile(CasesFile):
     known: Name | None = None
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     tolerance: Tolerance = TOLERANCE
-    frameworks: Annotated[dict[str, Framework], Field(min_length=1)]
+    frameworks: Annotated[
+        dict[str, Framework], Field(min_length=1, examples=["a table for each framework, such as [frameworks.torch]"])
+    ]
 
     @model_validator(mode="before")
     @classmethod
