@@ -49,7 +49,7 @@ class AdaptiveTable(ConfigModel):
 
     @property
     def meaning(self) -> Self:
-        """A table with the same effect as this table. Tables with the same effect have an equal `meaning`."""
+        """This table in a form that is equal for all tables with the same effect."""
         rule = self.make()
         if not isinstance(rule, AGC):
             return self
@@ -114,17 +114,17 @@ class AdaptiveStates:
         self._without_state = {name: rule for name, rule in rules.items() if isinstance(rule, AGC)}
         self._rules = {name: rule for name, rule in rules.items() if not isinstance(rule, AGC)}
         self.need_places = any(isinstance(rule, AdaGC) for rule in rules.values())
-        """Whether a state has a number for each entry of a call, including entries without a gradient."""
+        """Whether a state has a number for each entry of a clip call, including entries without a gradient."""
         self.lock = threading.RLock()
-        """A clip holds it until it has replaced the current states."""
+        """A clip holds this lock until the clip has replaced `current`."""
         self.current: States = {name: state.initial(rule) for name, rule in self._rules.items()}
 
     def fit(self, gradients: GradientList, entries: Any, on_parameters: Parameters | None = None) -> bool:
         """Set `gradients.places`, the index of each gradient in the call, if the rule adagc needs it.
 
         Return False if these indices are unknown. The caller then has to collect the gradients one by one.
-        gradients: Gradients that were collected in one pass. entries: The entries of the call, which are parameters
-        with `on_parameters`, else gradients.
+        gradients: Gradients that were collected in one pass. entries: The entries of the call: parameters if
+        `on_parameters` is set, else gradients.
         """
         if not self.need_places:
             return True
@@ -143,7 +143,7 @@ class AdaptiveStates:
         return len(gradients.places) == count
 
     def threshold(self, name: str, states: States, limit: Any, count: int) -> AdaptiveThreshold | OwnThresholds:
-        """Return the threshold of the group `name` for the next clip. '': the parameters in no group.
+        """Return a group's threshold for the next clip. name: The name of the group. '': the parameters in no group.
 
         The rule adagc has a threshold for each gradient, and agc has a threshold for each unit of a gradient.
         states: The current states. limit: The largest threshold. count: The number of gradients in the clip call,
@@ -157,7 +157,7 @@ class AdaptiveStates:
         return state.RuleThreshold(rule, current, limit)
 
     def resize(self, counts: Iterable[int]) -> States:
-        """Return the current states. Each state of adagc has an entry for each gradient of a clip call.
+        """Return the current states. A state of the rule adagc gets an entry for each gradient of a clip call.
 
         counts: For each state, the number of gradients in the call, including those that are None.
 
@@ -199,7 +199,10 @@ class AdaptiveStates:
         ]
 
     def save(self, states: States) -> dict[str, Any]:
-        """Return the states as plain data for a file, by group name. Packed states are first read from the device."""
+        """Return the states as plain data for a file, by group name.
+
+        `save` first reads packed states from the device.
+        """
         data = {}
         for name, each in states.items():
             numbers = each if isinstance(each, dict) else self._read(name, each)
@@ -207,10 +210,10 @@ class AdaptiveStates:
         return data
 
     def load(self, data: Any) -> None:
-        """Replace the current states by those in `data`, which `save` returned.
+        """Replace the current states by the states in `data`, which `save` returned.
 
-        ValueError: `data` is not from `save`, or comes from other groups, rules or settings such as `window`. The
-        states stay unchanged.
+        ValueError: `data` is not from `save`, or comes from a configuration with other groups, rules or settings (such
+        as `window`). The current states then stay unchanged.
         """
         if not isinstance(data, dict):
             raise ValueError(

@@ -23,14 +23,14 @@ class Ignore(ConfigModel):
     threshold: Threshold | None = Field(
         default=None,
         description="the approved threshold of these clips, so that any other threshold is a finding; default: "
-        "any threshold, but with the key rule, the threshold of this file",
+        "with the key rule, the threshold of this file, otherwise any threshold",
     )
     rule: Literal["none", "value", "norm", "global_norm"] | None = Field(
         default=None,
-        description='the approved rule of these clips, where "none" is a clip that is off; default: any rule, but '
-        "with the key threshold, the rule of this file",
+        description='the approved rule of these clips, where "none" is a clip that is off; default: with the '
+        "key threshold, the rule of this file, otherwise any rule",
     )
-    reason: Name = Field(description="why these files may clip in another way")
+    reason: Name = Field(description="why these clips may differ from this file")
 
 
 class CheckRules(ConfigModel):
@@ -60,8 +60,8 @@ class CheckRules(ConfigModel):
     )
     nonfinite: list[Name] = Field(
         default=[],
-        description="files in which the key nonfinite is not compared, so that clips may have any effect on a norm "
-        f"that is not finite: {GLOB}",
+        description="files whose clips may do anything if the norm is not finite: the check ignores the key nonfinite: "
+        f"{GLOB}",
     )
     ignore: list[Ignore] = []
     formats: dict[Name, Name] = Field(

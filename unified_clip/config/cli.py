@@ -51,7 +51,7 @@ def add_parsers(commands: Any) -> Any:
     export.add_argument(
         "--nearest",
         action="store_true",
-        help="replace a family or eps that the format does not support, and print by how much coefficients differ",
+        help="replace a family or eps that the format does not support, and print how much coefficients then differ",
     )
     export.add_argument(
         "--as",

@@ -33,19 +33,19 @@ class ClipConfig(OutcomeProperties, Settings):
         threshold: The largest norm, or, for "value", the largest magnitude. A number of 0 or more, or a table with a
             schedule. inf only measures.
         adaptive: A table with a rule that computes the threshold, such as {"rule": "zclip"} for "global_norm" and
-            {"rule": "agc"} for "norm". `threshold` is then the largest threshold, or not set. docs/adaptive.md has the
-            rules.
+            {"rule": "agc"} for "norm". The key `threshold` is then optional, and is the largest threshold.
+            docs/adaptive.md has the rules.
         min, max: Bounds for "value", instead of a threshold.
         norm_type: The order p of the norm: any p > 0, or inf. Default: 2.
         family: The framework whose rule applies: "pytorch" (the default; eps is 1e-6), "tensorflow" (a global norm
             that is not finite makes all gradients NaN) or "paddle". Keep the default if anyone exports the
             configuration to a PyTorch trainer.
-        eps: Added to the norm. Default: the family's.
+        eps: The number that is added to the norm. Default: the eps of the family.
         nonfinite: The action when the total norm is NaN or infinite: "family" (the family's rule), "raise", "skip"
             (remove the gradients, so that the optimizer makes no step) or "zero".
-        include, exclude: Patterns of parameter names ("*.bias"). Other parameters are not clipped, and not part of the
-            norm.
-        groups: A table for each group of parameters: its name, its patterns, and the keys that differ.
+        include, exclude: Patterns of parameter names ("*.bias"). Parameters that are excluded, or not included, are not
+            clipped and are not part of the norm.
+        groups: A table for each group of parameters: its name, its patterns, and the keys with a different value.
 
     Raises:
         ConfigError: A key or value is wrong. The message has the place and the remedy.
@@ -95,7 +95,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             update: The new values by key.
-            deep: Ignored: copies share nothing.
+            deep: Has no effect: a copy shares nothing with the original.
 
         Raises:
             ConfigError: A key or a value is wrong.
@@ -111,7 +111,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             ConfigError: The file cannot be read, or a key is wrong. The message has the file, the line and the key. For
-                a trainer's file it has the command that imports it.
+                a trainer's file, the message has the command that imports the file.
         """
         return cls(**convert.read_own(path))
 
@@ -135,17 +135,17 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def of(cls, optimizer: Any) -> Self:
-        """Import an optimizer's clipping: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, Paddle's `grad_clip`.
+        """Import an optimizer's clipping: Keras' `clipnorm`, `global_clipnorm` or `clipvalue`, or Paddle's `grad_clip`.
 
         Args:
             optimizer: A `keras.optimizers.Optimizer` or a `paddle.optimizer.Optimizer`.
 
         Raises:
-            TypeError: The optimizer is neither. Optimizers of PyTorch and optax do not expose clip settings.
-            ConfigError: The optimizer's clipping is not supported, such as a custom class, or different clips for
-                groups of parameters.
+            TypeError: It is neither Keras' nor Paddle's. Optimizers of PyTorch and optax do not expose clip settings.
+            ConfigError: The optimizer's clipping is not supported. Examples are a custom clip class, and different
+                clips for groups of parameters.
 
-        Source: unified_clip; docs/formats.md has an example. Notes for the user are in `provenance.notes`.
+        Source: unified_clip; docs/formats.md has an example. `provenance.notes` of the result has notes for the user.
         """
         return cls(**from_optimizer.data(optimizer))
 
@@ -191,7 +191,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
     @classmethod
     def import_from(cls, path: str | os.PathLike[str], from_: str | None = None) -> Self:
-        """Import a trainer's configuration. Notes for the user are in `provenance.notes`.
+        """Import a trainer's configuration. `provenance.notes` of the result has notes for the user.
 
         Args:
             path: The file, such as DeepSpeed's JSON.
@@ -207,12 +207,12 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             name: "name" or "name@version" of the format.
-            version: The version of the trainer. Default: that in `name`, or else the newest supported one.
-            nearest: If the format does not support `family` or `eps`, export the rule with the family and eps that it
-                supports. A ClipWarning states how much the coefficients differ.
+            version: The version of the trainer. Default: the version in `name`, or else the newest supported version.
+            nearest: If the format does not support `family` or `eps`, export the rule with the family and eps that the
+                format supports. A ClipWarning states how much the coefficients differ.
 
         Raises:
-            NotRepresentableError: The format does not support a setting. The message names it, and the remedy.
+            NotRepresentableError: The format does not support a setting. The message has the setting and the remedy.
             ConfigError: There is no such format, or the version is invalid.
 
         Example:
@@ -243,10 +243,10 @@ class ClipConfig(OutcomeProperties, Settings):
             names: A model, its `named_parameters()`, a dict of name to parameter, or a list of names by position.
             details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
             process_group, ownership, check_numel, check_replicas: The ranks that share the gradients, and checks of
-                the shards. docs/distributed.md describes them. All of these ranks have to clip.
+                the shards (see docs/distributed.md). All ranks that share the gradients have to clip.
 
         Raises:
-            TypeError: names is none of these. Or, when the clipper clips: a gradient has no name, but patterns need it.
+            TypeError: `names` is none of these. Or, in a clip, patterns need names and a gradient has none.
 
         Example:
             >>> import numpy as np
@@ -281,7 +281,7 @@ class ClipConfig(OutcomeProperties, Settings):
         return self._clipper(grads, step=step, parameters=parameters)
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip gradients in place, or remove all if `nonfinite` skips the step. Return the total norm before clipping.
+        """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
 
         If ranks share the gradients, all of them have to call.
 
@@ -291,7 +291,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
-                name, and one has no name. Or the adaptive rule agc gets no parameters.
+                name, and a parameter has no name. Or the adaptive rule agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
                 Ranks make different calls, or the rule adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -309,7 +309,7 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
-                one has no name.
+                a parameter has no name.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
                 adagc gets another number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
@@ -335,11 +335,11 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Args:
             optimizer: A `torch.optim.Optimizer` or a `keras.optimizers.Optimizer`.
-            names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need it
-                unless the optimizer was built from `named_parameters()`. On Keras a variable's name is its path, with
-                dots.
+            names: The model, its `named_parameters()`, or a dict of name to parameter. On PyTorch, patterns need
+                `names`, except if the optimizer was built from `named_parameters()`. On Keras, a variable's name is its
+                path, with dots instead of slashes.
             process_group, ownership, check_numel, check_replicas: For PyTorch: the ranks that share the gradients, and
-                checks of the shards. docs/distributed.md describes them. All of these ranks have to step.
+                checks of the shards (see docs/distributed.md). All ranks that share the gradients have to step.
 
         Returns:
             A handle and context manager with `detach()`, `is_attached`, `last`, `rate`, `step`, `state_dict()` and
@@ -347,9 +347,9 @@ class ClipConfig(OutcomeProperties, Settings):
 
         Raises:
             TypeError: The optimizer is not of PyTorch or Keras, has no hooks, only calls other optimizers, or is of an
-                unsupported Keras version. Or it is of Keras, and an argument is for PyTorch only.
+                unsupported Keras version. Or the optimizer is Keras', and an argument is for PyTorch only.
             ValueError: A configuration is already attached, or the optimizer clips by itself. Or the configuration
-                selects parameters by name, and one has no name.
+                selects parameters by name, and a parameter has no name.
             RuntimeError: FSDP1 shards the parameters, and no ownership is declared.
         """
         spec = DistributedSpec(process_group, ownership, check_numel, check_replicas)
@@ -373,14 +373,14 @@ class ClipConfig(OutcomeProperties, Settings):
         """Return an object to pass as `grad_clip=` to Paddle's optimizers. `LBFGS` ignores every `grad_clip`.
 
         Args:
-            names: The model, its `named_parameters()`, or a dict of name to parameter. The rule adagc needs it,
-                and so do patterns, unless they match Paddle's own names, such as "linear_0.b_0".
+            names: The model, its `named_parameters()`, or a dict of name to parameter. The rule adagc needs `names`.
+                Patterns need `names`, too, except if they match Paddle's own names, such as "linear_0.b_0".
 
         Raises:
-            TypeError: names is none of these, or has parameters of another framework. When used in a static program:
-                the threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
-            ValueError: When used: `names` lacks a parameter, and patterns or the rule adagc need it.
-            RuntimeError: When used, with groups of parameters: nonfinite is "raise" or "skip", or there is `adaptive`.
+            TypeError: names is none of these, or has parameters of another framework. Or, in a static program, the
+                threshold has a schedule or is adaptive, or nonfinite is "raise" or "skip".
+            ValueError: When the optimizer clips, `names` lacks a parameter that patterns or the rule adagc need.
+            RuntimeError: The optimizer has groups of parameters, and nonfinite is "raise" or "skip", or `adaptive` set.
         """
         return with_names(partial(integration("paddle_optimizers").GradClip, self), names)
 
@@ -390,11 +390,11 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             optimizer: The next transformation. Required with nonfinite = "skip", which leaves the optimizer's state
                 unchanged when a step is skipped. None: put the result into `optax.chain` before the optimizer.
-            process_group: For `pmap` and similar, where arrays carry no sharding. None if each device has complete
-                updates (as after `pmean`), or the names of axes along which updates are sharded; see docs/jax.md.
+            process_group: For `pmap` and similar, where arrays carry no sharding. Pass None if each device has complete
+                updates, as after `pmean`, else the names of the axes along which updates are sharded (see docs/jax.md).
 
         Raises:
-            TypeError: optimizer is no `optax.GradientTransformation`. When used in a graph: nonfinite is "raise".
-            ValueError: nonfinite is "skip", and there is no optimizer.
+            TypeError: optimizer is no `optax.GradientTransformation`. Or, in a compiled graph, nonfinite is "raise".
+            ValueError: nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

@@ -30,7 +30,7 @@ from .steps import STATE_VERSION, Step, checked_step, loaded_step, resolve_step,
 INSTEAD = "the configuration itself, clip(grads)"
 
 WINDOW = 100
-"""`rate` is the share of this number of clips, the last ones."""
+"""The number of clips that `rate` covers: the last ones."""
 
 
 class Clipper:
@@ -42,7 +42,7 @@ class Clipper:
             integration, a function from a `Leaf` to its name. None: the names in the call, or the framework's names.
         details: Measure the norm of every gradient too, for `last.parameters`. This reads all gradients again.
         spec: The declared process group and ownership.
-        unmatched: Advice for the warning about a pattern that matches no name, if a call may lack parameters. The
+        unmatched: If calls may lack parameters: the advice in the warning about a pattern that matches no name. The
             warning then waits for a call without new names. "": each call has all parameters.
         all_names: The names of all parameters, if `names` is a function.
         resolve: A function that returns (backend, tensors) for tensors of any framework.
@@ -103,7 +103,7 @@ class Clipper:
         return {"version": STATE_VERSION, "step": step, "adaptive": self._adaptive.save(current)}
 
     def data(self, step: int, packed: Sequence[Tensor]) -> dict[str, Any]:
-        """Return the data of `state_dict` with this step and these packed states, which an integration keeps itself."""
+        """Return the data of `state_dict` for a step and packed states that an integration keeps by itself."""
         states = self._adaptive.save(dict(zip(self._adaptive.current, packed, strict=True)))
         return {"version": STATE_VERSION, "step": step, "adaptive": states}
 
@@ -118,7 +118,7 @@ class Clipper:
         self._step = step
 
     def declare_names(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call may lack. A pattern that matches one of them causes no warning."""
+        """Add names of parameters that a call may lack. A pattern that matches one of these names causes no warning."""
         self._arguments["all_names"] = names
         self._selection.declare(names)
 
@@ -146,7 +146,7 @@ class Clipper:
         return self._clip_container(grads, step, parameters)[0]
 
     def first_states(self, backend: Backend, counts: Iterable[int]) -> list[Tensor]:
-        """Return the current states of the adaptive rules, one packed tensor each, for an optimizer's first state.
+        """Return the current states of the adaptive rules, as one packed tensor each, to begin an optimizer's state.
 
         counts: For each state, the number of gradients in a clip call, including those that are None.
 
@@ -197,7 +197,7 @@ class Clipper:
         return tree.rebuild(results), outcome
 
     def clip_(self, parameters: Any, *, step: Any = None) -> Tensor:
-        """Clip gradients in place, or remove all if `nonfinite` skips the step. Return the total norm before clipping.
+        """Clip gradients in place, or remove them if `nonfinite` skips the step. Return the total norm before clipping.
 
         If ranks share the gradients, all of them have to call.
 
@@ -272,7 +272,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """Share of the last 100 clips that changed a gradient. Clips of unknown effect do not count. None: no clip."""
+        """Of the last 100 clips, the share that changed a gradient. A clip of unknown effect does not count. None: none counts."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]
@@ -290,7 +290,7 @@ class Clipper:
     def _quick(
         self, backend: Backend, parameters: Any, step: Step
     ) -> tuple[GradientList, Functional | InPlace, list[range]] | None:
-        """Return (list of all gradients, writer, range of each part in the list). None: each one needs a `Leaf`."""
+        """Return (list of all gradients, writer, range of each part in the list). None: gradients need `Leaf`s."""
         on_parameters = backend.parameters
         by_name = self.settings.uses_names and on_parameters is not None
         parts = self._selection.parameters(parameters) if by_name else None
@@ -351,7 +351,7 @@ class Clipper:
 
         Outside a graph, also count the step. Without `states`, keep the new states of the adaptive rules, too.
         ranges: The range of each part of the configuration in `gradients`. states: The states of the adaptive rules, if
-        the caller keeps them. count: The number of gradients in the call, with those that are None. 0: none is None.
+        the caller keeps them. count: The number of gradients in the call, including None. 0: no gradient is None.
         TypeError: inside a compiled graph, the clip would have to count steps or keep the state of an adaptive rule.
         """
         settings, own_parts, count = self.settings, self._parts, count or gradients.entries or len(gradients.values)
@@ -394,7 +394,7 @@ class Clipper:
         return outcome
 
     def _advance_states(self, states: States, outcome: Outcome) -> None:
-        """Replace the states of adaptive rules by those after a clip. A group without a gradient keeps its state."""
+        """Replace states of adaptive rules by the states after a clip. A group without a gradient keeps its state."""
         for title, norms in zip(self._titles, outcome.norms, strict=True):
             if norms and norms[0].state is not None:  # all norms of a group have the same state
                 states[title] = norms[0].state

@@ -53,9 +53,9 @@ def family_difference(a: Settings, b: Settings) -> FamilyDifference | None:
 
     Return None if the configurations differ in any other setting.
 
-    With eps of e1 < e2, the coefficients min(1, c / (n + e1)) and min(1, c / (n + e2)) differ by at most
-    (e2 - e1) / (n + e2), relative to the larger one. They only differ for n > c - e2, so the maximum is at n = c - e1,
-    or at 0 if c is smaller than e1.
+    Let c be the threshold, n the norm, and e1 < e2 the two eps. The coefficients min(1, c / (n + e1)) and
+    min(1, c / (n + e2)) differ by at most (e2 - e1) / (n + e2), relative to the larger one. They differ only if
+    n > c - e2. The difference is largest if n is c - e1, or 0 if c is smaller than e1.
     """
     (*others, rules), (*other_others, other_rules) = a.meaning, b.meaning
     pairs = list(zip(rules, other_rules, strict=False))
@@ -76,7 +76,7 @@ Pair = tuple[ClipRule, ClipRule]
 
 
 def _eps_gap(pair: Pair) -> Decimal:
-    """Return the exact difference of the two rules' eps, as decimal numbers. For 1e-6 and 0, it is 1e-6."""
+    """Return the difference of the two rules' eps, computed from their decimal digits: exactly 1e-6 for 1e-6 and 0."""
     eps, other_eps = (Decimal(repr(rule.convention.eps)) for rule in pair)
     return abs(EXACT.subtract(eps, other_eps))
 
@@ -125,5 +125,8 @@ def _text(number: Decimal) -> str:
 
 
 def _rounded_up(number: Decimal) -> float:
-    """Return a number of 0 or more as a float. Only 0 becomes 0.0: a smaller number than any float is rounded up."""
+    """Return a number of 0 or more as a float.
+
+    Only 0 becomes 0.0: a number below the smallest positive float is rounded up.
+    """
     return max(float(number), math.ulp(0)) if number else 0.0

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 class ConfigModel(BaseModel):
     """The base class of all tables of a configuration. Unknown keys, and values of another type, are errors.
 
-    A number in quotes is such a value, except "inf" and "-inf", which JSON needs.
+    A number in quotes is also an error, except "inf" and "-inf", which JSON needs.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -26,7 +26,7 @@ class ConfigModel(BaseModel):
         return self.model_dump(exclude_unset=True, exclude_none=True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a private attribute. ConfigError: the attribute is public, since settings do not change."""
+        """Set a private attribute. ConfigError: the attribute is public, because settings cannot be changed."""
         if not name.startswith("_"):
             raise self._unchangeable(name)
         super().__setattr__(name, value)
@@ -58,7 +58,7 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 def _number(value: Any) -> float:
     """Return a number as a float. Also accept NumPy's scalars, and the texts "inf" and "-inf", which JSON needs.
 
-    ValueError: the value is no number, or too large for a float. The message is only the remedy.
+    ValueError: the value is no number, or too large for a float. The error's message has only the remedy.
     """
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)
@@ -87,8 +87,8 @@ def _number_field(
 ) -> Any:
     """Return a pydantic type for the numbers for which `accepts` returns True.
 
-    remedy: The message of the error for other numbers, such as "give a number above 0". strings: Texts that the JSON
-    Schema also allows, such as "inf", because JSON has no infinities. schema: More keys of the JSON Schema.
+    remedy: The error message for numbers that are not accepted, such as "give a number above 0". strings: Texts that
+    the JSON Schema also allows, such as "inf", because JSON has no infinities. schema: More keys of the JSON Schema.
     """
 
     def checked(value: Any) -> float:

@@ -26,7 +26,7 @@ def integration(module: str) -> Any:
 
 
 def with_names(make: Callable[[Any], Any], names: Any) -> Any:
-    """Return `make(names)`, an object that makes an optimizer clip. Its patterns are checked against all of `names`.
+    """Return `make(names)`, an object that makes an optimizer clip. Check its patterns against all of `names`.
 
     The optimizer may have only some of these parameters.
     names: A model, its `named_parameters()`, a dict of name to parameter, a model or layer of Keras, or None.

@@ -45,7 +45,10 @@ class GroupOutcome(NamedTuple):
     """The clip coefficient. For the rule `norm`, the smallest one. None for the rule `value` or a skipped step."""
 
     clipped: bool | None
-    """Whether a gradient changed. None if it is unknown, as for bounds other than -c and c, and for a skipped step."""
+    """Whether a gradient changed.
+
+    None if the step was skipped, or if this is unknown, as for bounds other than -c and c.
+    """
 
     def __str__(self) -> str:
         return in_words(self.norm, None, self.coef, self.clipped)
@@ -104,7 +107,7 @@ class ClipOutcome:
     def norm(self) -> float:
         """The total norm before the clip, over all included gradients.
 
-        Its order is the `norm_type` of a configuration with rule = "global_norm" and no groups, else 2.
+        Its `norm_type` is that of the configuration if rule is "global_norm" and there are no groups, else 2.
         """
         return self._numbers.total
 
@@ -147,9 +150,9 @@ class ClipOutcome:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """The norm of each gradient by name, or by position without names. NaN is first, then the largest norm.
+        """The norm of each gradient by name, or by position without names. NaN comes first, then the largest norm.
 
-        Empty if the clipper was made without `details=True`.
+        The dict is empty if the clipper was made without `details=True`.
         """
         norms = zip(self._names, self._numbers.each, strict=True)
         return dict(sorted(norms, key=lambda item: -math.inf if math.isnan(item[1]) else -item[1]))
@@ -204,7 +207,7 @@ class ClipOutcome:
     def _exceeds(self, index: int) -> bool | None:
         """Return whether an element of a group exceeds the threshold or a bound, or None if it is unknown.
 
-        index: The index of the group in the configuration. The last one is for all other parameters.
+        index: The index of the group in the configuration. The last index is for the parameters in no group.
         """
         greatest, limit = self._numbers.greatest[index], self._limits[index]
         if greatest is None or limit is None or math.isnan(greatest):
@@ -229,7 +232,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """Share of the last 100 clips that changed a gradient. Clips of unknown effect do not count. None: no clip."""
+        """Of the last 100 clips, the share that changed a gradient. A clip of unknown effect does not count. None: none counts."""
         rate: float | None = self._clipper.rate
         return rate
 
@@ -339,7 +342,7 @@ class _DeferredNumbers:
         self._late = []
 
     def _take(self, path: Path, scalar: Scalar) -> Any:
-        """Return the number of a scalar on the host. Add any other scalar to `_late`, and return a function.
+        """If a scalar is on the host, return its number. Otherwise, add the scalar to `_late`, and return a function.
 
         The function takes the numbers of all scalars in `_late`, and returns the number of this scalar.
         """
@@ -357,7 +360,7 @@ class _DeferredNumbers:
         if self._in_graph:
             raise RuntimeError(
                 "this clip was part of a compiled graph, so its numbers are unknown here. Clip outside the graph, or "
-                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) of Keras or "
+                "return the result of clip_, the norm, from the graph. Or clip by attach_to(optimizer) on Keras or "
                 "as_optax(optimizer), which keep the numbers."
             )
         late = {
@@ -368,9 +371,9 @@ class _DeferredNumbers:
 
 
 def _read(numbers: Any, late: dict[int, Any]) -> Any:
-    """Return nested lists of numbers and functions, with each function replaced by its result.
+    """Replace each function in nested lists of numbers and functions by its result. Return the new lists.
 
-    late: The argument of the functions: the numbers that the device has computed, by index.
+    late: The argument to pass to the functions: the numbers that the device has computed, by index.
     """
     if isinstance(numbers, list | tuple):
         return [_read(number, late) for number in numbers]

@@ -21,7 +21,7 @@ class Constant(ConfigModel):
 
 
 class Ramp(ConfigModel):
-    """A threshold that is `start` up to step `begin`, moves to `end` in `steps` steps, and then stays there."""
+    """A threshold that is `start` up to step `begin`, moves to `end` in `steps` steps, and then stays at `end`."""
 
     start: Finite
     end: Finite

@@ -43,36 +43,36 @@ class Clipping(ConfigModel):
     """A clip rule with its threshold or bounds, norm and eps."""
 
     rule: Rule = Field(
-        description="the rule: none only measures, value clips each element, norm clips each tensor by its own norm, "
-        "and global_norm clips all tensors by their total norm"
+        description='the rule: "none" only measures, "value" clips each element, "norm" clips each tensor by its own '
+        'norm, and "global_norm" clips all tensors by their total norm'
     )
     threshold: Threshold | Schedule | None = Field(
         default=None,
-        description="the largest norm, or, for the rule value, the largest magnitude; a number, 0 or more, or a table "
-        "with a schedule",
+        description='the largest norm, or, for the rule "value", the largest magnitude; a number of 0 or more, or a '
+        "table with a schedule",
     )
     min: Bound | None = Field(default=None, description='the lower bound, for rule = "value" without a threshold')
     max: Bound | None = Field(default=None, description='the upper bound, for rule = "value" without a threshold')
     norm_type: NormType | None = Field(default=None, description="the order p of the norm, above 0, or inf; default: 2")
     family: FamilyName | None = Field(
         default=None,
-        description="the framework whose rule applies. Families differ in eps (1e-6 for PyTorch, 0 for the others) and "
-        "in the result if the norm is infinite; default: pytorch",
+        description="the framework whose rule applies. Families differ in eps (1e-6 for PyTorch, 0 for TensorFlow and "
+        "Paddle) and in the result if the norm is infinite; default: pytorch",
     )
     eps: Finite | None = Field(
-        default=None, description="the number that is added to the norm; default: the family's number"
+        default=None, description="the number that is added to the norm; default: the eps of the family"
     )
     adaptive: Adaptive | None = Field(
         default=None,
         description="a table with a rule that computes the threshold, from earlier norms or, for agc, from parameters. "
-        "The rules adagc and agc are for rule = norm, the others for global_norm. The key threshold is then the "
-        "largest threshold, or not set",
+        'The adaptive rules adagc and agc need rule = "norm". The other adaptive rules need rule = "global_norm". '
+        "With adaptive, the key threshold is optional, and is the largest threshold",
     )
 
     @field_validator("threshold")
     @classmethod
     def _number(cls, threshold: Any) -> Any:
-        """Return the number of a constant schedule, or another threshold unchanged."""
+        """Return the value of a constant schedule. Return any other threshold unchanged."""
         return threshold.value if isinstance(threshold, Constant) else threshold
 
     @model_validator(mode="after")
@@ -239,7 +239,7 @@ class Settings(Clipping):
 
     @property
     def needs_places(self) -> bool:
-        """Return whether a state has a number for each parameter, including parameters without a gradient."""
+        """Return whether the state of an adaptive rule has a number for each parameter, even without a gradient."""
         return any(part.adaptive is not None and part.adaptive.rule == "adagc" for part in self.parts)
 
     @property
@@ -263,7 +263,7 @@ class Settings(Clipping):
 
     @property
     def not_finite(self) -> str:
-        """What the trainer of an imported file does with steps whose norm is not finite. '' if the rule applies."""
+        """What the trainer of an imported file does with steps whose norm is not finite. '' if it applies the rule."""
         return self.provenance.not_finite if self.provenance else ""
 
     @property
@@ -273,7 +273,7 @@ class Settings(Clipping):
 
     @property
     def meaning(self) -> Any:
-        """A tuple that is equal for two configurations with the same effect. `not_finite` does not count.
+        """A tuple that is equal for two configurations with the same effect. It ignores `not_finite`.
 
         The last entry has the rule of each part.
         """
@@ -304,8 +304,9 @@ INHERITED = ("rule", "threshold", "adaptive", "min", "max", "norm_type", "family
 def _inherited(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a group, with the keys that it inherits from the configuration.
 
-    A group with another rule inherits only family and eps, and these only if both rules are by norm. A group that sets
-    threshold, adaptive, min or max inherits none of these four. A group that sets a family does not inherit eps.
+    A group with another rule than the configuration's inherits only family and eps. It inherits them only if both rules
+    are by norm. A group that sets threshold, adaptive, min or max inherits none of these four. A group that sets a
+    family does not inherit eps.
     """
     own = {key: value for key, value in group.items() if value is not None}
     rule = own.get("rule", settings.get("rule"))

@@ -24,7 +24,7 @@ class ParameterSelection:
 
     names: A model, its `named_parameters()`, a dict of name to parameter, a list of names by position, or a function
     from a `Leaf` to its name. None: the framework's names.
-    unmatched: Advice for the warning about a pattern that matches no name, if a call may lack parameters. The warning
+    unmatched: If calls may lack parameters: the advice in the warning about a pattern that matches no name. The warning
     then waits for a call without new names. '': each call has all parameters.
     """
 
@@ -40,7 +40,7 @@ class ParameterSelection:
         self._seen: dict[str, None] = {}
 
     def declare(self, names: Sequence[str]) -> None:
-        """Add names of parameters that a call may lack. A pattern that matches one of them causes no warning."""
+        """Add names of parameters that a call may lack. A pattern that matches one of these names causes no warning."""
         self._all_names = [*self._all_names, *names]
 
     def name(self, leaf: Leaf) -> str | None:
@@ -50,8 +50,8 @@ class ParameterSelection:
     def group_leaves(self, leaves: Sequence[Leaf]) -> list[Leaf]:
         """Return the gradients to clip, with their names, in the order of the configuration's parts.
 
-        Excluded gradients, those that are None, and those of parameters with need_clip=False are left out. Patterns
-        that match no name cause a warning (see `_check`).
+        Leave out excluded gradients, gradients that are None, and gradients of parameters with `need_clip=False`.
+        Patterns that match no name cause a warning (see `_check`).
 
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """
@@ -85,7 +85,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of indices of each part in `gradients`, which are in the order of `group_leaves`.
+        """Return the range of each part's indices in `gradients`, whose order is that of `group_leaves`.
 
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """
@@ -147,7 +147,7 @@ class ParameterSelection:
             self.check_now()
 
     def check_now(self) -> None:
-        """Warn about patterns that match no known name, and groups without parameters, unless this was done before."""
+        """Warn about patterns that match no known name, and groups without parameters. Warn only once."""
         names = list(dict.fromkeys([*map(_dotted, self._all_names), *self._seen]))
         if self._checked or not names:
             return
@@ -166,7 +166,10 @@ class ParameterSelection:
         self._checked = True
 
     def _unmatched_pattern(self, pattern: str, names: Sequence[str], *, is_only: bool) -> str:
-        """Return the warning about a pattern that matches no name. is_only: Whether it is the only one of `include`."""
+        """Return the warning about a pattern that matches no name.
+
+        is_only: Whether it is the only pattern of `include`.
+        """
         few = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
         message = f"The pattern {pattern!r} of the configuration matches none of the names"
         if self._unmatched and not self._all_names:

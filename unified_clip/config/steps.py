@@ -72,7 +72,8 @@ def loaded_step(state: Any) -> int:
 def threshold_at(part: Clipping, step: Any) -> Scalar | StepThreshold:
     """Return the threshold of a rule at a step, or inf if the rule has none.
 
-    For a schedule and a step that is a tensor of a graph, return a `StepThreshold`, which computes it in the graph.
+    For a schedule and a step that is a tensor of a graph, return a `StepThreshold`, which computes the threshold in the
+    graph.
     """
     threshold = part.threshold
     if threshold is None:

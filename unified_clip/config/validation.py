@@ -148,7 +148,7 @@ def _remedy(error: Any) -> str:
 
 
 def no_such(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return a message about an unknown name. It suggests the closest of the `known` names, or else all of them.
+    """Return a message about an unknown name. It suggests the closest of the `known` names, or else lists all of them.
 
     kind: A word for what has the name, such as "key".
     """
@@ -164,7 +164,7 @@ def no_such(kind: str, name: str, known: Sequence[str]) -> str:
 def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
     """Return (keys, possible types of the value, value) at a location in an error of pydantic.
 
-    pydantic's locations contain the names of union members as well, which are not keys of the document.
+    pydantic's locations also contain the names of union members, which are no keys of the document.
     """
     types: list[Any] = [model]
     keys: list[Key] = []
@@ -218,7 +218,7 @@ def _is_table(annotation: Any) -> bool:
 def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
     """Return the keys of a table that allow a single value, with this value, such as {"schedule": ("linear",)}.
 
-    The values of these keys show which table the file has.
+    The values of these keys show which kind of table the file has.
     """
     fields = table.model_fields.items() if _is_table(table) else ()
     return {

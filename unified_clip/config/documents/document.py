@@ -36,7 +36,7 @@ class Document:
     """The values of the file, or of all merged files. A value that cannot be read from the files is an `Unknown`."""
 
     places: Mapping[tuple[Key, ...], int] = field(default_factory=dict)
-    """The line of each path of keys. Only for other kinds than toml, yaml and json."""
+    """The line of each path of keys. Empty for toml, yaml and json."""
 
     path: Path | None = None
     duplicates: tuple[Duplicate, ...] = ()
@@ -82,7 +82,7 @@ class Document:
         """Return the place of a key as text, such as "clip.toml, line 3, threshold.start".
 
         Unknown parts are left out. If another file sets the key, the text has the name of that file.
-        name: The name of this document in the text. '': the text has no name of this document.
+        name: The name of this document in the text. '': leave out the name.
         """
         document, line = self.origin(keys)[0], self.line(keys)
         file = name if document.name == self.name else document.name

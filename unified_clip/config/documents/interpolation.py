@@ -12,10 +12,13 @@ from .unknown import PartialTable, Unknown
 
 ADVICE = "Write the value instead, or import the resolved configuration. Hydra prints it with `--cfg job --resolve`."
 LONGEST = 10_000
-"""A text with more characters after replacement is unknown."""
+"""A text with more characters after replacement becomes an `Unknown`."""
 
 MOST_VALUES = 100_000
-"""Data with more values after replacement is rejected. Interpolations of tables in tables would fill the memory."""
+"""Data with more values after replacement becomes an `Unknown`.
+
+Interpolations of tables in tables could fill the memory.
+"""
 
 
 def resolve(data: Any) -> Any:

@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The error for a table whose key has another type of value in the base file, if the trainer rejects that.
+    """The error if a table stands where the base file has a value that is no table, and the trainer rejects this.
 
     keys: The path of the table.
     """
@@ -22,7 +22,7 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class MergeRules:
-    """A trainer's rules for merging two tables. A table is merged into a table. Other values replace the old value."""
+    """A trainer's rules for merging two tables. A table merges into a table. Any other value replaces the old one."""
 
     delete_key: str = ""
     """A key of a table. If its value is true, the table replaces the base file's table instead of merging into it."""
@@ -31,16 +31,16 @@ class MergeRules:
     """Whether the value "???" leaves the value of the base file unchanged, as in Hydra."""
 
     is_strict: bool = False
-    """Whether training fails if a table without the delete key stands where the base file has another value."""
+    """Whether training fails if a table replaces a value that is no table, and the table lacks the delete key."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
-        """Return the data `upper` merged onto `lower`, the data of a base file or an `UnreadFile`.
+        """Merge the data `upper` onto `lower`, the data of a base file or an `UnreadFile`. Return the result.
 
         A table that is merged onto an unread file becomes a `PartialTable`. If the value of the delete key is an
-        `Unknown`, return that.
+        `Unknown`, return this `Unknown`.
         path: The path of `upper`.
 
-        MergeError: `is_strict` is set, and a table stands where the base file has another value.
+        MergeError: `is_strict` is set, and a table stands where the base file has a value that is no table.
         """
         if not isinstance(upper, dict):
             return upper

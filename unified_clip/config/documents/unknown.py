@@ -43,7 +43,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file is a configuration around the document, which the document is only a part of."""
+    """Whether this file is a whole configuration, of which the document is only a part."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem
@@ -66,6 +66,6 @@ class PartialTable(dict[Any, Any]):
 
 
 def unread_around(data: Any) -> UnreadFile | None:
-    """Return the configuration around the data of a file that is only a part of it. Return None for other data."""
+    """If a file's data is only a part of a configuration, return the `UnreadFile` of this configuration, else None."""
     unread = getattr(data, "unread", None)
     return unread if isinstance(unread, UnreadFile) and unread.is_outer else None

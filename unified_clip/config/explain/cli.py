@@ -24,9 +24,9 @@ NUMBERS = ("norm", "coefficient", "norm after")
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
-        help="explain what a clip configuration does to a gradient, or how two differ",
+        help="explain what a clip configuration does to a gradient, or how two configurations differ",
         description="Explain a clip configuration, or a trainer's configuration that `unified-clip config import` "
-        "reads, with example numbers. With two, print what differs and by how much.",
+        "reads, with example numbers. With two configurations, print what differs and by how much.",
     )
     parser.add_argument("a", type=Path, metavar="A", help="a configuration")
     parser.add_argument("b", type=Path, metavar="B", nargs="?", help="a second configuration, to compare with A")

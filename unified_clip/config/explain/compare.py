@@ -38,7 +38,7 @@ class ExampleResult:
     """The total norm before the clip. Excluded gradients do not count."""
 
     coef: float | None
-    """The smallest clip coefficient. This and the next two are None for a skipped step or an error."""
+    """The smallest clip coefficient. This field and the next two are None for a skipped step or an error."""
 
     norm_clipped: float | None
     """The 2-norm of all results, including the excluded gradients. Rounded to float32, or to float64 if a gradient
@@ -92,7 +92,7 @@ class Comparison:
     a: Explanation
     b: Explanation
     same: bool
-    """Whether both have the same effect on all gradients."""
+    """Whether both configurations have the same effect on all gradients."""
 
     differences: list[Difference]
     compared: list[Compared]
@@ -123,11 +123,11 @@ class Comparison:
 
 
 def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, step: int = 0) -> Explanation:
-    """Describe a configuration in words, and clip `gradients` by it. Without gradients, clip examples.
+    """Describe a configuration in words, and clip `gradients` by it. If they are None, clip examples.
 
     name: The name of the configuration in the output. step: The step for a schedule.
 
-    TypeError, ValueError: the configuration cannot clip these gradients, such as complex ones by value.
+    TypeError, ValueError: the configuration cannot clip these gradients, such as complex gradients by value.
     """
     worked = [_apply(config, example)[0] for example in _examples([config], gradients, step)]
     notes = [note for note in config.notes if note != config.not_finite]
@@ -137,12 +137,12 @@ def explain(config: ClipConfig, name: str, gradients: Gradients | None = None, s
 def compare(
     a: ClipConfig, b: ClipConfig, names: Sequence[str], gradients: Gradients | None = None, step: int = 0
 ) -> Comparison:
-    """Compare two configurations: their settings, and their effects on `gradients`. Without gradients, clip examples.
+    """Compare two configurations: their settings, and their effects on `gradients`. If these are None, clip examples.
 
-    The gradients are clipped at `step`, and at other steps where two schedules may differ.
+    Clip at `step`, and at other steps at which the schedules may differ.
     names: The names of the two configurations in the output.
 
-    TypeError, ValueError: a configuration cannot clip these gradients, such as complex ones by value.
+    TypeError, ValueError: a configuration cannot clip these gradients, such as complex gradients by value.
     """
     first, second = (explain(config, name, gradients, step) for config, name in zip((a, b), names, strict=True))
     compared = [_compare(a, b, example, names) for example in _examples([a, b], gradients, step)]

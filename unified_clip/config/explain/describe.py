@@ -134,7 +134,7 @@ def _schedule(schedule: Schedule) -> str:
 def nonfinite(settings: Settings) -> str:
     """Return a sentence about the effect of a NaN or infinite norm.
 
-    For the rules "none" and "value", it is about NaN elements, unless `nonfinite` sets an action.
+    For the rules "none" and "value", the sentence is about NaN elements if `nonfinite` sets no action.
     """
     actions = {
         "raise": "an error is raised and nothing changes",

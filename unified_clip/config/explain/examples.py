@@ -30,7 +30,7 @@ STANDINS = ("weight", "bias")
 """The words that replace `*` in a pattern, to make an example name."""
 
 PAIRED = 30
-"""At most this many patterns are combined in pairs, to make a name that matches both."""
+"""The number of patterns, at most, to combine in pairs. The name for a pair matches both of its patterns."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class _Measure:
 def examples(configs: Sequence[Settings], step: int) -> list[Example]:
     """Return example gradients below, at and above the threshold of each rule.
 
-    If the configurations differ in schedules or in the effect of infinities, add examples for that. With several groups
-    of parameters, add an example with the largest gradients of all.
+    If the configurations differ in schedules or in the effect of infinities, add examples that show this. With several
+    groups of parameters, add an example with the largest gradients of all groups.
     """
     groups = _name_groups(configs)
     result: list[Example] = []
@@ -112,7 +112,7 @@ def examples(configs: Sequence[Settings], step: int) -> list[Example]:
 def steps(configs: Sequence[Settings], step: int) -> list[int]:
     """Return `step`, and other steps at which the effects of the configurations may differ.
 
-    These are steps of the schedules of all configurations. If all have the same effect, return only `step`.
+    The other steps come from the schedules. If all configurations have the same effect, return only `step`.
     """
     if all(config.meaning == configs[0].meaning for config in configs):
         return [step]
@@ -164,7 +164,7 @@ def _measures(rule: Clipping, step: int) -> Iterator[_Measure]:
 
 
 def _later_steps(rules: Sequence[Clipping | None], step: int) -> list[int]:
-    """Return the steps of `_schedule_steps` for rules. Return [] if all have the same threshold or schedule.
+    """Return the steps of `_schedule_steps` for rules. Return [] if all rules have the same threshold or schedule.
 
     rules: The rule of each configuration for the same parameters.
     """
@@ -196,7 +196,7 @@ def _differ_on_infinities(configs: Sequence[Settings], rules: Sequence[Clipping 
 def _name_groups(configs: Sequence[Settings]) -> list[_NameGroup]:
     """Return a group of example names for each combination of rules that the configurations apply.
 
-    Names that every configuration excludes are left out, unless there are no others.
+    Leave out names that every configuration excludes, except if there are no other names.
     """
     patterns = [name for config in configs for include, exclude in config.patterns for name in (*include, *exclude)]
     names = list(dict.fromkeys(_candidate_names(patterns)))

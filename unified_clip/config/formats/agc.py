@@ -29,7 +29,7 @@ def exported_agc(trainer: Format, settings: Settings, convention: Convention, *,
 
     convention: The trainer's variant of AGC. has_eps: Whether the format can export the rule's `eps`.
 
-    NotRepresentableError: the trainer's AGC differs from that of the settings, or lacks another setting.
+    NotRepresentableError: the trainer's AGC differs from the AGC of the settings, or the trainer lacks another setting.
     """
     table = settings.adaptive
     if table is None or table.rule != "agc":

@@ -80,47 +80,47 @@ class Format(ABC):
 
     title: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """The kinds of files: toml, yaml and json, or for an `OwnFormat` python and args. Exports use the first one."""
+    """The kinds of files: toml, yaml and json, or for an `OwnFormat` python and args. Exports use the first kind."""
 
     keys: ClassVar[Sequence[FormatKey]]
     source: ClassVar[str]
     """The files of the trainer's source that define the keys, for those who change the format."""
 
     newest: ClassVar[str]
-    """The newest supported release of the trainer. Exports are for this one by default."""
+    """The newest supported release of the trainer. Exports are for this release by default."""
 
     needs_version: ClassVar[str] = ""
-    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not."""
+    """The reason why the meaning of the keys depends on the trainer's version, for errors. '' if it does not depend."""
 
     extends: ClassVar[str] = ""
-    """The name of another format, whose keys this trainer also has. A file that both recognise is in this format."""
+    """A format whose keys this trainer also has. If both formats recognise a file, the file is in this format."""
 
     instead: ClassVar[str] = ""
     """An imperative phrase: how to clip in this trainer by a `ClipConfig` that is named `clip`. Error messages suggest
-    it. '' if unified_clip cannot clip there."""
+    this. '' if unified_clip cannot clip in this trainer."""
 
     own_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Paths of keys that only this trainer has. A file with one of them is in this format."""
 
     clip_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths where the trainer reads its clip keys. "*" is any key, which messages and `keys` call by the word
-    `placeholder`. Error messages name the first path."""
+    """The paths where the trainer reads its clip keys. "*" stands for any key. Messages and `keys` have the text
+    `placeholder` in its place. Error messages name the first path."""
     placeholder: ClassVar[str] = "NAME"
 
     option_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
-    """The paths of clip keys that only this trainer has, and reads from its command line, too."""
+    """The paths of clip keys that only this trainer has, and that it also reads from its command line."""
 
     foreign_keys: ClassVar[Sequence[tuple[str, ...]]] = ()
     """Paths of clip keys that are not supported. For each, `read` raises an error or returns a note."""
 
     mode_keys: ClassVar[Set[str]] = frozenset()
-    """The last keys of those paths in `clip_keys` whose value chooses a rule. Other paths have thresholds."""
+    """The last keys of those paths in `clip_keys` whose value chooses a rule. At all other paths are thresholds."""
 
     inheritance: ClassVar[Inheritance] = OneFile()
     """How the trainer combines a file with its base files."""
 
     vocabulary: ClassVar[Set[str]] = frozenset()
-    """Other top-level keys of the trainer's files. Files of other trainers may have them, too."""
+    """Top-level keys of the trainer's files that files of other trainers may have, too."""
 
     rules: ClassVar[Sequence[Rule]] = ("global_norm",)
     family: ClassVar[FamilyName] = "pytorch"
@@ -158,7 +158,7 @@ class Format(ABC):
     def write(self, settings: Settings, version: Version) -> Any:
         """Return the data of a file with which this version of the trainer clips by these settings.
 
-        By default, the data has the first clip key. Its value is the threshold, or `off` if the settings clip nothing.
+        By default, the data has only the first clip key, with the threshold, or `off` if the settings clip nothing.
 
         NotRepresentableError: the format does not support a setting.
         """
@@ -185,8 +185,8 @@ class Format(ABC):
     ) -> dict[str, Any]:
         """Return clip settings as a dict. A threshold of None gives {"rule": "none"}.
 
-        The dict has `norm_type` only if it is not 2, and a family only for rules by norm. `family`: None is the
-        format's own family.
+        The dict has `norm_type` only if it is not 2, and a family only for rules by norm. `family`: None stands for the
+        family of the format.
         """
         if threshold is None:
             return {"rule": "none"}
@@ -211,14 +211,14 @@ class Format(ABC):
         Args:
             document, keys: The file and the path.
             default: The value of the key if the file does not set it.
-            zero: The effect of a threshold of 0 in the trainer. None: that of the format's attribute `zero`.
+            zero: The effect of a threshold of 0 in the trainer. None: the format's attribute `zero` applies.
             negative: The effect of a threshold below 0. None: "off" if 0 is off, else "error".
             null: The effect of null: "off" switches clipping off, "error" makes training fail.
             infinite: The effect of inf: "off" clips nothing, and the result is inf. "error" makes gradients NaN.
 
         Raises:
             ConfigError: The value is no number or too large for a float, or its effect is "error". Or the value is
-                unknown, such as that of a key that an unread base file may set.
+                unknown, for example because an unread base file may set the key.
         """
         value, zero = document.get(*keys, default=default), zero or self.zero
         if isinstance(value, list) and document.kind == "args":
@@ -253,7 +253,7 @@ class Format(ABC):
         family: FamilyName | None = None,
         zero: Zero | None = None,
     ) -> float | None:
-        """Return the threshold to export. Return None if the settings clip nothing, or have `min` and `max` instead.
+        """Return the threshold to export, or None if the settings clip nothing or have `min` and `max` instead of it.
 
         rules, family, zero: Values that replace the format's attributes of the same names.
 
@@ -276,7 +276,7 @@ class Format(ABC):
         return NotRepresentableError(f"Cannot export to {self.title}: {problem}")
 
     def unsupported_keys(self, settings: Settings) -> str:
-        """Return an error if the settings use include, exclude, groups or an unsupported `nonfinite`, else ''."""
+        """Return the error message if settings use include, exclude, groups or an unsupported `nonfinite`, else ''."""
         keys = [key for key in ("include", "exclude", "groups") if getattr(settings, key) not in ([], ["*"])]
         unsupported = [f"`{key}`" for key in keys]
         if settings.nonfinite not in self.nonfinite:
@@ -315,7 +315,7 @@ class Format(ABC):
         return ""
 
     def _check_family(self, settings: Settings, family: FamilyName) -> None:
-        """Raise OtherFamilyError if the settings have another family than `family`, or an eps that is not the family's.
+        """Raise OtherFamilyError if the settings have another family than `family`, or an eps other than the family's.
 
         The rule "value" has neither family nor eps, so this check accepts it.
         """
@@ -346,7 +346,7 @@ class OwnFormat(Format):
 
 
 CLIP_NOTHING = "To clip nothing, set a large number such as 1.0e+20."
-"""Advice for trainers where 0 and inf fail. A default may clip without the key. PyYAML reads 1e20 as a string."""
+"""Advice for trainers that fail with 0 or inf, and whose default may clip. PyYAML would read 1e20 as a string."""
 
 ATTACH = "call `clip.attach_to(optimizer, model)` in the training script, with the trainer's own clipping off"
 AS_PADDLE = "pass `grad_clip=clip.as_paddle(model)` to the optimizer, with the trainer's own clipping off"

@@ -47,7 +47,7 @@ CLIP_WORD = re.compile(r"(?i)clip|max_?grad")
 NEAREST = "Or export the nearest rule: pass --nearest, or nearest=True in Python."
 
 Candidate = tuple[Format | None, Document]
-"""A possible reading of a file: (format, parsed file). The format is None for unified_clip's own."""
+"""A possible reading of a file: (format, parsed file). The format is None for unified_clip's own format."""
 
 
 def read(path: str | os.PathLike[str], from_: str | None = None) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def write(
     """Export a configuration as text in a trainer's format. Return (text, notes for the user).
 
     to: "name" or "name@version" of the format. For "unified_clip", `version` and `nearest` have no effect.
-    version: The version of the trainer. None: that in `to`, or else the newest that the format supports.
-    nearest: Whether to export the family and eps of the format where it does not support those of the configuration.
+    version: The version of the trainer. None: the version in `to`, or else the newest version that the format supports.
+    nearest: Whether to replace a family or eps that the format does not support by the format's own.
     kind: "toml", "yaml" or "json". None: the first of the format's `kinds`, and TOML for "unified_clip".
     NotRepresentableError: the format is not exported as this kind, or does not support a setting. ConfigError: there is
     no such format, or a version is invalid.
@@ -262,7 +262,7 @@ def recognising(path: Path) -> list[Candidate]:
     """Return (format, parsed file) for each format that recognises a file. None stands for unified_clip's own format.
 
     Documents are merged with their base files. A format is left out if another format in the result extends it. If no
-    format recognises the file, return those whose COMMON_KEYS it has.
+    format recognises the file, return the formats whose COMMON_KEYS the file has.
 
     ConfigError: the file is invalid, or cannot be merged with its base files.
     """

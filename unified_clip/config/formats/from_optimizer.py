@@ -50,7 +50,7 @@ def _class_of(optimizer: Any) -> str:
 
 
 def _inner(optimizer: Any) -> Any:
-    """Return the optimizer that clips: the innermost one of optimizers that wrap each other, such as `LookAhead`."""
+    """Return the optimizer that clips. If optimizers such as `LookAhead` wrap each other, this is the innermost one."""
     for attribute in ("inner_optimizer", "_inner_opt"):
         inner = getattr(optimizer, attribute, None)
         if inner is not None:

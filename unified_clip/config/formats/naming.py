@@ -1,4 +1,4 @@
-"""Advice to name the format of a file, as the user can: by an option, by an argument in Python, or in a table."""
+"""Advice on how the user can name the format of a file: by an option, by an argument in Python, or in a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _way: ContextVar[str] = ContextVar("_way", default="pass from_='{}'")
 
 @contextmanager
 def named_by(way: str) -> Iterator[None]:
-    """Set the advice that `name_format` returns in this block.
+    """Set the advice that `name_format` returns inside the `with` block.
 
     way: The advice with {} for the name, such as "pass --from-b {}". Outside of all blocks, the advice is for Python.
     """

@@ -33,8 +33,8 @@ NUMBERS = re.compile(
     r"|.*(optim|train|solver).* (clip|clipval(ue)?|maxnorm)"
     r"|(.* )?(generator|discriminator)gradnorm"
 )
-"""Matches the last two names of the path of a clip key, such as "train maxnorm". In other tables, keys with these last
-names have other meanings. A key counts only if its value is a number.
+"""Matches the last two names of the path of a clip key, such as "train maxnorm". In other tables, keys with the same
+last name have other meanings. A key counts only if its value is a number.
 """
 
 BY_CODE = (
@@ -44,7 +44,10 @@ BY_CODE = (
 """Advice for a key that the trainer ignores: a program that extends the trainer may read it."""
 
 MISSPELT, SHORTEST_MISSPELT = 0.85, 8
-"""A misspelt clip key has at least this similarity to the clip key (by difflib). Both have at least so many letters."""
+"""A misspelt clip key has at least this similarity to the clip key (by difflib).
+
+Both keys have at least SHORTEST_MISSPELT letters.
+"""
 
 SWITCHES = ("clip", "clipping", "clipgrad", "clipgradient", "clipgradients")
 """The ends of the names of keys that switch clipping on or off, in lower case and without punctuation."""
@@ -67,7 +70,7 @@ def check(document: Document, trainer: Format) -> list[Path]:
     Raises:
         ConfigError: A clip key occurs twice with different values. Or the trainer reads none of the file's clip keys.
             Or the file has none of the trainer's keys, so the trainer's default cannot be assumed. For a clip key in
-            `foreign_keys`, the method `read` of the format raises the error.
+            `foreign_keys`, the method `read` of the format raises the error instead.
     """
     if not isinstance(document.data, dict | list):
         return []
@@ -108,7 +111,7 @@ def ignored(document: Document, trainer: Format, unread: Sequence[Path], is_off:
     unread: The paths of these keys. is_off: Whether the trainer clips nothing.
 
     ConfigError: the trainer clips nothing, but an ignored key has another value than null, false, 0 or ''. Other code
-    may clip by it.
+    may clip by this key.
     """
     for path in unread:
         if is_off and _raw(document, path) not in (None, False, 0, ""):
@@ -238,7 +241,7 @@ def _explained(place: Path, trainer: Format) -> str:
 
 
 def best_place(document: Document, places: Sequence[Path]) -> Path:
-    """Return the first of these places in a table that the file has, or else the first place."""
+    """Return the first place whose table the file has, or else the first of all places."""
     return max(places, key=lambda place: document.shows(place[0]))
 
 

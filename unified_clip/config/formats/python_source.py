@@ -15,10 +15,10 @@ from ..documents import Document
 from .base import OwnFormat
 
 MAX_ALIASES = 10
-"""A chain of names, such as a = b; b = 1.0, is followed up to this length."""
+"""The longest chain of names, such as a = b; b = 1.0, whose value is read."""
 
 MAX_SHOWN = 60
-"""Longer code is shortened in messages."""
+"""The number of characters above which messages shorten code."""
 
 
 class PythonFormat(OwnFormat):
@@ -26,7 +26,10 @@ class PythonFormat(OwnFormat):
 
     kinds = ("python",)
     package: ClassVar[str]
-    """The framework whose clips the format reads, such as "optax". Files that do not use it have another format."""
+    """The framework whose clips the format reads, such as "optax".
+
+    Files that do not use this framework have another format.
+    """
 
     def parse(self, text: str, name: str) -> Document:
         return Document(name, text, "python", Source(text, name))
@@ -55,8 +58,8 @@ def parse_tree(text: str, name: str) -> ast.Module:
 def shortened(node: ast.AST) -> str:
     """Return the code of a node for a message.
 
-    Code of more than 60 characters is cut there, and ends in "...". A longer call becomes `function(...)`, where the
-    code of the function may be shortened, too.
+    Code with more than 60 characters is cut after 60 characters, and ends in "...". A call with more than 60 characters
+    becomes `function(...)`, where the code of the function may be shortened, too.
     """
     code = ast.unparse(node)
     if len(code) <= MAX_SHOWN:
@@ -68,7 +71,10 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def last_name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, also of an item, as in `self.optimizers[0]`. Return '' for other code."""
+    """Return the last part of a dotted name, such as "optimizers" for `self.optimizers[0]`.
+
+    Return '' for other code.
+    """
     while isinstance(node, ast.Subscript):
         node = node.value
     return str(getattr(node, "attr", getattr(node, "id", "")))
@@ -157,7 +163,7 @@ class Source:
         return self.imports.get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
     def uses(self, package: str) -> bool:
-        """Return whether an expression of the source uses the package. An import alone is no use."""
+        """Return whether an expression of the source uses the package. An import alone does not count."""
         return any(self.dotted(node).partition(".")[0] == package for node in self.nodes)
 
     def named(self, package: str) -> Iterator[tuple[str, ast.expr]]:
@@ -201,7 +207,8 @@ class Source:
             lines = ", ".join(str(call.lineno) for _, call in clips)
             raise self.wrong(
                 clips[1][1],
-                f"the file has several clips (lines {lines}). Import a file with one, or write a clip configuration.",
+                f"the file has several clips (lines {lines}). Import a file with a single clip, or write a clip "
+                "configuration.",
             )
         return clips[0] if clips else None
 

@@ -23,10 +23,10 @@ class OneFile(Inheritance):
 
 
 def with_unread_bases(document: Document, inheritance: Inheritance) -> Document:
-    """Return a document whose missing keys are unknown if it names base files under a key that the trainer ignores.
+    """If a document names base files under a key that the trainer ignores, return it with all missing keys unknown.
 
-    Another program merges such base files for the trainer, so they may set any missing key. Other documents are
-    returned unchanged.
+    Another program merges such base files for the trainer, so they may set any missing key. Return other documents
+    unchanged.
     inheritance: The trainer's own way to combine files.
     """
     keys = [key for key in BASE_KEYS if document.shows(key) and _names_files(document.data[key])]

@@ -16,7 +16,7 @@ Parse = Callable[[Path, str], Document]
 """Parses a file, by its path and its name in messages. ConfigError: the file is invalid."""
 
 MOST_FILES = 200
-"""A configuration is rejected if it names more files than this, counting repetitions."""
+"""The largest number of files that a configuration may name. Repetitions count, too."""
 
 
 class Inheritance(ABC):
@@ -26,9 +26,10 @@ class Inheritance(ABC):
     """The top-level keys that name other files."""
 
     def applies(self, document: Document) -> bool:
-        """Return whether `compose` may change a file. By default, return whether it has one of `keys`.
+        """Return whether `compose` may change a file. By default, return whether the file has one of `keys`.
 
-        A file may name other files. For Hydra, it may also have interpolations, or be a part of a configuration.
+        `compose` changes files that name other files. For Hydra, it also changes files that have interpolations, or
+        that are a part of a configuration.
         """
         return any(document.shows(key) for key in self.keys)
 

@@ -62,7 +62,7 @@ class BaseFiles(Inheritance):
     ) -> Any:
         """Return the merged data of all base files. If the last file is unread, return its `UnreadFile`.
 
-        The data of files before an unread file is dropped, since the unread file may change any of their keys.
+        Drop the data of files before an unread file, because the unread file may change any of their keys.
         keys: The path of keys at which `document` names each file.
 
         ConfigError: the trainer would reject the base files.

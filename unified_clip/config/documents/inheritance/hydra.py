@@ -24,7 +24,7 @@ ADVICE = "Import the composed configuration: run your program with --cfg job."
 GLOBAL = "_global_"
 
 MOST_PARENTS = 4
-"""A main configuration is searched for in this number of directories above a part of it."""
+"""The number of directories above a part of a configuration in which to look for the main configuration."""
 
 
 class Hydra(Inheritance):
@@ -67,7 +67,7 @@ def with_main(path: Path) -> list[Document]:
 
 
 def _choosing(part: Path, main: Path) -> Document | None:
-    """Return a main configuration, composed with a file of a group as the choice. None: it does not have the group."""
+    """Return a main configuration, composed with a file of a group as the choice. None: it lacks the group."""
     with contextlib.suppress(ConfigError):
         document = _parse(main, main.name)
         node = _Node(document, main.parent, "", _absolute(package_header(document.text) or GLOBAL))
@@ -98,7 +98,7 @@ class _Node:
     """The file's folder below the root."""
 
     package: tuple[str, ...]
-    """The path of keys in the composed configuration under which its keys are merged."""
+    """The path of keys in the composed configuration under which Hydra merges the keys of this file."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Composition:
     """The entries of `defaults` lists that override a choice, by override key, such as "trainer" or "db@source"."""
 
     overriding: dict[str, Document] = field(default_factory=dict)
-    """The file that has each of these entries, by override key."""
+    """The file that has each entry of `choices`, by override key."""
 
     used: set[str] = field(default_factory=set)
     known: dict[str, str] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def _root(folder: Path, entries: Sequence[Default]) -> Path:
     """Return the root of the configuration files, which contains the directories of the groups.
 
     This is the nearest of `folder` and its parents that has a directory for the group of an absolute entry, such as
-    `/db: mysql`. Return `folder` if none has one.
+    `/db: mysql`. Return `folder` if no folder has such a directory.
     """
     groups = [entry.group for entry in entries if entry.is_absolute and entry.group]
     folders = (folder, *folder.parents)

@@ -13,8 +13,8 @@ from ..unknown import Unknown
 from .base import Files, Inheritance, Parse
 
 MOST_FOLDERS = 8
-"""The path of a named file is relative to the folder in which the program runs, which is unknown. This many folders are
-tried: that of the configuration, and those above it.
+"""The path of a named file is relative to the folder in which the program runs, which is unknown. The reader tries this
+many folders: the folder of the configuration, and the folders above it.
 """
 
 
@@ -52,7 +52,7 @@ class NamedFile(Inheritance):
     def _find(self, document: Document, files: Files, text: str) -> Path | Unknown:
         """Return the path of the file `text`: in the document's folder, or else in the nearest folder above it.
 
-        Only MOST_FOLDERS folders are searched. If none has the file, return an `Unknown`.
+        Search only MOST_FOLDERS folders. If none of them has the file, return an `Unknown`.
 
         ConfigError: several folders have the file, with different contents.
         """

@@ -55,7 +55,7 @@ class ConfigBases(BaseFiles):
     ) -> Any:
         """Return the values of all base files by name, in a `PartialTable` if a base file is unread.
 
-        For `with read_base()`, return only the imported names. A later file replaces the values of earlier ones.
+        For `with read_base()`, return only the imported names. A later file replaces the values of earlier files.
 
         ConfigError: two files of the list `_base_` set the same name.
         """

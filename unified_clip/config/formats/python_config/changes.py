@@ -32,8 +32,8 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     """Return (name, statement) for each statement that may change clipping in a way that cannot be read.
 
-    The name is the one of `ROOTS` whose value is unknown after the statement. If there are several, each has a tuple.
-    Plain assignments are left out.
+    The name is the one of `ROOTS` whose value is unknown after the statement. If there are several such names, each has
+    its own tuple. Plain assignments are left out.
     understood: Statements to skip, because the reader has already applied them.
     """
     relevant = _relevant_names(body)
@@ -74,7 +74,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 def _changed_names(statement: ast.stmt) -> set[str]:
     """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name.
 
-    For a plain assignment, these are only the names in calls and in `:=`. For `with read_base()`, there are none.
+    For a plain assignment, return only the names in calls and in `:=`. For `with read_base()`, return none.
     """
     if reads_base(statement) or (isinstance(statement, ast.AnnAssign) and statement.value is None):
         return set()

@@ -101,8 +101,8 @@ class _Reader:
     def _is_irrelevant(self, path: tuple[str, ...]) -> bool:
         """Return whether the reader can skip a statement that changes the value at this path.
 
-        This is so for a path in a base file that leads to no clip setting. If the base files are not read yet, this is
-        so for all paths in base files.
+        The reader can skip it if the path is in a base file and leads to no clip setting. Before the base files are
+        read, it can skip all paths in base files.
         """
         return path[:1] == (BASES,) and (not self.has_bases or path[1:2] not in [(root,) for root in ROOTS])
 

@@ -19,7 +19,7 @@ class MaxTextBases(BaseFiles):
     def path(self, text: str, folder: Path) -> Path | str:
         """Return the path of the base file `text`: in `folder`, or else in a folder `configs` above it.
 
-        If neither has the file, return the path in `folder`. For a URL, return an error sentence.
+        If neither folder has the file, return the path in `folder`. For a URL, return an error sentence.
         """
         path = super().path(text, folder)
         own = [parent / text for parent in folder.resolve().parents if parent.name == "configs"]

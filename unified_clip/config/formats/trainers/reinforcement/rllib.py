@@ -21,13 +21,13 @@ FAMILIES: dict[str, FamilyName] = {"norm": "paddle"}
 MODES: dict[str | None, str] = {rule: mode for mode, rule in RULES.items()}
 
 NEW_STACK = Version("2.40")
-"""From this version on, RLlib's new API stack is the default. The old one ignores `grad_clip_by`."""
+"""From this version on, RLlib's new API stack is the default. The old API stack ignores `grad_clip_by`."""
 
 DEFAULTS: dict[str, float | None] = {
     "PPO": None, "SAC": None, "CQL": None, "BC": None, "MARWIL": None,
     "DQN": 40.0, "SimpleQ": 40.0, "APEX": 40.0, "IMPALA": 40.0, "APPO": 40.0, "A2C": 40.0, "A3C": 40.0,
 }  # fmt: skip
-"""The default threshold of each algorithm. None: it clips nothing by default."""
+"""The default threshold of each algorithm. None: the algorithm clips nothing by default."""
 
 PER_OPTIMIZER = "RLlib clips the gradients of each optimizer separately."
 NOT_FINITE = "RLlib replaces a norm of NaN by 0, and a norm of inf by 1e9."

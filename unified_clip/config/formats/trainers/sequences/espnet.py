@@ -28,7 +28,7 @@ SPEECH_MODULE = re.compile(r"e2e_(tts|vc)")
 """Matches the module of such a model, the value of `model-module`."""
 
 TEXT_KEYS = ("mtlalpha", "lsm-weight", "lsm-type", "criterion", "sampling-probability")
-"""Keys that only the other models of ESPnet 1 have: for speech recognition and translation."""
+"""Keys that only the models for speech recognition and translation of ESPnet 1 have."""
 
 TEXT_MODULE = re.compile(r"e2e_(asr|mt|st)")
 

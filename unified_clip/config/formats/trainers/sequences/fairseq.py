@@ -23,7 +23,7 @@ HYDRA = re.compile(r"fairseq-hydra-train|hydra_train\.py")
 TRAINING = ("arch", "optimizer", "lr", "clip-norm")
 
 OFF_BY_DEFAULT = Version("0.12.0")
-"""From this version on, fairseq clips nothing by default. Before, it clips at 25."""
+"""From this version on, fairseq clips nothing by default. Earlier versions clip at 25."""
 
 NOT_FINITE = "fairseq stops with an error at a norm that is not finite. With fp16, it skips the step."
 

@@ -19,7 +19,7 @@ TF_KERAS = Version("2.4")
 """From this version on, `clipnorm` limits the norm of each tensor. In earlier versions, it limits the global norm."""
 
 NO_ZERO = Version("2.11")
-"""From this version on, 0 switches clipping off. Earlier, 0 made all gradients 0."""
+"""From this version on, 0 switches clipping off. In earlier versions, 0 makes all gradients 0."""
 
 NORM_AND_VALUE = (
     "Keras 2.11 to 2.15 then ignores clipvalue, and Keras 3 rejects it: remove clipvalue. Older versions apply both, "
@@ -140,8 +140,8 @@ def _place(document: Document) -> list[str]:
     """Return the path of the optimizer's configuration. It may be inside other tables.
 
     `keras.optimizers.serialize`, `model.get_compile_config()` and the config.json of a .keras file each add a table.
-    The configuration of an optimizer that scales the loss contains the configuration of an inner optimizer. Then return
-    the path of the inner one.
+    The configuration of an optimizer that scales the loss contains the configuration of an inner optimizer. In that
+    case, return the path of the inner configuration.
     """
     place: list[str] = []
     for keys in (["compile_config"], ["optimizer"], ["config"], ["inner_optimizer", "config"]):

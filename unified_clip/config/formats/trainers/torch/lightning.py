@@ -91,7 +91,8 @@ class Lightning(Format):
 
 
 def _target(document: Document, *table: str) -> Any:
-    """Return the value of `_target_` in a table: the name of the class that Hydra creates. None if there is none.
+    """Return the value of `_target_` in a table: the name of the class that Hydra creates. Return None without
+    `_target_`.
 
     table: The path of the table. Without a path, the table is the whole file.
     """
