@@ -272,7 +272,7 @@ class Clipper:
 
     @property
     def rate(self) -> float | None:
-        """Of the last 100 clips, the share that changed a gradient. A clip of unknown effect does not count. None: none counts."""
+        """The share of the last 100 clips that changed a gradient. Only known effects count. None: none is known."""
         with self._counting:
             recent = tuple(self._recent)
         clipped = [outcome.clipped for outcome in recent if outcome.clipped is not None]

@@ -232,7 +232,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """Of the last 100 clips, the share that changed a gradient. A clip of unknown effect does not count. None: none counts."""
+        """The share of the last 100 clips that changed a gradient. Only known effects count. None: none is known."""
         rate: float | None = self._clipper.rate
         return rate
 

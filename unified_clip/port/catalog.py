@@ -129,7 +129,7 @@ def positional_parameters(replacement: str) -> tuple[str, ...]:
 
 
 NO_FUNCTION = ClipFunction("", "", "")
-"""Stands for the function of a clip that has none in the catalog, such as `Adam(clipnorm=1.0)`."""
+"""A placeholder for clips without a function in the catalog, such as `Adam(clipnorm=1.0)`."""
 
 
 @dataclass(frozen=True, eq=False)

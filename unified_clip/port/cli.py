@@ -31,10 +31,10 @@ def add_parser(commands: Any) -> None:
     port = commands.add_parser(
         "port",
         help="rewrite gradient clipping in Python source",
-        description="Find the gradient clips in Python source, and report the effect of each. Clips with a certain "
-        "replacement are rewritten. Clips that need no port stay unchanged. All others are flagged: port these by "
-        "hand. For many of them, the report has the lines to write. Without --write and --mark, no source file "
-        "changes.",
+        description="Find the gradient clips in Python source, and report the effect of each. Clips whose "
+        "replacement is certain are rewritten. Clips that need no port stay unchanged. All other clips are flagged: "
+        "port them by hand. For many of them, the report has the lines to write. Without --write and --mark, no source "
+        "file changes.",
     )
     port.add_argument(
         "path", type=Path, nargs="?", metavar="PATH", help="a file, or a directory, which is searched recursively"
@@ -146,8 +146,8 @@ def _write(options: argparse.Namespace, ported: Sequence[PortedFile]) -> None:
 
     With `--mark`, print the number of comments above flagged clips on standard error.
 
-    PortError: a file cannot be written, or another program has changed it. Without --force, git must also be able to
-        restore each file.
+    PortError: a file cannot be written, or another program has changed it. Or, without --force, git cannot restore a
+    file.
     """
     from . import marks, source_files
 

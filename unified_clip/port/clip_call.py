@@ -27,7 +27,8 @@ class Arguments:
     are empty.
 
     parameters: The names of the function's parameters, in order.
-    renamed: Other names of parameters that calls may use, such as `ClipFunction.renamed`, each with its own name.
+    renamed: Alternative names that calls may use for parameters, each with the name in `parameters`, as in
+    `ClipFunction.renamed`.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Arguments:
     ) -> None:
         self.passed: dict[str, cst.Arg] = {}
         self.unknown: list[str] = []
-        """The arguments that match no parameter: "*" or "**" for a starred one, "argument 3", or "name="."""
+        """The arguments that match no parameter: "*" or "**" for a starred argument, "argument 3", or "name="."""
 
         for position, argument in enumerate(call.args if call is not None else ()):
             if argument.star or (argument.keyword is None and position >= len(parameters)):
@@ -49,7 +50,7 @@ class Arguments:
                     self.unknown.append(f"{name}=")
 
     def value(self, name: str) -> cst.BaseExpression | None:
-        """Return the expression that the call passes for a parameter. Return None if it passes none."""
+        """Return the expression that the call passes for a parameter. Return None if the call lacks it."""
         return self.passed[name].value if name in self.passed else None
 
 

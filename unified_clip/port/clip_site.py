@@ -61,7 +61,7 @@ class ClipSite:
     """Sentences with the checks that the user should make after the rewrite."""
 
     rule: str = ""
-    """The name of the rule that gave the verdict, such as "need_clip.flag". '' if no rule did."""
+    """The name of the rule that gave the verdict, such as "need_clip.flag". '' if no rule gave it."""
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ class FileRewrite:
         self.gradients = Gradients(module)
         self.sites = {clip: ClipSite(*module.position(clip.node), clip.name, module.line(clip.node)) for clip in clips}
         self.rule = ""
-        """The name of the rule that is applied."""
+        """The name of the rule that runs."""
 
     def with_verdict(self, verdict: Verdict | None) -> list[FoundClip]:
-        """Return the clips with this verdict, or without a verdict for None, in the order of the file."""
+        """Return the clips with this verdict, in the order of the file. None: return the clips without a verdict."""
         return [clip for clip in self.clips if self.sites[clip].verdict == verdict]
 
     def flag(self, clip: FoundClip, reason: str) -> None:

@@ -28,8 +28,8 @@ def find(module: Module) -> list[FoundClip]:
     clips = [clip for node in module.nodes for clip in _at(module, imports, node)]
     replaced = set(_replaced(module))
     reason = (
-        "This file replaces the function by another one, by an assignment, setattr or patch. Port the new function by "
-        "hand. If it has the same effect as the original function, remove the replacement instead."
+        "This file replaces the function by another function, in an assignment, setattr or patch. Port the new "
+        "function by hand. If it has the same effect as the original function, remove the replacement instead."
     )
     return [dataclasses.replace(clip, why_not=reason) if clip.function in replaced else clip for clip in clips]
 
@@ -119,7 +119,7 @@ def _named(module: Module, imports: Imports, node: Target) -> Iterator[FoundClip
 def _by_argument(module: Module, node: cst.CSTNode, function: ClipFunction, name: str) -> Iterator[FoundClip]:
     """Yield a clip for a call with the argument `ClipFunction.needs`, without which the function clips nothing.
 
-    If a starred argument may contain it, yield a clip that cannot be ported.
+    If a starred argument may contain this argument, yield a clip that cannot be ported.
     """
     call = module.enclosing(node, cst.Call)
     if call is None:

@@ -67,7 +67,7 @@ def _above(content: bytes, line: int, reason: str, encoding: str) -> bytes:
 
 
 def _same_code(content: bytes, tree: ast.Module) -> bool:
-    """Return whether source has this syntax tree. It has another one if a comment was inserted into a string."""
+    """Return whether source has this syntax tree. A comment that was inserted into a string changes the tree."""
     try:
         return ast.dump(ast.parse(content)) == ast.dump(tree)
     except SyntaxError:

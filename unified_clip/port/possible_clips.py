@@ -1,4 +1,4 @@
-"""Find names that may be clips without a proof: names from `import *`, `getattr` or an unknown package."""
+"""Find names that may be clips, though the file does not prove it: from `import *`, `getattr` or an unknown package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OF_ENGINE = (
     "method is your own, port its code by hand."
 )
 MAX_ALIASES = 4
-"""A method is followed through this many variables, as in `a = engine.clip_grad_norm_; b = a; b(parameters)`."""
+"""The number of variables through which to follow a method: `a = engine.clip_grad_norm_; b = a; b(parameters)`."""
 
 LAYER_NAMES = re.compile(
     r"(?i)(?<![a-z])(act|activations?|nonlinearity|(norm_)?layers?|conv|pool|pooling|pad|padding|rnn)(?![a-z])"
@@ -120,7 +120,7 @@ def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst
 def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
     """Yield a clip for getattr(paddle.nn, name) if `name` may be the name of a clip function or class.
 
-    Yield nothing unless a name around the call contains "clip", or `_may_be_clip` returns True.
+    Yield a clip only if a name around the call contains "clip", or if `_may_be_clip` returns True.
     """
     if not is_name(call.func, "getattr") or len(call.args) < 2:
         return
@@ -139,9 +139,9 @@ def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) 
     """Return whether a call of getattr may return one of these clips.
 
     It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, two
-    conditions must hold. For every call of the result, `clips` has an entry that accepts its arguments, other than a
-    function that returns clipped tensors. And no name around the call of getattr, such as "layer" or "loss", rules a
-    clip out.
+    conditions must hold. For every call of the result, `clips` has an entry that accepts the arguments of the call.
+    (Functions that return clipped tensors do not count.) And no name around the call of getattr, such as "layer" or
+    "loss", rules a clip out.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)
@@ -180,7 +180,7 @@ def _accepts(function: ClipFunction, call: cst.Call) -> bool:
 def _is_named_otherwise(module: Module, call: cst.Call) -> bool:
     """Return whether a name rules out that getattr returns a clip, such as "act" in getattr(paddle.nn, cfg["act"]).
 
-    The name is in the second argument of getattr, or is that of the enclosing function.
+    The name is in the second argument of getattr, or is the name of the enclosing function.
     """
     match call.args[1].value:
         case cst.Attribute(attr=name) | cst.Subscript(slice=[name, *_]) | name:
@@ -204,9 +204,10 @@ def _pattern(node: cst.BaseExpression) -> str:
 
 
 def words_around(module: Module, node: cst.CSTNode) -> str:
-    """Return the names around a call of getattr, or the name of a function, in one text.
+    """Return the names around a call of getattr, or around the name of a function, in one text.
 
-    They are the arguments of the call, the keyword and the variables that get its result, and the enclosing functions.
+    These are the names in the arguments of the call, the keyword and the variables that get its result, and the
+    enclosing functions.
     """
     words = [module.code(argument) for argument in getattr(node, "args", ())[1:]]
     for outer in module.ancestors(node):

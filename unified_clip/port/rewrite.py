@@ -30,7 +30,7 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
         path: The path of the file. The file is not read.
         content: The bytes of the file.
         target: "torch", or "drop-in" to keep the framework.
-        native: Write PyTorch's own functions, not those of unified_clip. Only for "torch".
+        native: Write PyTorch's own functions instead of unified_clip's functions. Only for "torch".
     """
     if not clip_pattern().search(content) or ((names := identifiers(content)) is not None and not may_clip(names)):
         return PortedFile(path, content, content)
@@ -69,7 +69,8 @@ def _set_meanings(file: FileRewrite) -> None:
 def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
     """Complete the result for a clip, and return it. A flagged clip gets suggested lines.
 
-    Only a clip that is rewritten for PyTorch keeps its checks, and gets another if the threshold or the loss is scaled.
+    Only a clip that is rewritten for PyTorch keeps its checks, and gets another check if the threshold or the loss is
+    scaled.
     """
     site = file.sites[clip]
     if site.verdict == "flagged":

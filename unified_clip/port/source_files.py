@@ -81,7 +81,10 @@ def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read, which `os.walk` would skip, unless it was removed."""
+    """Raise the error of a directory that cannot be read, instead of skipping it.
+
+    Ignore a directory that was removed.
+    """
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -118,7 +121,7 @@ def port_all(
 
 
 def _without_clip(path: Path, read: Read) -> Result | None:
-    """Return the result for a file that cannot contain a clip. Return None for other and for unreadable files."""
+    """Return the result for a file that cannot contain a clip. Return None for any other file."""
     with suppress(OSError):  # `_port_one` reports the error
         return None if clip_pattern().search(read(path)) else PortedFile(path, b"", b"")
     return None
@@ -215,7 +218,7 @@ def _port_one(path: Path, target: Target, native: bool, read: Read) -> Result:
 def check_clean(changed: Sequence[Path]) -> None:
     """Check that git can restore these files: each must be equal to its last commit.
 
-    PortError: a file differs from its last commit or is in none, git cannot compare it, or git is not installed.
+    PortError: a file differs from its last commit or is in no commit, git cannot compare it, or git is not installed.
     """
     git = shutil.which("git")
     if git is None:

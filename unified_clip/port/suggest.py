@@ -124,7 +124,7 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
     If Paddle may clip each parameter group by its own norm, further lines are comments with a loop over the groups.
 
-    Return [] unless the clip is an optimizer's limit, or an instance of a clip class. Return [] for an instance that
+    Return [] for clips other than an optimizer's limit or an instance of a clip class. Return [] for an instance that
     selects parameters or has a `why_not`, and in a file that builds a static program.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument

@@ -27,7 +27,7 @@ COMPUTED_BY = (
     (r"tf\.contrib\.(?:layers\.optimize_loss|estimator\.clip_gradients_by_norm)", "tf.clip_by_global_norm"),
     (r"tf_slim\.(?:learning|training)\.\w+", "tf.clip_by_norm"),
 )
-"""Patterns of full names, each with the measured function that has the same result as the functions with such names."""
+"""For each pattern of full names: the measured function that has the same result as functions with such names."""
 
 
 def measured_as(name: str) -> str:

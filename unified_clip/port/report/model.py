@@ -162,7 +162,7 @@ class ReportedClip(ReportModel):
     """The numbers of the entries in `known` about the function `measured_as`."""
 
     becomes_known: list[int]
-    """The numbers of the entries in `known` about the replacement, if that is a framework's own function."""
+    """The numbers of the entries in `known` about the replacement, if the replacement is a framework's own function."""
 
     reason: str
     """The reason why the clip is flagged, or left unchanged."""

@@ -19,7 +19,7 @@ MAX_REPEATED = 80
 """A text up to this length is printed each time. A longer text is printed only once."""
 
 NUMBER_KINDS = ("value", "touched")
-"""The kinds of known differences in which numbers differ. Only these are listed one by one."""
+"""The kinds of known differences in which numbers differ. The report lists only these differences one by one."""
 
 VERDICT_STYLES = {"rewritten": "green", "flagged": "bold red", "left": "dim"}
 

@@ -1,5 +1,6 @@
-"""Rules that flag or keep arguments that make an optimizer or a trainer clip, such as `Adam(clipnorm=1.0)` and
-`max_grad_norm=`, and `need_clip=False`, by which Paddle excludes a parameter. They rewrite none.
+"""Rules for arguments that make an optimizer or a trainer clip, such as `Adam(clipnorm=1.0)` and `max_grad_norm=`, and
+for `need_clip=False`, by which Paddle excludes a parameter. The rules flag or keep these arguments, and rewrite none of
+them.
 
 `tensorflow_tape` rewrites limits of Keras optimizers together with their training steps.
 """

@@ -16,7 +16,9 @@ from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
 LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this call by hand."
-MADE_OF_GRADIENT = "The clipped expression contains a gradient. If it is a gradient itself, port this call by hand."
+MADE_OF_GRADIENT = (
+    "The clipped expression contains a gradient. If the whole expression is a gradient, port this call by hand."
+)
 NO_GRADIENT = "Nothing in the file shows that the clamped tensor is a gradient."
 UNKNOWN_ARGUMENTS = "The call has unknown arguments: {}. Pass only documented arguments, by name."
 
@@ -66,8 +68,8 @@ def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, if
     unknown arguments hide the tensor, or if the code only names the function. Of the `quiet` functions that the code
     only names, flag those that may get a gradient. A tensor may be a gradient if its expression contains one or, except
-    for paddle.clip, if its name is like that of one. If the tensor is a gradient, apply `flag_if_unsupported`. Other
-    rules rewrite the calls without a verdict.
+    for paddle.clip, if its name is typical of gradients. If the tensor is a gradient, apply `flag_if_unsupported`.
+    Other rules rewrite the calls that still have no verdict.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

@@ -1,4 +1,4 @@
-"""Rules for Paddle's clip classes, such as `ClipGradByNorm`. `paddle_optimizer` has those for optimizers."""
+"""Rules for Paddle's clip classes, such as `ClipGradByNorm`. `paddle_optimizer` has the rules for optimizers."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 def _is_tested(module: Module, check: ClassCheck) -> bool:
     """Return whether the engine or optimizer of `check`, which the file uses, may test for Paddle's own clip classes.
 
-    Without `check.argument`, it always does. Else it does if a call passes that argument with a value that is not in
-    `check.harmless`, or is unknown.
+    If `check.argument` is empty, it always tests. Otherwise, it tests if a call passes this argument with an unknown
+    value, or with a value that is not in `check.harmless`.
     """
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
@@ -52,7 +52,8 @@ def _is_tested(module: Module, check: ClassCheck) -> bool:
 def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
     """Return the value of the argument `check.argument` of a call. Return None if the call does not pass it.
 
-    A call of `check.method` may also pass it by position. Then a starred argument may contain it: return its value.
+    A call of `check.method` may also pass it by position. If a starred argument may contain it, return the value of the
+    starred argument.
     """
     if argument := keywords_of(call).get(check.argument):
         return argument.value
@@ -61,7 +62,10 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, of a name, or of "level" of a dict ("None" without "level"). Return '' otherwise."""
+    """Return the text of a string, of a name, or of a dict's value for "level" ("None" if it is missing).
+
+    Else return ''.
+    """
     match node:
         case cst.SimpleString():
             return str(node.evaluated_value)

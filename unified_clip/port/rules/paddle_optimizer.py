@@ -84,7 +84,7 @@ def _insert_clips(
     write_clip: A function that returns the lines of the clip.
 
     UnsureError: a loss scaler may unscale the gradients before a step. Or, with --native, an optimizer may have another
-    clip, too. Then no step is changed.
+    clip, too. After an error, no step is changed.
     """
     if file.native and any(set(optimizer.arguments) - set(source.uses) for optimizer in optimizers):
         raise UnsureError(f"The optimizer may have another clip, too. {native_function.WITHOUT}")
@@ -110,7 +110,7 @@ def _insert_clips(
 def _clip_name(file: FileRewrite, argument: cst.Arg, optimizer: Optimizer) -> str:
     """Return the code of a variable that contains the clip and can be read at the optimizer's steps.
 
-    If there is no such variable, add one to the file. With --native no variable is needed: return the argument's code.
+    If there is no such variable, add one to the file. With --native, no variable is needed: return the argument's code.
     """
     calls = [step.call for step in optimizer.steps]
     is_visible = isinstance(argument.value, cst.Name | cst.Attribute) and all(
@@ -142,8 +142,9 @@ def _has_new_parts(module: Module, parameters: cst.BaseExpression) -> bool:
 
 
 def _unscaled(module: Module, step: OptimizerStep, optimizer: Optimizer) -> list[str]:
-    """Return ["scaler.unscale_(optimizer)"] if a loss scaler makes the step and no line above it has this code. Else
-    return [].
+    """Return the line to insert before a step to unscale the gradients, as a list: `scaler.unscale_(optimizer)`.
+
+    Return [] if no loss scaler makes the step, or if a line above the step already has this code.
 
     UnsureError: the file unscales the gradients elsewhere, for example in an `if`. A second call would be an error.
     """

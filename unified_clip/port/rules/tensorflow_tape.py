@@ -95,7 +95,7 @@ class TapeRewrite:
     def _exclude(self, excluded: set[StepRange | None], reason: str = OTHER_CLIP) -> None:
         """Exclude these steps and their clips from the rewrite. Also exclude every other step of an excluded clip.
 
-        `why_not` gets this reason for each clip that has none. Clips of the other steps get OTHER_CLIP.
+        `why_not` gets this reason for each clip without a reason. Clips of the additional steps get OTHER_CLIP.
         """
         clips = [clip for clip, ranges in self._ranges.items() if excluded.intersection(ranges)]
         incomplete = [clip for clip in clips if clip not in self.why_not]
@@ -104,7 +104,10 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer updates other variables in another step. PyTorch's updates all in both."""
+        """Return the steps whose optimizer updates other variables in another step.
+
+        PyTorch's optimizer would update all variables in both steps.
+        """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
             lists.setdefault(self._optimizer(step), set()).add(step.variables)
@@ -185,7 +188,8 @@ class TapeRewrite:
     def _check_uses(self, binding: Binding, ranges: Sequence[StepRange]) -> None:
         """Check that a Keras optimizer makes steps in the training steps `ranges` of the file, and nowhere else.
 
-        UnsureError: it may make a step in another place, its variable has several values, or there is no training step.
+        UnsureError: the optimizer may make a step in another place, its variable has several values, or there is no
+        training step.
         """
         if len(binding.bounds) > 1:
             raise UnsureError(f"The file assigns several values to {binding.text}. Give each optimizer its own name.")

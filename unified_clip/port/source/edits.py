@@ -26,7 +26,7 @@ class LineEdit:
     """The edits of a statement that is alone on its line: the lines to write before it, in its place, and after it."""
 
     hoisted: dict[cst.BaseExpression, str] = field(default_factory=dict)
-    """The name to which a new line before the statement assigns the value of each removed argument."""
+    """For each removed argument: the name to which a new line before the statement assigns its value."""
 
     before: list[str] = field(default_factory=list)
     replacement: Lines | None = None

@@ -102,7 +102,7 @@ class Gradients:
         )
 
     def _returns_gradient(self, call: cst.Call) -> bool:
-        """Return whether a function or method of the called name is defined in this file and returns gradients."""
+        """Return whether this file defines a function or method with the called name that returns gradients."""
         name = self._module.code(call.func).rpartition(".")[2]
         return any(has_gradient(self.kind(value)) for value in self._returned.get(name, ()))
 
@@ -191,7 +191,10 @@ class Gradients:
         return self._kinds[binding.key]
 
     def _of_call(self, node: cst.Call) -> Kind:
-        """Return the kind of a call's result. A function may compute gradients, or return those in its arguments."""
+        """Return the kind of a call's result.
+
+        A function may compute gradients, or return the gradients in its arguments.
+        """
         if isinstance(node.func, cst.Call) and self._module.full_name(node.func.func) == "jax.grad":
             return "gradient"
         name, method = self._module.full_name(node.func) or self._module.code(node.func), method_of(node)

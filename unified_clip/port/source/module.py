@@ -18,13 +18,13 @@ from .syntax_tree import SyntaxTree, Target, first_name, is_name, sorted_nodes
 SELF = ("self", "cls")
 
 MAX_ALIASES = 10
-"""A chain of aliases, such as a = b; b = c, is followed up to this length."""
+"""The longest chain of aliases to follow, such as a = b; b = c."""
 
 MAX_NAMES = 100
 """A name that may have more full names than this counts as unknown."""
 
 PROJECT_DEPTH = 6
-"""A module that the file imports is searched for in this many folders above the file."""
+"""The number of folders above the file in which to look for a module that the file imports."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class Binding:
     """The nodes at which the file reads the variable or attribute."""
 
     key: object = None
-    """Identifies the variable. None for other expressions, and for a name that the file never binds."""
+    """Identifies the variable. None for an expression that is no variable, and for a name that the file never binds."""
 
     @property
     def values(self) -> list[cst.BaseExpression] | None:
-        """The expressions that the file assigns to the variable. None if one is unknown, such as a parameter."""
+        """The expressions that the file assigns to the variable.
+
+        None if one value is unknown, such as that of a parameter.
+        """
         if any(bound.path or bound.value is None for bound in self.bounds):
             return None
         return [cast(cst.BaseExpression, bound.value) for bound in self.bounds]
@@ -185,7 +188,8 @@ class Module(SyntaxTree):
     def assigned(self, node: cst.CSTNode | None) -> Binding:
         """Return the binding of the variable to which a statement assigns an expression, such as `x` in x = node.
 
-        For x = y = node, return that of `x`. Return UNBOUND for any other node, also for x: T = node and x, y = node.
+        For x = y = node, return the binding of `x`. Return UNBOUND for any other node, also for x: T = node and x, y =
+        node.
         """
         parent = self.parents.get(node) if node is not None else None
         return self.binding(parent.targets[0].target) if isinstance(parent, cst.Assign) else UNBOUND
@@ -252,8 +256,8 @@ class Module(SyntaxTree):
     def has_same_value_at(self, node: cst.CSTNode, place: cst.CSTNode) -> bool:
         """Return whether an expression would have the same value at the node `place` as at its own place.
 
-        All its names have to be visible at `place`. Each has to be bound once, and to keep its value, also in loops.
-        `self` has to be of the same class. Calls, and attributes of other objects, count as unchanged.
+        All its names have to be visible at `place`. Each name has to be bound once, and to keep its value, also in
+        loops. `self` has to be of the same class. Calls, and attributes of other objects, count as unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

@@ -12,7 +12,7 @@ from contextlib import suppress
 import libcst as cst
 
 MAX_CHAIN = 1000
-"""Source with more conditions, operators, calls or strings in a row than this is rejected."""
+"""The largest number of conditions, operators, calls or strings in a row. Source with more of them is rejected."""
 
 MAX_DEPTH = 200
 """Source with brackets nested deeper than this is rejected. Python rejects it, too."""
@@ -92,7 +92,7 @@ def _python_problem(content: bytes) -> tuple[int, str] | None:
 def _looks_up_attributes(nodes: Sequence[ast.AST]) -> bool:
     """Return whether the source calls getattr with a module and a name that is only known at run time.
 
-    An imported name counts as a module. So does a variable to which the source assigns another name.
+    An imported name counts as a module. A variable also counts if the source assigns another name to it.
     """
     modules: set[str] = set()
     owners: set[str] = set()

@@ -73,7 +73,7 @@ class AppliedGradients:
         return is_clip and self._is_list(node.args[0].value)
 
     def _is_changed(self, binding: Binding) -> bool:
-        """Return whether the file changes elements of the list in a variable, or adds or removes some."""
+        """Return whether the file changes elements of the list in a variable, or adds or removes elements."""
         for parent in (self._module.parents[read] for read in binding.reads):
             place = self._module.parents[parent] if isinstance(parent, cst.Subscript) else None
             is_method = isinstance(parent, cst.Attribute) and parent.attr.value in LIST_CHANGING_METHODS
@@ -82,9 +82,9 @@ class AppliedGradients:
         return False
 
     def _all_values(self, node: cst.Name, judge: Callable[[cst.BaseExpression], bool]) -> bool:
-        """Return whether `judge` accepts every value that the file assigns to a variable, and none changes later.
+        """Return whether `judge` accepts every value that the file assigns to a variable, and no value changes later.
 
-        For x, norm = clip_by_global_norm(...), the clip is accepted instead if it gets all gradients. A variable whose
+        A value from x, norm = clip_by_global_norm(...) is accepted if the clip gets all gradients. A variable whose
         values are being judged counts as accepted.
         """
         binding = self._module.binding(node)

@@ -191,7 +191,7 @@ class PaddleOptimizers:
         return ClipSource(clips, binding, uses, may_be_none)
 
     def _may_be_inherited(self, binding: Binding) -> bool:
-        """Return whether the file sets an attribute only in an `if`. A base class may then set it otherwise."""
+        """Return whether the file sets an attribute only in an `if`. A base class may then set another value."""
         nodes = [bound.node for bound in binding.bounds if bound.node is not None]
         around = [self._module.enclosing(node, cst.If, cst.FunctionDef, cst.ClassDef) for node in nodes]
         return "." in binding.text and all(isinstance(outer, cst.If) for outer in around)
@@ -226,7 +226,7 @@ class PaddleOptimizers:
         return parent.target if isinstance(parent, cst.AnnAssign) else None
 
     def _optimizer_of(self, argument: cst.Arg) -> Optimizer:
-        """Return the optimizer that gets this `grad_clip=`. UnsureError: it or its steps cannot be found."""
+        """Return the optimizer that gets this `grad_clip=`. UnsureError: the optimizer or its steps cannot be found."""
         call = cast(cst.Call, self._module.parents[argument])
         if isinstance(call.func, cst.Attribute) and method_of(call) == "minimize":
             line, binding = self._module.position(call)[0], self._module.binding(call.func.value)

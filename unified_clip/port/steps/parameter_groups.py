@@ -10,7 +10,7 @@ from ..source.module import Module
 from ..source.syntax_tree import method_of
 
 MAX_DEPTH = 5
-"""A chain of variables, such as groups = a; a = b, is followed up to this length."""
+"""The longest chain of variables to follow, such as groups = a; a = b."""
 
 PARAMETERS = ("parameters", "trainable_parameters", "named_parameters")
 

@@ -12,13 +12,13 @@ STATIC = re.compile(
     r"paddle\.(enable_static$|static\.(Executor|program_guard|Program|CompiledProgram|data|nn|amp|append_backward|gradients)\b"
     r"|fluid\.(program_guard|Executor|ParallelExecutor|CompiledProgram|data\b|layers\.data\b|Program))"
 )
-"""Matches names that build or run static programs. Dynamic models use `paddle.static.InputSpec`, too: it is none."""
+"""Matches names that build or run static programs. `paddle.static.InputSpec` is no such name."""
 
 DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_program$")
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph does."""
+    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph counts as such."""
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)

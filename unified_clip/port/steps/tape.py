@@ -85,7 +85,7 @@ class TapeSteps:
         return [span.step for ranges in self._ranges.values() for span in ranges if span.step is not None]
 
     def applied_by(self, optimizer: Binding) -> list[StepRange]:
-        """Return the range of each call by which this optimizer applies gradients. Some may have no `step`.
+        """Return the range of each call by which this optimizer applies gradients. Some ranges may have no `step`.
 
         optimizer: The binding of a variable, not UNBOUND.
         """
@@ -244,7 +244,7 @@ class TapeSteps:
     def _check_optimizer(self, source: cst.Call, apply: cst.Call) -> None:
         """Check that the optimizer is a variable or an attribute, and that the step does not assign it.
 
-        UnsureError: it is something else, or is assigned in the lines from one call to the other.
+        UnsureError: the optimizer is something else, or is assigned in the lines from one call to the other.
         """
         if not isinstance(owner_of(apply), Target):
             raise UnsureError("The optimizer is not a variable here. Assign it first: optimizer = ...")
@@ -254,7 +254,7 @@ class TapeSteps:
             raise UnsureError("The optimizer is assigned after the call of gradient(). Assign it before that call.")
 
     def _check_list(self, source: cst.Call) -> None:
-        """Check that gradient() gets a list. UnsureError: the file writes its result in a list, as if it were one."""
+        """Check that gradient() gets a list. UnsureError: the file puts its result into a list."""
         for read in self._module.assigned(source).reads:
             outer = self._module.parents[read]
             if isinstance(outer, cst.Element) and isinstance(self._module.parents[outer], cst.List):
