@@ -40,7 +40,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--case": {
         "action": "append",
         "metavar": "NAME",
-        "help": "run this case only, print its results and write no report. Repeat it for several cases",
+        "help": "run this case only, print its results and write no report. Repeat the option for several cases",
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
     "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
@@ -63,12 +63,12 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--baseline": {
         "type": Path,
         "metavar": "FILE",
-        "help": "parity.json of an earlier run: report changes since then. Failures that it already had do not fail "
-        "this run",
+        "help": "parity.json of an earlier run: report changes since then. Failures that the earlier run already had "
+        "do not fail this run",
     },
     "--strict": {
         "action": "store_true",
-        "help": "fail the run for entries of the list of known differences without a cause. With --baseline, also for "
+        "help": "fail the run for entries without a cause in the list of known differences. With --baseline, also for "
         "failures that the baseline already had, and for cases, frameworks and results that this run lacks",
     },
     "--format": {
@@ -116,7 +116,7 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
     parity.set_defaults(run=partial(run, read_ported=read_ported))
     init = parity.add_subparsers(metavar="init").add_parser("init", help="write a small suite into this repository")
     init.add_argument(
-        "gradients", type=Path, nargs="*", metavar="FILE", help="files of gradients (default: those in this directory)"
+        "gradients", type=Path, nargs="*", metavar="FILE", help="files of gradients (default: all in this directory)"
     )
     init.add_argument(
         "--suite",

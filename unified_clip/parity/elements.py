@@ -17,7 +17,7 @@ SIDES: Mapping[Side, str] = {"ours": "unified_clip", "native": "framework"}
 
 
 class Number(ReportModel):
-    """One element of a result: of the exact result, of unified_clip's result, or of the framework's."""
+    """One element of a result: of the exact result, of unified_clip, or of the framework's function."""
 
     value: Real
     ulps: Real

@@ -26,7 +26,7 @@ class Failure:
 
 @dataclass(eq=False)
 class ClipTensors:
-    """The norm, the clipped gradients and the updated parameters of a result: of an exact one or of a framework's."""
+    """The norm, the clipped gradients and the updated parameters of an exact result, or of a framework's result."""
 
     norm: Dense | None = None
     """The norm that the call returns, or None if the call returns no norm."""
@@ -48,7 +48,7 @@ class ClipTensors:
 
     @cached_property
     def digests(self) -> dict[Stage, str]:
-        """The SHA-256 of the tensors at each stage that has tensors of its own, which "coefficient" has not."""
+        """The SHA-256 of the tensors at each stage, except "coefficient", which has no tensors of its own."""
         stages: tuple[Stage, ...] = ("norm", "tensors", "update")
         return {stage: digest(tensors) for stage in stages if (tensors := self.at(stage)) is not None}
 
@@ -82,4 +82,4 @@ class CallOutcome(ClipTensors):
     """For a clip class: whether it returned each gradient as the same object."""
 
     seconds: float = 0.0
-    """The duration of the call. If cases share a graph, each has the duration of the whole graph."""
+    """The duration of the call. If cases share a graph, each has the mean duration."""

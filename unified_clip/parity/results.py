@@ -67,7 +67,7 @@ class NativeResult(Result):
 
     function: str | None
     """The name of the framework's function, or FILE.py:FUNCTION for a function of the user. null if the framework's
-    function gave no result, such as by a crash."""
+    function gave no result, for example because of a crash."""
 
     kind: DifferenceKind | Literal[""]
     """The kind of the difference. Empty if nothing differs by more than rounding."""
@@ -88,7 +88,7 @@ class NativeResult(Result):
     """The cause of the difference. Empty if no cause was found, or if a known difference of any cause covers it."""
 
     contradiction: str = ""
-    """Why no cause is named, although one fits this case: another case contradicts it. Empty otherwise."""
+    """Why no cause is named, although a cause fits this case: another case contradicts that cause. Empty otherwise."""
 
     lacks_norm: bool = False
     """Whether the function returned no norm, although the public name returns one."""
@@ -100,8 +100,8 @@ class NativeResult(Result):
     """The SHA-256 of the tensors at each stage. null if there is no result."""
 
     second_call: Literal["", "equal", "different", "failed"] = ""
-    """The result of a second call, compared with the first call: if the bits are not those of the baseline, or if the
-    cause of the failure of a user's function is unknown. Empty without a second call."""
+    """The result of a second call, compared with the first call. A second call follows if the bits are not those of the
+    baseline, or if the failure of a user's function has no known cause. Empty without a second call."""
 
     problem: str
     """Why the difference fails the run. Empty if it does not."""
@@ -145,7 +145,7 @@ class OwnPair(ReportModel):
     """`left`, `right`: the frameworks of both functions."""
 
     verdict: Literal["equal", "close", "known", "different"]
-    """known: they differ, and the list has a difference of one of them from the exact result."""
+    """known: the functions differ, and the list has a difference of one function from the exact result."""
 
     size: Real | None
     """The largest relative difference of the norms and of the gradients. null if their numbers cannot be compared."""
@@ -162,7 +162,7 @@ class CaseResult(ReportModel):
     """The name of the list of gradients."""
 
     rule: str | None
-    """The clip in words, such as "total norm, threshold 1". null if other frameworks have no function that clips so."""
+    """The clip in words, such as "total norm, threshold 1". null if other frameworks cannot clip in this way."""
 
     elements: int
     """The number of elements of all gradients."""
@@ -211,7 +211,7 @@ class KnownDifferenceResult(ReportModel):
     """Where results have inf or NaN and the exact results do not, or the other way round."""
 
     cause: str = ""
-    """The cause that the entry covers, or several, separated by commas. Empty if the entry has no cause."""
+    """The cause that the entry covers, or several causes, separated by commas. Empty if the entry has no cause."""
 
     incomplete: str = ""
     """The line with the key `cause` that the entry lacks, as `--accept` writes it. Empty if the entry is complete."""
@@ -241,7 +241,7 @@ class Problem(ReportModel):
 
     mode: str | None
     function: str | None = None
-    """The framework's function or FILE.py:FUNCTION with the problem or a stale entry. null if it is unified_clip's."""
+    """The framework's function or FILE.py:FUNCTION with the problem or a stale entry. null: unified_clip."""
 
     excused: bool = False
     """Whether the baseline already had this failure, so that it does not fail the run."""
@@ -294,7 +294,7 @@ class ParityReport(ReportModel):
     """The result in a sentence."""
 
     exit_code: Literal[0, 1, 3]
-    """0: pass. 1: a difference, with a baseline a new or larger one. 3: a result is missing, or nothing is tested."""
+    """0: pass. 1: a difference (with a baseline: a new or larger one). 3: a result is missing, or nothing is tested."""
 
     suite: str
     """The path of the suite, as the user typed it."""
@@ -356,8 +356,8 @@ class ParityReport(ReportModel):
     def is_wrong(self, framework: str, result: Result) -> bool:
         """Return whether a result fails the run for a reason other than the list of known differences.
 
-        A result of unified_clip that differs fails the run, and so does a result without tensors, such as by a crash. A
-        missing framework fails it unless the suite allows the framework to be missing.
+        A result of unified_clip that differs fails the run. So does a result without tensors, for example after a
+        crash. A missing framework fails the run, too, except if the suite allows the framework to be missing.
         """
         if result.verdict == "missing":
             return framework not in self.may_be_missing

@@ -151,8 +151,8 @@ def worker_jobs(suite: Suite) -> list[tuple[str, list[WorkItem]]]:
 def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]:
     """Return the functions of the user that no case called, such as "clip.py:clip (torch)".
 
-    A call that crashed counts as a call. A function of a framework that is not installed was not called. Neither was
-    one whose cases all have the verdict "not run".
+    A call that crashed counts as a call. A function counts as not called if its framework is not installed, or if all
+    its cases have the verdict "not run".
     """
     called = {
         (framework, case.call_name)
@@ -214,7 +214,7 @@ def _judge_natives(suite: Suite, results: Mapping[str, WorkerResults]) -> list[K
     """Compare the results of the frameworks' functions with the suite's list of known differences.
 
     Set their verdicts and problems, and return the entries of the list. Leave out the entries of a framework that did
-    not run the mode `native`, or has a failed result in any mode, such as a crash: they could look stale. With
+    not run the mode `native`, or has a failed result in any mode, such as a crash: these entries could look stale. With
     `--case`, return only entries of differences that occurred, and mark none as stale.
     """
     natives: dict[Place, NativeResult] = {}

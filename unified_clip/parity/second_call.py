@@ -52,7 +52,8 @@ def unexplained(report: ParityReport) -> list[tuple[str, str]]:
 def repeat(suite: Suite, report: ParityReport, places: Sequence[tuple[str, str]]) -> None:
     """Call the functions of some results once more, each framework in a new process. Set `second_call` of the results.
 
-    Leave out results that have a second call. If that of a failed result returns other bits, add this to its `problem`.
+    Leave out results that have a second call. If the second call for a failed result returns other bits, add this to
+    the `problem` of the result.
 
     places: (framework, case name) of the results.
     """

@@ -88,13 +88,17 @@ class Adapter(TensorConverter, Protocol):
         return [np.zeros(1) for _ in tensors]
 
     def transposed(self, tensor: Any) -> Any:
-        """Return an equal tensor that is the transpose of a contiguous one, or the tensor itself without strides."""
+        """Return an equal tensor that is the transpose of a contiguous tensor.
+
+        If the framework has no strides, return the tensor itself.
+        """
         return tensor
 
     def expanded(self, tensor: Any) -> Any:
         """Return a tensor of the same shape whose elements all have one memory address (stride 0).
 
-        Each has the value of the first element of `tensor`. If the framework has no strides, return the tensor itself.
+        Each element has the value of the first element of `tensor`. If the framework has no strides, return the tensor
+        itself.
         """
         return tensor
 
@@ -214,7 +218,7 @@ class OnParameters(Adapter):
         return Returned(norm, invocation.read_gradients())
 
     def parameter(self, like: Any, value: float) -> Any:
-        """Return a parameter like `like` with this value in every element. For None, return one with one element."""
+        """Return a parameter like `like` with this value in every element. For None, the parameter has one element."""
 
     def step(self, parameters: list[Any]) -> None:
         """Take one step of the framework's SGD with LEARNING_RATE. The gradients are in the parameters' `.grad`."""

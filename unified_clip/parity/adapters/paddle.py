@@ -44,7 +44,10 @@ class Framework(Converter, base.OnParameters):
         return bool(a.data_ptr() == b.data_ptr())
 
     def has_native(self, invocation: Invocation) -> bool:
-        """Return whether Paddle may have such a function. Only the clip classes by norm accept sparse gradients."""
+        """Return whether Paddle may have a function for this call.
+
+        Only the clip classes by norm accept sparse gradients.
+        """
         sparse = any(tensor is not None and tensor.is_selected_rows() for tensor in invocation.gradients)
         by_class = invocation.call.style == "class" and not invocation.call.by_value
         return (by_class or not sparse) and super().has_native(invocation)

@@ -78,7 +78,8 @@ def judge_result(
     If the list of gradients is long, keep the element that differs most instead of the tensors.
 
     item: The mode and the case of the result.
-    known: The framework's known differences. If one for any cause covers the difference, do not search for a cause.
+    known: The framework's known differences. If an entry for any cause covers the difference, do not search for a
+    cause.
     """
     mode, case = item
     shared: dict[str, Any] = {"details": None, "reproduce": None, "sha256": None}

@@ -23,7 +23,10 @@ from ..suite.public_calls import Arguments, Call
 from . import recursions
 
 MAX_KEPT = 1 << 20
-"""Results of a list of gradients with fewer elements are kept in memory. Longer ones are computed again at each use."""
+"""Results of a list of gradients with fewer elements are kept in memory.
+
+Longer results are computed again at each use.
+"""
 
 
 @dataclass(eq=False)
@@ -79,7 +82,7 @@ def _counted(case: Case) -> list[Dense]:
     """Return the gradients that the total norm includes, as dense tensors.
 
     The total norm excludes None, and gradients whose `need_clip` is false. If the call gets gradients instead of
-    parameters (`gradients_for_parameters`), the norm includes none.
+    parameters (`gradients_for_parameters`), the norm includes no gradient.
     """
     call_form = case.call_form
     needed = call_form.need_clip or [not call_form.gradients_for_parameters] * len(case.gradients)
@@ -109,7 +112,7 @@ def after_sgd_step(gradient: Dense | None) -> Dense | None:
 def clipped(case: Case, gradients: Sequence[Dense | None], n: float, extreme: int = 0) -> Sequence[Dense | None]:
     """Return the clipped gradients of a case. If the case is long, compute each gradient when the caller reads it.
 
-    Return gradients whose `need_clip` is false, and gradients passed instead of parameters, unchanged.
+    Gradients whose `need_clip` is false, and gradients passed instead of parameters, stay unchanged.
 
     n: The total norm. Ignored unless the call clips by a total norm that it measures itself. This function computes the
         norms of groups, tensors and slices.
@@ -197,7 +200,7 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Return the gradient times the coefficient, rounded as docs/contract.md specifies, or itself for 1."""
+    """Return the gradient times the coefficient, rounded as docs/contract.md specifies. For 1, return the gradient."""
     if coef == 1:
         return gradient
     values = gradient.values()

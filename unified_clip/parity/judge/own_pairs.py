@@ -1,4 +1,4 @@
-"""Compare functions of the user with each other: those of two frameworks for one public name, on the same case."""
+"""Compare the user's functions of two frameworks for the same public name with each other, case by case."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 LARGEST_NORM = 1e150
-"""A norm above it does not enter a state, as if it were infinite."""
+"""A norm above this number does not enter a state, as if the norm were infinite."""
 
 Step = tuple[float, dict[str, Any]]
 """The threshold of a step, and the state after it."""
@@ -53,7 +53,7 @@ def zclip(
     """Yield (threshold, state after the step) for each step of the rule `zclip`.
 
     values: The total norm of each step.
-    root: The function that computes square roots. Another function than `math.sqrt` can compute them exactly.
+    root: The function that computes square roots. Another function than `math.sqrt` can compute exact roots.
     """
     mean: Any = 0 * alpha
     var: Any = 0 * alpha
@@ -188,7 +188,8 @@ def unit_threshold(
 ) -> tuple[float, float]:
     """Return (threshold, smallest norm) for a unit, for the rule `agc`.
 
-    If the norm of the unit's gradient is below the smallest norm, its coefficient is computed from the smallest norm.
+    If the norm of the unit's gradient is below the smallest norm, the unit's coefficient is computed from the smallest
+    norm.
     """
     eps = (0.0 if convention == "composer" else 1e-3) if eps is None else eps
     smallest_norm = (0.0 if convention == "composer" else 1e-6) if smallest_norm is None else smallest_norm

@@ -300,7 +300,8 @@ def _has_update(outcome: CallOutcome) -> bool:
 def _differs_by_flushing(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the norm and the clipped gradients are correct except for subnormal numbers that became 0.
 
-    It may have replaced subnormal numbers in the gradients or in the result. Others may differ by NORM_ULPS.
+    The framework may have replaced subnormal numbers in the gradients or in the result. All other numbers may differ by
+    NORM_ULPS.
     """
     inputs = [_flushed(densify(gradient)) for gradient in case.gradients]
     from_flushed = oracle.expect(dataclasses.replace(case, gradients=inputs))

@@ -60,7 +60,10 @@ class _Place(NamedTuple):
     tensor: int
     element: int
     distance: tuple[float, float]
-    """The sort key of the tensor: (relative distance, distance in ULP). For unified_clip, the first one is 0."""
+    """The sort key of the tensor: (relative distance, distance in ULP).
+
+    For unified_clip, the relative distance is 0.
+    """
 
     apart: int
     """The number of elements that differ in this tensor."""

@@ -80,7 +80,7 @@ class NativeDeviation:
     """The cause in a word or two, such as "another eps". '' if `cause` is ''."""
 
     contradiction: str = ""
-    """Why no cause is named, although one fits this case: another case contradicts it. '' otherwise."""
+    """Why no cause is named, although a cause fits this case: another case contradicts that cause. '' otherwise."""
 
 
 class Difference(Protocol):
@@ -113,7 +113,7 @@ class KnownDifference(schema.Table):
 
     reason: Name
     size: Annotated[float, Field(gt=0)] = 0.0
-    """The largest relative difference of finite numbers. 0: they differ by no more than rounding."""
+    """The largest relative difference of finite numbers. 0: finite numbers differ by no more than rounding."""
 
     not_finite: NotFinite = ""
     """Where results have inf or NaN and the exact results do not, or the other way round. The entry covers only cases
@@ -271,7 +271,7 @@ def recorded_cause(difference: Difference) -> str:
 
 
 def cause_value(differences: Iterable[Difference]) -> str | list[str]:
-    """Return the value of `cause` for an entry that covers some differences: their cause, or a list of several."""
+    """Return the value of `cause` for an entry that covers some differences: their cause, or a list of their causes."""
     causes = sorted({recorded_cause(difference) for difference in differences})
     return causes[0] if len(causes) == 1 else causes
 

@@ -79,7 +79,7 @@ Arrays = Sequence[Float64s]
 
 
 def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
-    """Return the difference between numbers and the exact numbers: the largest over all arrays.
+    """Return the largest difference between numbers and the exact numbers, over all arrays.
 
     Divide the difference of each array by the largest finite element of the exact array. If this is 0, divide by the
     first of these numbers that is not 0:
@@ -88,7 +88,7 @@ def difference(results: Arrays, exact: Arrays, inputs: Arrays) -> Difference:
     - the largest element of all exact arrays
     - 1
 
-    If all exact arrays are 0, use the largest element of `inputs` in place of that of the exact arrays.
+    If all exact arrays are 0, use the largest element of `inputs` in place of the largest exact element.
 
     results, exact: Equally many arrays, with the same shapes.
     inputs: The gradients before the clip: an array for each exact array, or none.
@@ -120,8 +120,8 @@ def values(tensors: Sequence[Gradient]) -> list[Float64s]:
 def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -> list[Dense | None] | None:
     """Return results with the shapes and dtypes of the exact results. Round each number to the new dtype.
 
-    A result that is None becomes zeros. If the numbers of results and exact results differ, leave out None on both
-    sides, and pair what is left in order.
+    A result that is None becomes zeros. If there are more or fewer results than exact results, leave out None on both
+    sides, and pair the remaining tensors in order.
 
     Return None if too many results are not None, or if a result has another number of elements than its exact result.
     Also return None if an exact result is None, but its result is not zero.
@@ -149,7 +149,8 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
 def _touched(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the function changed a gradient that must stay unchanged.
 
-    A sparse gradient with repeated rows does not count: their sum may be rounded otherwise, as the tolerance allows.
+    A sparse gradient with repeated rows does not count: their sum may be rounded in another way, as the tolerance
+    allows.
     """
     if expected.gradients is None or outcome.gradients is None:
         return False

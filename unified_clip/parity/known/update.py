@@ -183,7 +183,7 @@ def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeRes
 
 
 def _set_numbers(table: Table, natives: Collection[NativeResult], within: float) -> None:
-    """Set `size` and `not_finite` of an entry to those of its results. Remove a key whose value would be 0 or ''."""
+    """Set `size` and `not_finite` of an entry from its results. Remove a key whose value would be 0 or ''."""
     numbers = {"size": _size(natives, within), "not_finite": next(iter(natives)).not_finite}
     for key, value in numbers.items():
         if value:
@@ -207,7 +207,7 @@ def _entry(framework: str, function: str, kind: str, natives: dict[str, NativeRe
 
     natives: The results of the function that differ, by case name. All have the same `not_finite` and kind of cause.
     old: The previous entries. The first entry for the same framework, function, kind and some of these cases provides
-    the title and the reason, unless its cause differs. Without such an entry, the reason is that of `_reason`.
+    the title and the reason, unless its cause differs. Without such an entry, `_reason` returns the reason.
     """
     subject = {"framework": framework, "function": function, "kind": kind}
     same = [entry for entry in old if all(entry[name] == value for name, value in subject.items())]

@@ -43,7 +43,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or known difference of a report, to compare with that of the other report with the same key."""
+    """A result or known difference of a report, to compare with the entry of the other report with the same key."""
 
     verdict: str
     text: str
@@ -69,7 +69,10 @@ class _Entry:
     """Whether the entry is the exact result of a case, which depends only on the suite."""
 
     listing: object = None
-    """For a known difference: what the list has about it. If it has changed, the difference was accepted again."""
+    """For a known difference: what the list has about it.
+
+    If this has changed, the user has accepted the difference again.
+    """
 
     has_changed: bool = False
     """Whether a function returns other bits than in the baseline, on the same processor, and again in a second call."""
@@ -109,7 +112,7 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
 
 
 def changes(old: ParityReport, new: ParityReport) -> list[Change]:
-    """Return the changes from the old report to the new one, those that fail the run first.
+    """Return the changes from the old report to the new report. Changes that fail the run come first.
 
     If a framework or case is new or gone, its results are left out, except changes for the worse. If the new report is
     strict, cases, frameworks and results that it lacks fail the run.
@@ -174,7 +177,10 @@ def processors_differ(old: ParityReport, new: ParityReport) -> str:
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return why the digests of the reports cannot be compared: other versions, or none in the baseline. Else ''."""
+    """Return why the digests of the reports cannot be compared: other versions, or no digests in the baseline.
+
+    Else ''.
+    """
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]

@@ -65,7 +65,7 @@ def strict(report: ParityReport) -> ParityReport:
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return a note about the entries of known differences without `cause`. Return [] if all have one."""
+    """Return a note about the entries of known differences without `cause`. Return [] if all have it."""
     entries = [entry for entry in known if entry.incomplete]
     if not entries:
         return []

@@ -22,7 +22,7 @@ def rows(changes: Sequence[Change]) -> list[list[str]]:
     """Return the rows of the table of changes.
 
     Cases with the same change share a row, which has the number of cases and the name of the first case. If their sizes
-    or numbers differ, the row has those of the first case.
+    or numbers differ, the row has the sizes and numbers of the first case.
     """
     groups: dict[tuple[object, ...], list[Change]] = {}
     for change in changes:

@@ -17,7 +17,10 @@ from .build import ALWAYS_RAISES, UNTESTED
 
 
 def as_xml(report: ParityReport) -> bytes:
-    """Return the report as JUnit XML. Leave out test suites without a test, such as those of modes that did not run."""
+    """Return the report as JUnit XML.
+
+    Leave out test suites without a test, such as the suites of modes that did not run.
+    """
     root = Element("testsuites", name="parity")
     losses = {(each.framework, each.what, each.case): each.why for each in baseline.losses(report)}
     for framework in report.frameworks:

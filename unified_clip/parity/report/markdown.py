@@ -38,7 +38,7 @@ KNOWN_HEADER = ["framework", "function", "what differs", "size", "cases", "why"]
 def headline(report: ParityReport) -> list[str]:
     """Return the first lines of the report, from the summary sentence and the counts to the notes.
 
-    Frameworks that are absent, as the suite allows, have no counts.
+    Missing frameworks have no counts if the suite allows them to be missing.
     """
     lines = [report.verdict, compared.line(report)]
     for mode in UNIFIED_CLIP_MODES:
@@ -157,8 +157,8 @@ def _verdict(result: UnifiedClipResult) -> str:
 def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
 
-    The numbers are the sizes of the difference: of the norm, and of the gradients. If the difference is not one of
-    numbers only, the text has its kind instead. If nothing differs, or the call failed, the text is only the verdict.
+    The numbers are the sizes of the difference: of the norm, and of the gradients. If more than numbers differs, the
+    text has the kind of the difference instead. If nothing differs, or the call failed, the text is only the verdict.
     If the framework has no function for the case, the text is "-".
     """
     result = results.native

@@ -24,13 +24,13 @@ SHAPES: Mapping[str, Callable[[float, float], str]] = defaultdict(
         "jax": lambda x, y: f"M{x:.1f} {y - 4.5:.1f}l4.5 4.5l-4.5 4.5l-4.5 -4.5z",
     },
 )
-"""The function that draws each framework's mark at (x, y) as an SVG path. Others get PyTorch's circle."""
+"""The function that draws each framework's mark at (x, y) as an SVG path. Other frameworks get PyTorch's circle."""
 
 
 def histogram(report: ParityReport) -> Markup | None:
     """Return a histogram of the distances from the exact results. Return None if there are no results.
 
-    Each framework has a row for unified_clip, and one for its own functions.
+    Each framework has a row for unified_clip, and a row for its own functions.
     """
     sides: tuple[Side, ...] = ("ours", "native")
     rows = [(name, side, _distances(report, name, side)) for side in sides for name in report.frameworks]
@@ -62,8 +62,8 @@ def histogram(report: ParityReport) -> Markup | None:
 def _distances(report: ParityReport, framework: str, side: Side) -> Counter[int]:
     """Return the number of results of a framework with each distance from the exact result, by index in BINS.
 
-    The distance is that of the element that differs most, at the first stage that differs. A result without such an
-    element counts as exact if its verdict is `equal` or `close`. Otherwise it does not count.
+    The distance of a result is the distance of the element that differs most, at the first stage that differs. A result
+    without such an element counts as exact if its verdict is `equal` or `close`. Otherwise it does not count.
 
     side: The results to count: those of unified_clip, or those of the framework's functions.
     """

@@ -14,7 +14,7 @@ from ..results import ParityReport
 from . import change_rows, markdown
 
 MOST_CASES = 40
-"""The tables of more cases are not printed: they would hide the problems."""
+"""The largest number of cases with printed tables. Longer tables would hide the problems."""
 
 
 def show(report: ParityReport, out: Path, annotations: Sequence[str] | None = None) -> None:

@@ -48,7 +48,7 @@ def lines(report: ParityReport) -> Iterator[str]:
 def _native(report: ParityReport, case: CaseResult, framework: str, native: NativeResult) -> str:
     """Return the line about a framework's function: its verdict, its difference, the cause, and the list's reason.
 
-    If it has no result, the line has the failure instead.
+    If the function has no result, the line has the failure instead.
     """
     if native.is_failure:
         return _joined(native.verdict, native.detail)

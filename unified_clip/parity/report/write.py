@@ -19,7 +19,7 @@ FILES = ("parity.json", "index.html", "parity.md", "parity.xml")
 
 
 def remove(out: Path, keep: Path | None) -> None:
-    """Remove the files of an earlier report, so that a run without a report leaves none that looks like its own.
+    """Remove the files of an earlier report, so that no old report looks like the report of this run.
 
     keep: A file that stays, such as the baseline of the run, or None.
 

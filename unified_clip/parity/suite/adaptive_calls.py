@@ -14,7 +14,7 @@ from ...config.validation import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}
-"""The function of each rule. Other rules have `adaptive.clip_by_global_norm`."""
+"""The function of each rule. A rule that is not listed here has `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
 """The arguments of a call that are no settings of its rule."""

@@ -52,7 +52,7 @@ class CallForm(BaseModel):
     """Whether all elements of a tensor have the same memory address. Ignored if the framework has no strides."""
 
     overlapping: bool = False
-    """Whether the tensors overlap: each begins one element after the beginning of the previous one. Ignored if the
+    """Whether the tensors overlap: each tensor begins one element after the previous tensor begins. Ignored if the
     framework has no views."""
 
     tensor_arguments: bool = False

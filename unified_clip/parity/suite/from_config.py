@@ -26,7 +26,7 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
     """Yield a call for each threshold of the configuration that `_thresholds` returns.
 
     Each call is a dict, like an entry of `calls` in a suite. For rule = "none", yield one call that measures the norm.
-    For `min` and `max`, yield one call with both.
+    For `min` and `max`, yield one call with both bounds.
 
     place: The file and the table of the suite, for errors.
 
@@ -54,8 +54,8 @@ def calls(path: Path, place: str) -> Iterator[dict[str, Any]]:
 def _thresholds(config: Settings) -> list[float]:
     """Return the thresholds of a configuration that a suite tests.
 
-    For a ramp, return its start and its end. For a piecewise schedule, return every value once. Else return the one
-    threshold, or [] if there is none.
+    For a ramp, return its start and its end. For a piecewise schedule, return every value once. Otherwise, return the
+    only threshold, or [] if there is none.
     """
     threshold = config.threshold
     if isinstance(threshold, schedules.Ramp):

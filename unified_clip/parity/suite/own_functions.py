@@ -52,7 +52,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if public_name not in REPLACEABLE:
             raise SuiteError(
                 f"{place}: your function cannot replace a class, a hook or an adaptive rule. Name one of "
-                f"{', '.join(REPLACEABLE)}. Compare others in pytest: see docs/own-functions.md#limits"
+                f"{', '.join(REPLACEABLE)}. Compare such functions in pytest: see docs/own-functions.md#limits"
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"
@@ -114,7 +114,8 @@ def calls(case: Case, public_name: str, framework: str) -> bool:
 def _may_define(path: Path, name: str, place: str, *, is_own_python: bool) -> bool:
     """Return whether a Python file may define a name. The worker reports a function that is missing after all.
 
-    is_own_python: Whether the interpreter of this command runs the file. Another one may accept a different syntax.
+    is_own_python: Whether the interpreter of this command runs the file. Another interpreter may accept a different
+    syntax.
 
     SuiteError: the file cannot be read, or is not valid Python. For another interpreter, return True instead.
     """

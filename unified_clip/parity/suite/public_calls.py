@@ -58,7 +58,7 @@ class Call:
     def bounds(self, arguments: Arguments) -> tuple[float, float]:
         """Return the (lower, upper) bounds of a call that clips by value.
 
-        If the arguments have only an upper bound, the lower bound is the upper one with the other sign.
+        If the arguments have only an upper bound, the lower bound is minus the upper bound.
         """
         first: float = arguments[self.required[0]]
         if len(self.required) == 2:
@@ -97,8 +97,8 @@ CALLS = {
     ),
     "adaptive.clip_by_unit_norm": Call("units", "tensorflow", ("rule",), ("clip_norm",), by_total_norm=False),
 }
-"""The public functions and classes, by the name that a suite's `call` has. A case of `append_gradient_clip_ops` first
-calls `set_gradient_clip` with a GradientClipByGlobalNorm.
+"""The public functions and classes, by their names in the key `call` of a suite. A case of `append_gradient_clip_ops`
+first calls `set_gradient_clip` with a GradientClipByGlobalNorm.
 
-A case of the style `steps` clips in several steps, each with the state of the one before. Its gradients are those of
-all steps, one step after the other. In the style `units`, the second half of the tensors are the parameters."""
+A case of the style `steps` clips in several steps, each with the state after the previous step. Its gradients are the
+gradients of all steps, in order. In the style `units`, the second half of the tensors are the parameters."""

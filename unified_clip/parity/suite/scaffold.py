@@ -164,7 +164,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _below(norms: Sequence[float]) -> str:
-    """Return a threshold of about a third of the smallest norm, whose coefficients no 16-bit dtype holds.
+    """Return a threshold of about a third of the smallest norm, whose coefficients are no numbers of a 16-bit dtype.
 
     A coefficient such as 0.5 hides a function that rounds it to bfloat16 or float16. With several norms, as few
     coefficients as possible are such numbers.

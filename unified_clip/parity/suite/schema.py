@@ -149,7 +149,7 @@ class CaseOptions(Table):
     """The frameworks and modes that run the case. An empty list means all of the suite."""
 
     raises: str = ""
-    """The class of the exception that the call must raise, or one of its bases, or '' if it must not raise."""
+    """The class of the exception that the call must raise, or one of its bases. '': the call must not raise."""
 
     warns: bool = False
     """Whether the call must emit a ClipWarning."""
@@ -218,12 +218,12 @@ class Framework(Table):
     """The kinds of cases that a mode does not run, by mode."""
 
     functions: dict[str, Annotated[str, PYTHON_FUNCTION]] = {}
-    """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each is
+    """Functions of the user that the mode `native` calls in place of the framework's own, by public name. Each value is
     FILE.py:FUNCTION, relative to the suite's file."""
 
     returns: dict[str, Literal["gradients", "nothing"]] = {}
-    """The public names whose function of the user returns no norm: it gets gradients and returns only clipped
-    gradients, or clips in place and returns None."""
+    """The functions of the user that return no norm, by public name. "gradients": the function gets gradients and
+    returns only clipped gradients. "nothing": it clips in place and returns None."""
 
     flushes: bool = False
     """Whether the framework's own arithmetic replaces subnormal numbers by 0."""

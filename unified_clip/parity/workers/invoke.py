@@ -78,7 +78,7 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
 
     If there is no such function, the result is empty and has the name ''.
 
-    user_function: The function of the user to call in its place.
+    user_function: The function of the user to call in place of the framework's function.
 
     UserFunctionError: the user's function cannot be loaded, or returned a result of the wrong type.
     FunctionsMissingError: the package with the framework's functions cannot be imported.
@@ -168,7 +168,7 @@ def _read(invocation: Invocation, tensor: Any) -> Gradient:
 def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
     """Make a call. Return its result, and record whether it issued a ClipWarning.
 
-    If it raises an exception, catch it. The result then has only the exception's classes and its message. A
+    If the call raises an exception, catch it. The result then has only the exception's classes and its message. A
     UserFunctionError or a FunctionsMissingError is not caught.
     """
     with warnings.catch_warnings(record=True) as caught:

@@ -23,7 +23,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
     For a mode with several ranks: start the other ranks, join the process group, and yield an adapter that makes
     distributed tensors. For any other mode, yield `adapter` itself.
 
-    rank: The rank of this process. Only rank 0 starts others.
+    rank: The rank of this process. Only rank 0 starts other ranks.
     meeting: A file that all ranks use to find each other.
 
     SystemExit: another rank ended with an error.

@@ -1,7 +1,7 @@
 """Start a framework's worker process. Return a result or a failure for every work item, even if the process crashes.
 
-If a worker ends, hangs or writes something unreadable, its current case fails. The worker is started again for the
-other cases, those of the same function last. A function that fails too often is given up: its other cases do not run.
+If a worker ends, hangs or writes something unreadable, its current case fails. The worker starts again for the
+remaining cases. The cases of the same function run last. If a function fails too often, its remaining cases do not run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ one after the other, without a result in between, no other case runs.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""The number of failures that a failure counts as, by its kind, if it is not 1. A timeout takes long."""
+"""How many failures a failure counts as, by its kind. Other kinds count as 1. A timeout counts more: it takes long."""
 
 KEPT_BYTES = 1 << 12
 """The number of bytes of a worker's output that are kept."""
@@ -49,7 +49,7 @@ OUT_OF_MEMORY = re.compile(
 RETRY_ADVICE = "Try again. If it fails again, install this version of unified_clip for the worker's Python, too"
 
 STOP = threading.Event()
-"""When this event is set, all workers are ended, and none is started."""
+"""When this event is set, all workers are ended, and no worker is started."""
 
 
 class WorkItem(NamedTuple):
@@ -177,7 +177,7 @@ class _Run:
             self.keep(self.remaining.pop(number), failure)
 
     def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
-        """Let the item fail that the worker was running, and those that do not run after this failure.
+        """Let the item fail that the worker was running, and the items that do not run after this failure.
 
         current: The numbers of the items that the worker was running, as `_read_current` returns them.
         had_results: Whether this start of the worker had results.
@@ -221,7 +221,7 @@ class _WorkerFailures:
         return ""
 
     def in_order(self, items: Mapping[int, WorkItem]) -> dict[int, WorkItem]:
-        """Return the items with those of functions that failed at the end of their mode."""
+        """Return the items in order. The items of functions that failed come at the end of their mode."""
         modes = list(dict.fromkeys(item.mode for item in items.values()))
         numbers = sorted(items, key=lambda n: (modes.index(items[n].mode), self._counts[_function(items[n])] > 0, n))
         return {number: items[number] for number in numbers}

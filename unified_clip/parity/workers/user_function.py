@@ -34,7 +34,7 @@ class UserFunction(NamedTuple):
     """A function of the user."""
 
     text: str
-    """FILE.py:FUNCTION, as the suite has it. Reports name the function by it."""
+    """FILE.py:FUNCTION, as the suite has it. Reports name the function by this text."""
 
     file: Path
     name: str

@@ -5,8 +5,8 @@ its versions to `worker.json` in the directory OUT. Before it runs work items, i
 `current.json`. For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item crashes
 the process, and `current.json` has the item that crashed it.
 
-If a mode has several ranks, this process is rank 0. It starts the others with `--mode` and `--rank`. They write
-nothing.
+If a mode has several ranks, this process is rank 0. It starts the other ranks with `--mode` and `--rank`. The other
+ranks write nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PATHS = {DEVICE: "framework"}
 """The value of the environment variable UNIFIED_CLIP_PATH in each mode that needs one."""
 
 MOST_GRAPHS = 20
-"""The largest number of graphs for one mode of a framework. Compiling one takes seconds, so cases share graphs."""
+"""The largest number of graphs for one mode of a framework. Compiling takes seconds, so cases share graphs."""
 
 MOST_WAITING = 1 << 30
 """The worker waits while the results that the parent process has not read yet have more bytes than this in total."""
@@ -88,7 +88,7 @@ def check_path(adapter: Adapter, backend: Backend, mode: str) -> None:
     In the mode `native` there is no path to check.
 
     RuntimeError: the mode is unknown. Or the backend computes on the other path, or treats a distributed tensor as a
-        plain one. The mode would then test the wrong code.
+        plain tensor. The mode would then test the wrong code.
     """
     (plain,), on_host = adapter.make_all([encode(np.ones(1), "float32")]), []
 
