@@ -119,7 +119,7 @@ def compare_steps(
     unclipped = [recording.run for recording in recordings if recording.unclipped]
     resynced = any(output.resynced is not None for output in new.outputs)
     finding = find_cause(rows, clips, pairing, recordings, max_ulp, rerun)
-    clips = without_consequences(clips) if finding else clips
+    clips = without_consequences(clips, finding) if finding else clips
     not_gradients = [(recording.run, *item) for recording in recordings for item in recording.not_gradients.items()]
     return Verification(old, new, clips, rows, unclipped, finding, max_ulp, resynced, not_gradients)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ..causes.observation import Cause
+from ..causes.observation import Cause, CauseKind
 from ..recording.causes.before_clips import OUTSIDE_THE_CLIP, names_text
 from ..recording.compare import RecordingComparison
 from ..recording.divergence import numbers
@@ -21,6 +21,8 @@ from .step_comparison import StepComparison
 from .step_pairing import StepPairing, coarsest_ulp, tensor_distance
 
 BY_ELIMINATION = {*OUTSIDE_THE_CLIP, "another optimizer"}
+
+DECAY: CauseKind = "weight decay before the clip"
 
 
 def find_cause(
@@ -50,8 +52,10 @@ def find_cause(
         finding = _late_clip(row, recordings) if row and "update" in stages else None
         finding = finding or (_other_dtype(pairing, rows) if kinds <= OUTSIDE_THE_CLIP else None)
         finding = finding or _amplified_rounding(rows, row, clips, limit)
-        if finding:
-            return finding
+    if finding is None and row and row.step == 1 and stages[0] == "norm" and kinds <= {*BY_ELIMINATION, DECAY}:
+        finding = decay_before_clip(pairing, recordings)
+    if finding:
+        return finding
     if kinds <= OUTSIDE_THE_CLIP:
         finding = _uncleared_gradients(clips, pairing, recordings)
         is_resynced = any(output.resynced is not None for output in recordings[1].run.outputs)
@@ -69,14 +73,20 @@ def find_cause(
     return finding or (None if clips.first else _rounding(rows, max_ulp))
 
 
-def without_consequences(clips: RecordingComparison) -> RecordingComparison:
+def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
     """Return the comparison without the causes that `by_elimination` finds: they do not hold beside another cause.
 
-    Causes of different optimizer steps have the same kinds, and remain.
+    Causes of different optimizer steps have the same kinds, and remain. However, weight decay before the clip explains
+    another weight decay of the optimizer.
+
+    finding: The other cause. It also replaces a cause of its own kind.
     """
     kept = {
-        divergence: [cause for cause in causes if divergence.stage in STAGES or cause.kind not in BY_ELIMINATION]
+        divergence: [
+            cause for cause in causes if divergence.stage in STAGES or cause.kind not in {*BY_ELIMINATION, finding.kind}
+        ]
         for divergence, causes in clips.divergences.items()
+        if not (finding.kind == DECAY and divergence.parameter == "weight_decay")
     }
     return dataclasses.replace(clips, divergences=kept)
 
@@ -95,7 +105,7 @@ def _other_gradients(
     weights, are_equal = InitialWeights(pairing, recordings), True
     if row.step == 1:
         old, new = (next((line.framework for line in lines), None) for lines in (row.old, row.new))
-        cause = decay_before_clip(pairing, recordings) or weights.cause((old, new))
+        cause = weights.cause((old, new))
         if cause or (rerun and (cause := untransposed_square(pairing, rerun))):
             return cause
         are_equal = weights.are_equal()

@@ -176,6 +176,54 @@ def test_weight_decay_before_the_clip_is_named(
     assert f"{adds}.py:step adds 0.02 times the weight to the gradients of 'in', 'mid' and 'out'" in finding["text"]
 
 
+TORCH_STEP = """
+import torch, unified_clip.torch as uc
+def step(weights, batches):
+    w = {name: torch.nn.Parameter(torch.from_numpy(each.copy())) for name, each in weights.items()}
+    optimizer = torch.optim.AdamW(w.values(), lr=0.05, weight_decay=DECAY)
+    for batch in batches:
+        optimizer.zero_grad()
+        for part in (slice(0, 2), slice(2, None)):
+            hidden = torch.tanh(torch.from_numpy(batch["x"][part]) @ w["in"]) @ w["mid"] + w["bias"]
+            loss = ((hidden @ w["out"]).squeeze(1) - torch.from_numpy(batch["y"][part])).pow(2).mean() + L2
+            (loss / 2).backward()
+        uc.GradientClipByGlobalNorm(0.1).clip_(w.values())
+        optimizer.step()
+        yield w, {name: each.grad for name, each in w.items()}
+"""
+SQUARES = "0.05 * sum(each.square().sum() for each in w.values())"
+
+
+@needs_torch
+@pytest.mark.parametrize(("decays", "advice"), [
+    (("0.1", "0.0"), "remove this from the loss, and set the weight decay of the optimizer to 0.1"),
+    (("0.1", "0.1"), "remove this from the loss"),
+    (("0.0", "0.1"), "add 0.05 times the sum of the squares of these weights to the loss, and set the weight decay of "
+     "the optimizer to 0"),
+])  # fmt: skip
+def test_an_l2_regularizer_beside_the_weight_decay_of_an_optimizer_is_named_with_advice_about_the_port(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], decays: tuple[str, str], advice: str
+) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"in": (3, 4), "mid": (4, 4), "bias": (4,), "out": (4, 1)}
+    values = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    np.savez(tmp_path / "w.npz", **values | {"bias": np.zeros(4, np.float32)})
+    x, y = (rng.normal(size=(2, 4, *rest)).astype(np.float32) for rest in ((3,), ()))
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    losses = ("0", SQUARES) if advice.startswith("remove") else (SQUARES, "0")
+    for name, decay, loss in zip(("old", "new"), decays, losses, strict=True):
+        (tmp_path / f"{name}.py").write_text(TORCH_STEP.replace("DECAY", decay).replace("L2", loss), encoding="utf-8")
+    files = [f"{tmp_path}/old.py:step", f"{tmp_path}/new.py:step", "--weights", f"{tmp_path}/w.npz"]
+    assert main(["verify", *files, "--batches", f"{tmp_path}/b.npz", "--max-ulp", "64", "--format", "json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    finding = data["finding"]
+    assert finding["mistake"] == "weight decay before the clip"
+    assert "adds 0.1 times the weight to the gradients of 'in', 'mid' and 'out' before the clip" in finding["text"]
+    assert "For 'bias', this is unknown, because it is about 0 at this step" in finding["text"]
+    assert finding["text"].endswith(f"In {tmp_path}/new.py:step, {advice}")
+    assert verify_pairs.cause_kinds(data) == ["weight decay before the clip"]
+
+
 def test_weight_decay_of_some_parameters_is_not_called_other_weights(
     tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,61 +3,140 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...causes.observation import Cause
 from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair, greatest_setting
-from ..rounding import is_near
+from ..rounding import PRODUCT, is_near
+from ..runs import OptimizerStep
 from .before_clips import names_text
 
 EXACT, LOSS_ERROR = 1e-3, 1e-6
 """The relative errors of the part of a loss that a regularizer adds, and of a loss."""
 
+CLOSE = 1.5
+"""Norms show a weight decay if all numbers that they allow differ from it by less than this factor."""
+
+Norms = Mapping[str, tuple[float, float, float]]
+"""By the name of a parameter: the norm of its weight, and of its gradient with the weight decay and without."""
+
 
 def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has weight decay, and the loss of the other run contains this decay, else None.
+    """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
 
     Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount,
-    but only the regularizer does before the clip. Return None, too, if the weights or the losses are unknown.
+    but only the regularizer does before the clip. The losses have to show it, or the norms of the gradients. Return
+    None, too, if the weights are unknown.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
     weights = _weights(pair)
     if not weights or not all(is_near(a, b) for _, a, b in numbers(pair, "weight")):
         return None
-    kernels = [name for name in weights if len(pair.a.parameters[name].shape) > 1]
     for run, other in point.both_ways():
         own, step = (
             next((step for step in each.optimizer_steps if step.step == pair.a.step), None) for each in (run, other)
         )
-        if own is None or step is None or not len(own.losses) == len(step.losses) == 1:
+        decay = greatest_setting(step, "weight_decay") if step else 0.0
+        if own is None or step is None or not decay or greatest_setting(own, "weight_decay"):
             continue
-        decay = greatest_setting(step, "weight_decay")
-        if not decay or greatest_setting(own, "weight_decay"):
-            continue
-        loss, least = own.losses[0], step.losses[0]
-        for names in (list(weights), kernels):
-            added = decay / 2 * math.fsum(weights[name] ** 2 for name in names)
-            error = EXACT * added + LOSS_ERROR * abs(loss)
-            if abs(loss - least - added) <= error < added / 10:
-                return regularizer_cause(run.name, other.name, decay, names, f"its loss is {added:.6g} larger")
+        gradients = {str(name): (a, b) if run is point.a else (b, a) for name, a, b in numbers(pair, "gradient")}
+        norms = {name: (weight, *gradients.get(name, (math.nan, math.nan))) for name, weight in weights.items()}
+        shown = _by_losses(own, step, decay, pair, norms) or _by_norms(decay, norms)
+        if shown is not None:
+            decays = (0.0, decay) if run is point.a else (decay, 0.0)
+            return regularizer_cause((point.a.name, point.b.name), decays, run is point.a, decay, *shown)
     return None
 
 
-def regularizer_cause(run: str, other: str, decay: float, names: Sequence[str], evidence: str) -> Cause:
+Shown = tuple[Sequence[str], Sequence[str], str]
+"""The weights that a run adds to its gradients, those that show nothing because they are about 0, and the evidence."""
+
+
+def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
+    """Return the weights whose squares the losses of a step contain, or None if the losses do not show them.
+
+    Gradients accumulate over the backward passes of a step, as if the sum of their losses was the loss.
+    """
+    if any(not each.losses or each.backward_calls not in (None, len(each.losses)) for each in (own, step)):
+        return None
+    loss, least = math.fsum(own.losses), math.fsum(step.losses)
+    kernels = [name for name in norms if len(pair.a.parameters[name].shape) > 1]
+    for names in (list(norms), kernels, _differing(norms)):
+        squares = {name: decay / 2 * norms[name][0] ** 2 for name in names}
+        added = math.fsum(squares.values())
+        error = EXACT * added + LOSS_ERROR * abs(loss)
+        if abs(loss - least - added) <= error < added / 10:
+            unknown = [name for name in _without_effect(decay, norms) if squares.get(name, 0.0) <= error]
+            what = "loss is" if len(own.losses) == 1 else "losses are"
+            return [name for name in names if name not in unknown], unknown, f"its {what} {added:.6g} larger"
+    return None
+
+
+def _by_norms(decay: float, norms: Norms) -> Shown | None:
+    """Return the weights whose gradients differ, or None if their norms do not show that the decay is the reason.
+
+    If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most the same with a
+    sum. All parameters have to allow the decay, and no number that is far from it.
+    """
+    names = _differing(norms)
+    unknown = _without_effect(decay, norms)
+    if not names or {*names} & {*unknown} or any(map(math.isnan, (norm for each in norms.values() for norm in each))):
+        return None
+    least = max((long - short) / weight for weight, long, short in map(norms.__getitem__, names))
+    most = min((long + short) / weight for weight, long, short in map(norms.__getitem__, names))
+    if not (decay < CLOSE * least and least <= decay * (1 + EXACT) and decay <= most * (1 + EXACT) < CLOSE * decay):
+        return None
+    return names, unknown, f"the norms of these gradients and weights allow {least:.3g} to {most:.3g} times the weight"
+
+
+def _differing(norms: Norms) -> list[str]:
+    total = math.hypot(*(long for _, long, _ in norms.values()))
+    return [name for name, (_, long, short) in norms.items() if abs(long - short) > PRODUCT * total]
+
+
+def _without_effect(decay: float, norms: Norms) -> list[str]:
+    """Return the parameters whose gradients do not show whether the decay of their weights is added to them."""
+    return [name for name, (weight, _, short) in norms.items() if not decay * weight > PRODUCT * short]
+
+
+def regularizer_cause(
+    runs: tuple[str, str],
+    decays: tuple[float | None, float | None],
+    is_first: bool,
+    decay: float,
+    names: Sequence[str],
+    unknown: Sequence[str],
+    evidence: str,
+) -> Cause:
     """Return the cause of a run that adds `decay` times its weights to the gradients before the clip.
 
-    other: The name of the run that does not.
+    runs: The names of the original and the port.
+    decays: The weight decay of the optimizer of each run, or None if it is unknown.
+    is_first: Whether the original adds it, and the port does not. False: the port adds it.
     names: The names of these weights.
+    unknown: The names of the weights that do not show whether they are added, because they are about 0.
     evidence: A clause about the numbers that show it.
     """
+    old, new = runs
+    run, other = runs if is_first else runs[::-1]
+    open_question = (
+        f"For {names_text(unknown)}, this is unknown, because {'these weights are' if len(unknown) > 1 else 'it is'} "
+        f"about 0 at this step: compare the loss of {run}. "
+    )
+    change = "remove this from the loss"
+    if is_first:
+        change = f"add {decay / 2:.6g} times the sum of the squares of these weights to the loss"
+    if None in decays:
+        change += f", and use the weight decay of the optimizer of {old}"
+    elif decays[0] != decays[1]:
+        change += f", and set the weight decay of the optimizer to {decays[0]:.6g}"
     return Cause(
         "weight decay before the clip",
         f"{run} adds {decay:.6g} times the weight to the gradients of {names_text(names)} before the clip, as an L2 "
-        f"regularizer in the loss does ({evidence}), and {other} does not. Weight decay of an optimizer acts after the "
-        f"clip. In {other}, add {decay / 2:.6g} times the sum of the squares of these weights to the loss, and set the "
-        "weight decay of the optimizer to 0",
+        f"regularizer in the loss does ({evidence}), and {other} does not. {open_question if unknown else ''}Weight "
+        f"decay of an optimizer acts after the clip. In {new}, {change}",
     )
 
 

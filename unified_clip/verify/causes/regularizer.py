@@ -9,6 +9,7 @@ import numpy as np
 
 from ...causes.observation import Cause
 from ...recording.causes.regularizer import regularizer_cause
+from ...recording.pairing import greatest_setting
 from ...recording.rounding import PRODUCT
 from ..normalize import NormalizedRecording
 from ..step_pairing import TOLERANCE, StepPairing
@@ -21,12 +22,14 @@ def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecor
     """
     pairs = pairing.gradients_before(1, recordings)
     factors: dict[str, float] = {}
+    unknown = []
     if len(pairs) < len(list(pairing.gradients(1, recordings))):
         return None
     total = math.hypot(*(float(np.linalg.norm(pair.old)) for pair in pairs))
     for pair in pairs:
         difference, weight = pair.old - pair.new, pairing.initial[0].get(pair.name)
         if float(np.linalg.norm(difference)) <= PRODUCT * total:
+            unknown += [pair.name] if weight is None or not weight.any() else []
             continue
         if weight is None or not weight.any():
             return None
@@ -36,6 +39,8 @@ def decay_before_clip(pairing: StepPairing, recordings: Sequence[NormalizedRecor
     decay = next(iter(factors.values()), 0.0)
     if not decay or not all(math.isclose(each, decay, rel_tol=TOLERANCE) for each in factors.values()):
         return None
-    run, other = (recording.run.script for recording in (recordings if decay > 0 else recordings[::-1]))
+    old, new = (str(recording.run.script) for recording in recordings)
+    decays = [[greatest_setting(step, "weight_decay") for step in each.optimizer_steps_at(1)] for each in recordings]
+    known = (max(decays[0], default=None), max(decays[1], default=None))
     evidence = "the gradients differ by this multiple of the weights"
-    return regularizer_cause(str(run), str(other), abs(decay), list(factors), evidence)
+    return regularizer_cause((old, new), known, decay > 0, abs(decay), list(factors), unknown, evidence)
