@@ -81,11 +81,11 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that no hook gets, such as a value of a static program."""
+        """Raise TypeError for a tensor that no hook of the framework gets, such as a value of a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return a scope for the names of a graph's operations."""
+        """Return a context manager that puts `name` before the names of the operations of a graph."""
         return nullcontext()
 
     # -- paths
@@ -137,7 +137,7 @@ class Backend(Protocol):
         """Return the tensor's memory as a NumPy array, with bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with an array's values, bfloat16 as uint16. It may share the array's memory."""
+        """Return a new tensor with the values of an array, which has uint16 for bfloat16. They may share memory."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
         """Return `from_host` of each array. Arrays may be removed from the list to free memory early."""
@@ -219,11 +219,11 @@ class Parameters(ABC):
 
     @abstractmethod
     def can_have_gradient(self, parameter: Any) -> bool:
-        """Return whether a tensor can have a gradient or is a frozen parameter. Else it may be a gradient."""
+        """Return whether a tensor can have a gradient or is a frozen parameter. If not, it may be a gradient itself."""
 
     @abstractmethod
     def collect_parameters(self, parameters: Sequence[Any]) -> CollectedPath | None:
-        """Collect gradients in one pass, and return the path over them, or None if one is not plain."""
+        """Collect gradients in one pass, and return the path over them, or None if a gradient is not plain."""
 
     @abstractmethod
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
@@ -267,7 +267,7 @@ class Pytree(ABC):
 
     @abstractmethod
     def with_children(self, node: Any, children: list[Any]) -> Any:
-        """Return a container like `node` with other children."""
+        """Return a container like `node` that has these children."""
 
 
 class Sparse(ABC):

@@ -241,7 +241,8 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
-    Return an empty list for the leaves of the call. Ranks with shards or copies of these leaves get the error.
+    Return an empty list. Fill it with the leaves of the call: ranks with shards or copies of these leaves get the
+    error.
 
     keep: Returns whether a parameter is clipped.
     """
@@ -286,7 +287,7 @@ def _send_rejection(
 
 
 def _may_keep(keep: Callable[[Any], bool], parameter: Any) -> bool:
-    """Return whether a parameter is clipped. If `keep` raises, which may be the error to send, return True."""
+    """Return whether a parameter is clipped. If `keep` raises an error, return True: it may be the error to send."""
     with suppress(Exception):
         return keep(parameter)
     return True

@@ -32,7 +32,7 @@ class Tree(NamedTuple):
 def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) -> Tree:
     """Return the tensors and None in a container as a `Tree`. A flat tuple or an iterator is rebuilt as a list.
 
-    into: An empty list that gets the leaves. After an error, it has the leaves of the entries that raise no error.
+    into: An empty list, to which the leaves are added. After an error, the list has the leaves of the valid entries.
 
     TypeError: an entry is neither a tensor nor None nor a container.
     """
@@ -53,7 +53,7 @@ def flatten(backend: Backend, container: Any, into: list[Leaf] | None = None) ->
 
 
 def _walk_other_entries(backend: Backend, container: Any, leaves: list[Leaf]) -> None:
-    """Set `leaves` to the leaves of the entries that raise no error, if the container is a list, tuple or dict."""
+    """Set `leaves` to the leaves of the valid entries, if the container is a list, tuple or dict."""
     if isinstance(container, Mapping | list | tuple):
         leaves.clear()
         for entry in container.values() if isinstance(container, Mapping) else container:
@@ -276,7 +276,7 @@ def sequence(like: Any, items: list[Any]) -> Any:
 
 
 def like_mapping(node: Mapping[Any, Any], items: dict[Any, Any], kept: Iterable[Any]) -> Any:
-    """Return the items in a mapping of the type of `node`. Return a dict if items of that type cannot be assigned.
+    """Return the items in a mapping of the type of `node`, or in a dict if that type does not support assignment.
 
     kept: The keys, values and tensors in `node`. They are not copied.
     """
@@ -307,7 +307,8 @@ def not_a_tensor(backend: Backend, value: Any, leaf: Leaf) -> TypeError:
         remedy = "Pass the gradients"
         if backend.parameters is not None:
             remedy = (
-                "Pass model.parameters() to a function that clips in place, or gradients to a function that does not"
+                "Pass model.parameters() to a function that clips in place, or gradients to a function that returns "
+                "new tensors"
             )
     return TypeError(f"{leaf.place} is {with_article(kind)}, which unified_clip.{backend.name} cannot clip. {remedy}")
 

@@ -68,11 +68,11 @@ class DistributedSpec:
         return next((owner for pattern, owner in self.ownership.items() if fnmatchcase(leaf.name, pattern)), None)
 
     def check_patterns(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Return a warning for each pattern without effect: earlier patterns with other values match all parameters
-        that it matches.
+        """Return a warning for each pattern that has no effect on this rank, because earlier patterns with other values
+        match all its parameters.
 
-        The pattern may decide for parameters of other ranks, or for parameters that are frozen in this call.
-        ValueError: A parameter has no name. Or a pattern matches only names that an earlier pattern with another value
+        Such a pattern may be right, for parameters of other ranks, or for parameters that are frozen in this call.
+        ValueError: A parameter has no name. Or an earlier pattern with another value matches every name that a pattern
         matches.
         """
         if not isinstance(self.ownership, Mapping):
@@ -139,7 +139,7 @@ def _is_auto(process_group: Any) -> bool:
 def _covers(pattern: str, narrower: str) -> bool:
     """Return whether a pattern matches every name that `narrower` matches.
 
-    Return False if a pattern has a wildcard other than `*`, because these are not compared.
+    Return False if a pattern has a wildcard other than `*`: this function does not compare such patterns.
     """
     if pattern == narrower:
         return True
@@ -252,7 +252,7 @@ class Shards(Protocol):
     def send_rejection(self, measures: Measures, error: Exception) -> None:
         """Send an error to the ranks that wait for this rank, so that they raise, too.
 
-        measures: What the call measures. It decides which ranks wait.
+        measures: What the call measures, which decides which ranks wait.
         """
 
 

@@ -1,8 +1,8 @@
 """The exact sum behind a norm, and its rounding. Integers add up to the same in any order and partition.
 
-Kernels return sums as integers in units of 2**-UNIT, each with a bound on its error. They add up exactly, over blocks,
-tensors, threads or ranks. `root` rounds both ends of the error interval. If they agree, that is the correctly rounded
-norm (Ziv's test). If they differ, the caller sums again exactly.
+Kernels return sums as integers in units of 2**-UNIT, each with a bound on its error. These integers add up exactly,
+over blocks, tensors, threads or ranks. `root` rounds both ends of the error interval. If both round to the same number,
+it is the correctly rounded norm (Ziv's test). If they differ, the caller sums again exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 UNIT = 2148
-"""The accumulator counts units of 2**-2148, the square of the smallest float64. It is even, for square roots."""
+"""The accumulator counts units of 2**-2148, the square of the smallest float64. The exponent is even, so that the
+square root of a unit is a power of two.
+"""
 
 BLOCK = 4096
 """A kernel adds at most this many elements in float64, in any order, before the sum goes into an accumulator."""
@@ -28,8 +30,9 @@ COMPENSATED_ERROR_SHIFT = 80
 """The relative error of a compensated sum (two float64 that are added) is below 2**-80: see `_native/kernels.cpp`."""
 
 LIMBS = 138
-"""Words of 32 bits in a sum. The square of the largest float64 is below 2**4196 units, and 2**200 of them fit (as in
-`_native/accumulator.hpp`)."""
+"""The number of 32-bit words in a sum. The square of the largest float64 is below 2**4196 units, and 2**200 such
+squares fit (as in `_native/accumulator.hpp`).
+"""
 
 WORDS = LIMBS + 5
 """The number of integers in a serialized accumulator."""
@@ -124,7 +127,8 @@ class Accumulator:
 
 
 def rounded_norm(sums: Callable[[bool], Accumulator], p: int, dtype: str) -> float:
-    """Return the correctly rounded norm: from a fast sum if that decides the rounding, else from an exact sum.
+    """Return the correctly rounded norm: from a fast sum if its error bound allows only one result, else from an exact
+    sum.
 
     sums: A function that returns the fast sum for False, and the exact sum for True.
     """
@@ -146,7 +150,7 @@ def nearest(value: float | Fraction, dtype: str) -> float:
 def _rounded_root(total: int, p: int, dtype: str, sticky: bool = False) -> float:
     """Return the p-th root of `total` units, rounded to `dtype`.
 
-    sticky: Whether the exact total is larger by less than one unit. Only for p = 1.
+    sticky: Whether the exact total is larger than `total`, by less than one unit. Only for p = 1.
     """
     if p == 1:
         return _round(total, -UNIT, sticky, FORMATS[dtype])

@@ -38,8 +38,8 @@ class GradientList:
 
         differentiable: Whether a derivative may be recorded. extra_dtypes: Other supported dtypes, such as int32.
         parameters: The parameters of the call, with or without a gradient. None: the call has gradients only.
-        measures: The norms that the call measures over ranks. The ranks that wait for these norms get an error of this
-        rank.
+        measures: The norms that the call measures over ranks. If this rank raises an error, the ranks that wait for
+        these norms get it.
         function: The public name of the call, for error messages.
 
         TypeError, ValueError: a gradient cannot be clipped.
@@ -87,7 +87,7 @@ class GradientList:
 
     shards: Shards | None = None
     is_collected = False
-    """Whether the gradients were collected in one pass: none is sparse, distributed or an alias."""
+    """Whether the gradients were collected in one pass. Then no gradient is sparse, distributed or an alias."""
     places: list[int] | None = None
     """The index of each gradient among the entries of the call, for gradients that were collected in one pass. None:
     the indices are not needed, or each entry has a gradient."""
@@ -121,7 +121,7 @@ class GradientList:
         return path or self.backend.path(values, differentiable=False, extra_inputs=extra_inputs)
 
     def parameter_path(self, index: int, parameter: Tensor, extra_inputs: Sequence[Any] = ()) -> Path:
-        """Return a path over a gradient's parameter: a host path if both the parameter and gradient support it."""
+        """Return a path over a gradient's parameter: a host path if both the parameter and the gradient support it."""
         inputs = [*extra_inputs, self.values[index]]
         return self.backend.path([parameter], differentiable=self._differentiable, extra_inputs=inputs)
 
@@ -188,8 +188,8 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`, as axes of its entry in `values`. Rows that are not stored
-        count as 0. ValueError: the gradient is distributed.
+        """Return the slices of a gradient along `axes`. The result names axes of the gradient's entry in `values`. Rows
+        that are not stored count as 0. ValueError: the gradient is distributed.
         """
         if self.shards is not None:
             raise ValueError(

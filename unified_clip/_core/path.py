@@ -19,7 +19,7 @@ class Scalars(Protocol):
         """Return `yes` where a condition is true, else `no`."""
 
     def is_true(self, condition: Any) -> bool:
-        """Return whether a condition is true everywhere. False if that is unknown, as on a device."""
+        """Return whether a condition is true everywhere, or False if that is unknown, as on a device."""
 
     def cos(self, scalar: Scalar) -> Scalar: ...
 
@@ -39,7 +39,7 @@ class Scalars(Protocol):
     def sort(self, vector: Scalar) -> Scalar: ...
 
     def total(self, vector: Scalar) -> Scalar:
-        """Return the sum of a vector of which one element differs from 0."""
+        """Return the sum of a vector in which only one element is not 0."""
 
     def least(self, numbers: Scalar) -> Scalar:
         """Return the smallest number of an array without NaN."""
@@ -64,7 +64,7 @@ class Change(Protocol):
     """A change of all tensors of a path, such as `changes.Scaled`."""
 
     def is_identity(self, path: Path) -> bool:
-        """Return whether no element changes. False if only waiting for a device could show it."""
+        """Return whether no element changes, or False if finding out would mean waiting for a device."""
 
     def results(self, path: Path) -> list[Tensor]:
         """Return the changed values as new tensors."""
@@ -99,7 +99,8 @@ class Path(Protocol):
 
         A slice extends along `axes`, which have the length 1 in the result.
 
-        groups: For each row, the number of its slice. If passed, the result has the norm of its slice for each row.
+        groups: For each row, the number of its slice. If you pass `groups`, the result has a number for each row: the
+        norm of the row's slice.
         """
 
     def scale(self, coef: Scalar) -> list[Tensor]:
@@ -124,13 +125,13 @@ class Path(Protocol):
         """Prepare the writes of a change if the condition `keep` is true, else of zeros."""
 
     def unchanged(self) -> list[Tensor]:
-        """Return the tensors of a clip that changes nothing: copies if their memory can be written."""
+        """Return the results of a clip that changes nothing: copies of the tensors if their memory can be written."""
 
     def as_norm(self, n: Scalar) -> Tensor:
         """Return the norm as a 0-d tensor in `norm_dtype`, which public functions return."""
 
     def is_one(self, coef: Scalar) -> bool:
-        """Return whether the coefficient is 1. False if only waiting for a device could show it."""
+        """Return whether the coefficient is 1, or False if finding out would mean waiting for a device."""
 
     def is_finite(self, n: Scalar) -> bool | None:
         """Return whether the norm is finite, or None inside a compiled graph."""
@@ -209,7 +210,7 @@ class DevicePrimitives(Protocol):
         raise TypeError(f"{self.name} has no gradients with several sparse axes")
 
     def group_max(self, rows: Scalar, groups: Tensor) -> Scalar:
-        """Return, for each row, the maximum over all rows of the same group. All numbers are 0 or more.
+        """Return, for each row, the maximum over all rows of the same group. All numbers in `rows` are 0 or more.
 
         Without an override, raise TypeError.
         """
@@ -246,17 +247,19 @@ class DevicePrimitives(Protocol):
         """Return g * coef, with coef in float32 for gradients of up to 32 bits, or g unchanged if coef is 1."""
 
     def prepare_scale(self, tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-        """Prepare the writes of g * coef. Errors should be raised here, unless that needs memory for all products."""
+        """Prepare the writes of g * coef. Raise errors here, not in a write, unless that needs memory for all results."""
         return self.prepare_write(tensors, self.scale(tensors, coef))
 
     def bound(self, value: Any, tensor: Tensor) -> Any:
-        """Convert a bound to the tensor's dtype, rounded once. A number has been rounded to that dtype before."""
+        """Convert a bound to the tensor's dtype, rounded once. If `value` is a number, it is already rounded to that
+        dtype.
+        """
 
     def bounds_inverted(self, low: Any, high: Any) -> bool | None:
         """Return whether a lower bound is above its upper bound, or one is NaN. None: unknown, in a graph."""
 
     def clamp(self, tensor: Tensor, low: Any, high: Any) -> Tensor:
-        """Return the elements clamped to results of `bound`. NaN, and values equal to a bound, keep their bits."""
+        """Return the elements clamped to results of `bound`. NaN, and elements equal to a bound, keep their bits."""
         return self.where(tensor < low, low, self.where(tensor > high, high, tensor))
 
     def prepare_clamp(self, tensors: Sequence[Tensor], bounds: Sequence[Sequence[Any]]) -> list[Write]:
@@ -296,7 +299,7 @@ class DevicePrimitives(Protocol):
     def pinned(self, scalar: Scalar) -> Scalar:
         """Return the same finite number, so that a compiler does not merge a product with a sum.
 
-        Compilers do not remove the minimum with the largest float64.
+        In graphs, return the minimum of the scalar and the largest float64: compilers do not remove this operation.
         """
         return scalar
 

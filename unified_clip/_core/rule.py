@@ -5,7 +5,7 @@ coef = min(1, c / (n + eps))          float64
 g'   = g * coef, and g itself where coef is 1
 
 `measure` computes n and coef for a group of gradients, `apply` computes g'. All groups of a call are measured before
-the first is changed.
+any gradient is changed.
 """
 
 from __future__ import annotations
@@ -100,19 +100,19 @@ class ClipRule(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The threshold, norm and bounds that are tensors, on a device or in a graph. If one of them is on a device,
-        the device path is used.
+        """The tensors among the threshold, the norm and the bounds, on a device or in a graph. If one is on a device,
+        the call takes the device path.
         """
         return _tensors(self.threshold, self.given_norm, *(self.bounds or ()))
 
 
 class Norm(NamedTuple):
-    """The norm of a group, or a vector with a norm for each tensor. It has the coefficient and the total norm, too."""
+    """The norm of a group, or a vector with a norm for each tensor, with the coefficient and the total norm."""
 
     group: range
     path: Path
     n: Scalar
-    """The norm, or the vector of norms. None for a group that is clipped by value."""
+    """The norm, or the vector of norms. None if the group is clipped by value."""
 
     threshold: Scalar | tuple[Any, Any] = math.inf
     """The threshold. For a group that is clipped by value: its bounds."""
@@ -166,7 +166,7 @@ def _must_match(rule: ClipRule, error_if_nonfinite: bool) -> dict[str, Any]:
 def check_finite(gradients: GradientList, norm: Norm, p: float, setting: str = "error_if_nonfinite is set") -> None:
     """Raise NonFiniteNormError if a norm is NaN or infinite.
 
-    setting: The argument that makes a norm that is not finite an error, for the message.
+    setting: The argument that turns a norm of NaN or inf into an error, for the message.
 
     TypeError: the norm is in a compiled graph.
     """
@@ -183,8 +183,8 @@ def measure(
 ) -> list[Norm]:
     """Return the norms of a group: one `Norm`, or several if the rule clips per tensor.
 
-    A rule per tensor has a `Norm` for each tensor, or a single one whose norm and coefficient are vectors. Norms on a
-    device come first, because the writes of their tensors may fail.
+    For a rule per tensor, return a `Norm` for each tensor, or a single `Norm` whose norm and coefficient are vectors.
+    Tensors on devices come first, because writing them may fail.
     inputs: Tensors that the threshold depends on. scalars: Whether each `Norm` must have a single number.
     """
     if rule.kind == "value":

@@ -9,20 +9,23 @@ Tensor = Any
 """A dense tensor of a framework."""
 
 Scalar = Any
-"""A float64 number, or an array with one for each slice: of NumPy on the host path, else of the framework."""
+"""A float64 number, or an array with a number for each slice. On the host path, it is NumPy's, otherwise the
+framework's.
+"""
 
 
 Receive = Callable[[Sequence[Any]], None]
 """A function that gets the values of scalars. Each value is a float or a nested list of floats."""
 
 GraphCallback = Callable[[Sequence[Scalar], Receive], Callable[[], object]]
-"""A function of scalars and a `Receive` function. It adds a call to the traced graph: the call passes the scalars'
-values to the `Receive` function. It returns a function that waits for all such calls of the runs so far.
+"""A function of scalars and a `Receive` function. It adds a call to the traced graph, by which each run of the graph
+passes the scalars' values to the `Receive` function. The result is a function that waits until the runs so far have
+made their calls.
 """
 
 
 class Deferred(NamedTuple):
-    """Numbers that a device may still compute."""
+    """Numbers that a device may still be computing."""
 
     values: Callable[[], list[Any]]
     """Waits for the numbers, and returns each as a float or a nested list of floats."""
@@ -67,12 +70,13 @@ class Slices(NamedTuple):
     axes: Sequence[int]
 
     groups: Tensor | None = None
-    """For each row of the values, the number of its slice. Rows with equal numbers form one slice. None: `axes` decide.
+    """For each row of the values, the number of its slice. Rows with equal numbers form one slice. None: slices extend
+    along `axes` only.
     """
 
 
 class Write(NamedTuple):
-    """A prepared change, such as one assignment. Everything that can be computed before it has been computed."""
+    """A prepared change, such as one assignment. All values that can be computed in advance have been computed."""
 
     make: Callable[[], object]
 

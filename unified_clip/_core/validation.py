@@ -268,8 +268,8 @@ def one_tensor(backend: Backend, value: Any, function: str) -> None:
 
 
 def axes(value: Any, shape: Sequence[int | None] | None) -> tuple[int, ...]:
-    """Return the axes as sorted ints. Negative axes count from the end. They are converted if the tensor's number of
-    axes is known.
+    """Return the axes as sorted ints. Negative axes count from the end. If the tensor's number of axes is known, the
+    result has them counted from the start.
 
     TypeError: an axis is not an int. ValueError: an axis is out of range, or named twice.
     """
