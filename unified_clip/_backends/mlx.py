@@ -1,8 +1,8 @@
 """The backend of MLX. In-place functions write as `gradient[...] = value` does, which changes only this array object.
 
-Arrays of MLX often share memory, such as a slice with its array, or the gradients of a and b in f(a + b). So the host
-path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and `mx.compile`, the
-device path computes on the CPU stream, because MLX has float64 only there.
+Arrays of MLX often share memory, for example a slice and its array, or the gradients of a and b in f(a + b). So the
+host path reads memory and never writes it. It evaluates lazy arrays first. Inside `mx.grad`, `mx.vmap` and
+`mx.compile`, the device path computes on the CPU stream, because MLX has float64 only there.
 """
 
 from __future__ import annotations
@@ -207,13 +207,13 @@ class AssigningPath(host.HostPath):
 
 
 def _is_traced(values: Sequence[Any]) -> bool:
-    """Return whether a transformation traces any of the values. If not, start to evaluate them."""
+    """Return whether a transformation traces any of the values. If none is traced, start to evaluate the values."""
     probe = mx.depends(NOTHING, [value for value in values if isinstance(value, mx.array)])
     return _is_rejected(mx.async_eval, probe)  # mx.eval evaluates what mx.grad traces
 
 
 def _is_rejected(evaluate: Callable[[Any], None], values: Any) -> bool:
-    """Return whether evaluating these values raises an error. Only this shows that MLX traces them."""
+    """Return whether evaluating these values raises an error. Nothing else shows that MLX traces them."""
     try:
         evaluate(values)
     except ValueError as error:

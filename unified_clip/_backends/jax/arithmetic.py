@@ -23,7 +23,7 @@ def real_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors with the same elements, small ones stacked: XLA compiles and runs fewer sums faster."""
+    """Return tensors with the same elements, small ones stacked: XLA compiles and runs few sums faster than many."""
     groups: dict[Any, list[Tensor]] = {}
     for index, tensor in enumerate(tensors):
         small = isinstance(tensor.size, int) and tensor.size <= SMALL  # a size is symbolic in `jax.export`
@@ -34,7 +34,8 @@ def stack_small(tensors: Sequence[Tensor]) -> list[Tensor]:
 def without_last_ones(tensor: Tensor) -> Tensor:
     """Return the tensor without its axes of length 1, if its last axis has this length.
 
-    XLA on a CPU takes six times as long to sum over such axes. The barrier keeps XLA from restoring the shape.
+    XLA on a CPU takes six times as long to sum over such axes. An optimization barrier keeps XLA from restoring the
+    shape.
     """
     if tensor.shape[-1:] != (1,):
         return tensor
@@ -42,7 +43,7 @@ def without_last_ones(tensor: Tensor) -> Tensor:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """Return `yes` where a condition is true, else `no`. If 0-d, it is traced faster than `jnp.where`."""
+    """Return `yes` where a condition is true, else `no`. For 0-d tensors, JAX traces this faster than `jnp.where`."""
     return jnp.where(condition, yes, no) if condition.ndim else jax.lax.select_n(condition, no, yes)
 
 
@@ -53,7 +54,8 @@ def wide(tensor: Tensor) -> Tensor:
 def merged_rows(gradient: BCOO) -> tuple[Tensor, Tensor]:
     """Return (indices, rows) of a sparse gradient, with repeated rows summed in float64 and rounded once.
 
-    Both have as many rows as the gradient. Unused rows have indices outside its shape, as in padded BCOO arrays.
+    Both results have as many rows as the gradient. Unused rows have indices outside the gradient's shape, as in padded
+    BCOO arrays.
     """
     outside = jnp.array(gradient.shape[: gradient.n_sparse], gradient.indices.dtype)
     inside = (gradient.indices < outside).all(axis=1)
@@ -92,7 +94,7 @@ def divided(numbers: Tensor, divisor: Scalar) -> Tensor:
 
 
 def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
-    """Return |g / divisor|**p. JAX's own power is not used: its derivative would be computed without float64."""
+    """Return |g / divisor|**p. JAX would compute the derivative of its own power without float64."""
     if p == 2 and jnp.iscomplexobj(tensor):
         return powers(tensor.real, 2, divisor) + powers(tensor.imag, 2, divisor)
     numbers = wide(tensor) if p == 2 else magnitudes(tensor)
@@ -110,7 +112,7 @@ def powers(tensor: Tensor, p: float, divisor: Scalar | None) -> Tensor:
 def maximum(values: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return the maximum along axes, which have the length 1 in the result.
 
-    It is 0 without values, and NaN if a value is NaN, which XLA's own maximum may drop.
+    It is 0 if there are no values, and NaN if a value is NaN. XLA's own maximum may drop a NaN.
     """
     largest = jnp.max(values, axis=axes, keepdims=True, initial=0.0)
     return jnp.where(jnp.any(jnp.isnan(values), axis=axes, keepdims=True), math.nan, largest)

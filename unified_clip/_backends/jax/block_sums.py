@@ -1,8 +1,9 @@
 """Correctly rounded norms of traced and sharded JAX arrays, over all devices.
 
-A float64 sum with a bound on its error decides nearly every norm. The float32 norm is in doubt only if the midpoint of
-two float32 numbers is within this bound of the sum. In this case, a loop compares the exact sum with the midpoint. If
-no norm is in doubt, the loop has no iteration. Devices of `shard_map` exchange integers, as float64.
+A float64 sum with a bound on its error is enough to round nearly every norm correctly. The float32 norm is in doubt
+only if the midpoint of two float32 numbers is within this bound of the sum. In this case, a loop compares the exact sum
+with the midpoint. If no norm is in doubt, the loop has no iteration. Devices of `shard_map` exchange their sums as
+integers, in float64.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ LOWEST, WIDTH, WINDOWS = -300, 16, 38
 BASE = 2.0**WIDTH
 
 UNITS = np.ldexp(1.0, -(LOWEST + WIDTH * np.arange(WINDOWS + 1)))
-"""The factor that makes a number an integer in units of a window, for each window and the one above the last."""
+"""For each window, and for the window above the last one: the factor that converts numbers to units of this window."""
 
 
 def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Tensor], Axes]) -> Scalar:
     """Return the p-norm (p is 1 or 2) of each group of real arrays. It is correctly rounded to float32, and returned as
     float64.
 
-    sharded_axes: Returns the axes of `shard_map` over which an array is sharded. Over other axes it is replicated.
+    sharded_axes: Returns the axes of `shard_map` over which an array is sharded. Over all other axes, it is replicated.
     """
     axes_of = [[sharded_axes(tensor) for tensor in group] for group in groups]
     all_axes = tuple(sorted({axis for group in axes_of for axes in group for axis in axes}))
@@ -55,8 +56,8 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
     """Return (sum of |g|**p, bound on its relative error in units of 2**-53).
 
-    The bound is the longest chain of additions. A long tensor is first summed over its last axes: over as many as make
-    the chain shortest.
+    The bound is the number of additions in the longest chain. A long tensor is first summed over some of its last axes:
+    over as many axes as make the chain shortest.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:

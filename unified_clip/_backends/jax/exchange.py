@@ -17,7 +17,8 @@ from ..._core.types import Tensor
 from . import sharded
 
 SMALL = 1 << 16
-"""The largest size in bytes of a small array. Compiled code copies one faster than `jax.device_put` shares its memory.
+"""The largest size in bytes of a small array. Compiled code copies a small array in less time than `jax.device_put`
+takes to share its memory.
 """
 
 WIDE = {"float64", "complex128", "int64", "uint64"}
@@ -38,15 +39,16 @@ _structure = functools.lru_cache(maxsize=64)(Structure)
 
 
 def structure_of(arrays: Sequence[Any]) -> Structure:
-    """Return the structure of a list of arrays. A later list of the same shapes and dtypes gets the same object."""
+    """Return the structure of a list of arrays. Lists of the same shapes and dtypes have the same object."""
     return _structure(tuple((array.shape, array.dtype) for array in arrays))
 
 
 def put(arrays: list[kernels.Array]) -> list[Tensor]:
     """Return JAX arrays with these values, uncommitted on the default device.
 
-    A large array shares the memory of the NumPy array, if that is aligned. `jax.device_put` takes 20 microseconds for
-    an array. So from the second list of the same shapes and dtypes on, a compiled function copies the small arrays.
+    A large array shares the memory of the NumPy array, if this memory is aligned. `jax.device_put` takes 20
+    microseconds for an array. So from the second list of the same shapes and dtypes on, a compiled function copies the
+    small arrays.
     """
     structure = structure_of(arrays)
     is_repeated, structure.was_put = structure.was_put, True
@@ -78,7 +80,7 @@ def may_compile() -> bool:
 
 
 def beside(result: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Return a result on the devices of the committed tensors. Without one, return it unchanged."""
+    """Return a result on the devices of the committed tensors, or unchanged if no tensor is committed."""
     homes = {tensor.sharding for tensor in tensors if tensor.committed and tensor.sharding.addressable_devices}
     if not homes:
         return result

@@ -1,6 +1,6 @@
 """A primitive of JAX for the norm: a custom call of the compiled kernels on one CPU device, JAX's operations elsewhere.
 
-On one CPU device, it returns the bits of the host path. JAX's operations compute the derivatives. XLA computes the
+On one CPU device, it returns the same bits as the host path. JAX's operations compute the derivatives. XLA computes the
 coefficient and the products, so that it can fuse them with an optimizer's step.
 """
 
@@ -123,7 +123,7 @@ def _from_arguments(by_operations: ByOperations, norm: Norm, *tensors: Tensor) -
 
 
 def _is_for_one_device(module: Any) -> bool:
-    """Return whether a program runs here on one device. On several, XLA would gather the shards first."""
+    """Return whether a program is for one device of this process. On several devices, XLA would gather the shards."""
     return not module.lowering_parameters.for_export and getattr(module.axis_context, "num_devices", None) == 1
 
 

@@ -13,8 +13,8 @@ from .block_sums import Axes, counted
 
 
 def sharded_axes(tensor: Tensor, declared: Axes | None) -> Axes:
-    """Return the axes over which an array is sharded: those over which its type varies. Over other axes it is
-    replicated.
+    """Return the axes over which an array is sharded: the axes over which its type varies. Over all other axes, the
+    array is replicated.
 
     declared: The axes that the caller passes, or None for all axes of `shard_map`.
     ValueError: an axis is not one of `shard_map`, or the caller has to pass axes because types do not track them.
@@ -54,7 +54,9 @@ def reject_unreduced(tensor: Tensor) -> None:
 
 
 def any_device(flags: Sequence[tuple[Tensor, Axes]]) -> Tensor:
-    """Return whether a flag is true on any device. `flags`: for each, (flag, axes over which it is sharded)."""
+    """Return whether a flag is true on any device. `flags`: pairs of a flag and the axes over which this flag is
+    sharded.
+    """
     all_axes = tuple(sorted({axis for _, axes in flags for axis in axes}))
     local = functools.reduce(jnp.logical_or, (flag for flag, _ in flags))
     return jax.lax.psum(local.astype(jnp.int32), all_axes) > 0 if all_axes else local
@@ -93,7 +95,7 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
     """Return the numbers of all devices along these axes as one vector. `scalar`: this device's number, of shape (1,).
 
-    The numbers are sent by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
+    Devices exchange the numbers by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

@@ -80,7 +80,7 @@ class JaxPath(DevicePath):
         """Return whether to round the p-norm correctly by an exact sum.
 
         It is True only with several devices, because their number changes the order of additions. On one device, an
-        exact sum is not worth its compilation. It supports neither float64 nor symbolic lengths.
+        exact sum is not worth the time to compile it. Exact sums support neither float64 nor symbolic lengths.
         """
         of_reals = p == 2 or (p == 1 and not any(map(jnp.iscomplexobj, self._tensors)))
         return (

@@ -50,7 +50,7 @@ def _group_of(ranks: tuple[int, ...], job: Job) -> JaxGroup:
 
 @functools.cache
 def _mesh_of(ranks: tuple[int, ...], job: Job) -> Mesh:
-    """Return a mesh with one device of each process with these ranks. `job`: the present one, as key of the cache."""
+    """Return a mesh with one device of each process with these ranks. `job`: the current one, as a key of the cache."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     return Mesh(np.array([first[rank] for rank in ranks]), ("process",))
 
@@ -78,7 +78,7 @@ def _compiled(ranks: tuple[int, ...], reduce: Callable[..., Tensor], job: Job) -
 
 
 def declared_axes(process_group: Any) -> tuple[str, ...] | None:
-    """Return the names of mesh axes that the caller passes, or None for a mesh, and for indices of processes.
+    """Return the names of mesh axes, if the caller passes names. Return None for a mesh or indices of processes.
 
     TypeError: `process_group` has another type.
     """

@@ -13,7 +13,7 @@ from . import exchange, kernel_custom_call
 
 
 def products(tensors: Sequence[Tensor], coefs: Sequence[float]) -> list[Tensor] | None:
-    """Return the product of each array with its coefficient, as an array that XLA makes.
+    """Return the product of each array with its coefficient, as an array that XLA allocates.
 
     Return None if an array has more than 64 KiB or is committed to a device. Also return None for the first list of
     these shapes and dtypes: XLA takes seconds to compile the function for a thousand arrays, and many programs clip

@@ -100,7 +100,7 @@ def _join(like: Any, shards: dict[Any, Tensor]) -> Tensor:
 
 
 def put_replicated(value: Tensor, sharding: Any) -> Tensor:
-    """Return an array with this sharding and value, which every process passes, so that none communicates."""
+    """Return an array with this sharding and value. Every process passes the value, so none has to communicate."""
     if sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
     local = np.asarray(value)
@@ -244,8 +244,8 @@ class JaxShards(LocalShards):
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums make the array's own norm: all that have shards, or the process group if it
-        has all elements.
+        """Return the processes whose sums give the norm of this array: all processes with shards, or the process group
+        if it has all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 

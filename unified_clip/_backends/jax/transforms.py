@@ -1,4 +1,4 @@
-"""The rules as optax's gradient transformations: `unified_clip.jax.transforms`. Optax is imported when one is made."""
+"""The rules as optax's gradient transformations: `unified_clip.jax.transforms`. Making one imports optax."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def clip_grad_norm(max_norm: Any, norm_type: float | str = 2.0, *, process_group
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: max_norm or norm_type is not a number. An update has an integer or boolean dtype.
-        ValueError: max_norm is negative or NaN, unless it is traced, or has several elements. norm_type is not above 0.
+        ValueError: max_norm is negative or NaN (unless it is traced), or has several elements. norm_type is not above
+            0.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -80,7 +81,7 @@ def clip_by_global_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
+        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -104,10 +105,10 @@ def gradient_clip_by_global_norm(
     Args:
         clip_norm: The threshold, 0 or more: a number or an array of one element, which may be traced. inf changes
             nothing.
-        need_clip: A function of an update's path, such as "encoder.0.bias": its keys, indices and names of fields,
-            joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither counted nor
-            scaled. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. `optax.masked` excludes
-            updates by a mask.
+        need_clip: A function of an update's path, such as "encoder.0.bias". The path has keys, indices and names of
+            fields, joined by dots (`jax.tree_util.keystr`). If it returns False, the update is excluded: neither
+            counted nor scaled. With `optax.inject_hyperparams`, also pass `static_args='need_clip'`. `optax.masked`
+            excludes updates by a mask.
         process_group: Inside `pmap`, and inside `shard_map` with `check_vma=False`: the axis along which devices own
             shards, or a tuple of axes. None: each device has complete updates, as after `pmean`. Elsewhere, keep the
             default.
@@ -115,7 +116,7 @@ def gradient_clip_by_global_norm(
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number, or need_clip not a function. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
+        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -150,7 +151,7 @@ def clip_by_norm(clip_norm: Any, *, process_group: Any = "auto") -> Any:
     Raises:
         ModuleNotFoundError: optax is not installed.
         TypeError: clip_norm is not a number. An update has an integer or boolean dtype.
-        ValueError: clip_norm is negative or NaN, unless it is traced, or has several elements.
+        ValueError: clip_norm is negative or NaN (unless it is traced), or has several elements.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -173,7 +174,7 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
     """Clip every element of every update to [clip_value_min, clip_value_max]. NaN stays NaN.
 
     The result is a stateless `optax.GradientTransformation`. Updates keep their structure, shapes and dtypes.
-    Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (its clip_value c stands for -c and c),
+    Source: `tf.clip_by_value`, `torch.nn.utils.clip_grad_value_` (`clip_value=c` there means the bounds -c and c),
     `paddle.nn.ClipGradByValue`.
 
     Args:
@@ -186,7 +187,7 @@ def clip_by_value(clip_value_min: Any, clip_value_max: Any) -> Any:
         ModuleNotFoundError: optax is not installed.
         TypeError: A bound is not a number, or not a whole number although an update has integers. An update has a
             complex or boolean dtype.
-        ValueError: A bound is NaN, or the lower one is above the upper one, unless they are traced.
+        ValueError: A bound is NaN, or the lower bound is above the upper one (unless they are traced).
 
     Example:
         >>> import jax.numpy as jnp, optax

@@ -1,9 +1,9 @@
 """The backend of Paddle. In-place functions take parameters. A clipped gradient keeps its memory unless it is sparse.
 
 Three properties of Paddle shape the code. Static programs round Python numbers to float32, and `-x` or `x * 1.0` loses
-the sign of zero: constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives:
-each tensor is converted once (`Dense`). While a static program is built, an operation on an eager tensor ends the
-process: `check_mode` rejects such tensors first.
+the sign of zero, so constants are 0-d tensors. The CPU lacks most float16 operations, even the sum of two derivatives,
+so each tensor is converted once (`Dense`). While a static program is built, an operation on an eager tensor ends the
+process, so `check_mode` rejects such tensors first.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class PaddleBackend(Backend, Parameters, Sparse, Distributed, VectorPrimitives):
     def collect_param_grads(self, param_grads: Sequence[Any]) -> CollectedPath | None:
         """Collect the gradients of (parameter, gradient) tuples in one pass. Return None if a gradient is not plain.
 
-        Return None also if a parameter is distributed, which the collector does not check.
+        Return None also if a parameter is distributed: the collector does not check this.
         """
         if sharded.any_dist(item[0] for item in param_grads if isinstance(item, tuple) and item):
             return None
@@ -375,9 +375,11 @@ def _collector() -> Any | None:
 
 
 def _run_as_written() -> None:
-    """Keep paddle.jit.to_static from translating `entry.run`, because it cannot translate the bodies of functions.
+    """Keep paddle.jit.to_static from translating `entry.run`, because to_static cannot translate the bodies of
+    functions.
 
-    By default, to_static then ends its graph, and a body runs on the host path. With full_graph=True, it is traced.
+    By default, to_static then ends its graph, and the body runs on the host path. With full_graph=True, Paddle traces
+    the body.
     """
     for function in {entry.run, entry.run_eagerly}:
         paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(function))

@@ -49,7 +49,8 @@ def set_gradient_clip(
 ) -> None:
     """Set a clip, as `_api/settings.py` does. In static mode, the clip belongs to a program.
 
-    TypeError: a graph of `to_static` is traced, or a type is wrong. ValueError: a parameter is not in the program.
+    TypeError: the call is in a graph of `to_static`, or an argument has the wrong type. ValueError: a parameter is not
+    in the program.
     """
     if in_to_static_mode():
         raise TypeError("clips cannot be set in a graph of to_static. Call set_gradient_clip outside the graph")
@@ -125,7 +126,7 @@ def _checked(program: Any) -> Program:
 def _found_by_name(param_list: Any, program: Program) -> Any:
     """Return a list or tuple with names replaced by the parameters of the program. Return anything else unchanged.
 
-    ValueError: the program has no parameter with a name.
+    ValueError: a name is not the name of a parameter of the program.
     """
     if not isinstance(param_list, list | tuple):
         return param_list

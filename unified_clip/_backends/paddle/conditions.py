@@ -77,7 +77,8 @@ def check_static(gradients: Iterable[Leaf], spec: DistributedSpec) -> None:
 def check_mode(tensors: Iterable[Any]) -> None:
     """Raise TypeError for eager tensors while a static program is built, and ValueError for values of another program.
 
-    The first operation on such an eager tensor would end the process. Values of another program have no value here.
+    The first operation on such an eager tensor would end the process. The values of another program are unknown in this
+    one.
     """
     if in_to_static_mode():
         return

@@ -21,7 +21,7 @@ SMALL_INTEGERS = (paddle.int8, paddle.int16, paddle.uint8)
 
 PIECE, SHORT = 2**20, 2**16
 """PIECE: powers are computed for about this many numbers at once. SHORT: tensors with at most this many numbers are
-joined for that.
+first joined to such pieces.
 """
 
 
@@ -34,7 +34,7 @@ class Dense:
 
     @functools.cached_property
     def wide(self) -> Tensor:
-        """The numbers as float32 for 16 bits, int64 for small integers, two reals on a last axis for complex."""
+        """The numbers: 16-bit floats as float32, small integers as int64, complex ones as two reals on a last axis."""
         if self.is_complex:
             return paddle.as_real(self.tensor)
         return self.tensor.astype(wide_dtype(self.dtype))
@@ -112,7 +112,7 @@ class Numbers:
 def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
     """Yield the numbers of all tensors in pieces of medium length.
 
-    Few pieces need few operations. Short pieces need little new memory for float64 copies, which is slow.
+    Few pieces need few operations. Short pieces need little new memory for float64 copies: allocating memory is slow.
     """
     short: dict[tuple[Any, bool], list[Tensor]] = {}
     for tensor in tensors:
@@ -131,7 +131,7 @@ def pieces(tensors: Sequence[Dense]) -> Iterator[Numbers]:
 
 
 def join_short(tensors: Sequence[Tensor], shape: list[int]) -> Iterator[Tensor]:
-    """Yield tensors of about `PIECE` numbers, which are joined from these tensors, reshaped to `shape`."""
+    """Reshape tensors to `shape`, join them, and yield the joined tensors, each of about `PIECE` numbers."""
     ends = itertools.accumulate(math.prod(tensor.shape) for tensor in tensors)
     for _, group in itertools.groupby(zip(ends, tensors, strict=True), lambda item: item[0] // PIECE):
         batch = [tensor if tensor.ndim == len(shape) else tensor.reshape(shape) for _, tensor in group]
@@ -213,7 +213,8 @@ def wide_dtype(dtype: Any) -> Any:
 def narrowed(wide: Tensor, dtype: Any) -> Tensor:
     """Return numbers cast to a dtype.
 
-    On the CPU, Paddle 3.3 itself casts float32 numbers near 2**-80 to float16 numbers of up to 1e-4.
+    Paddle's own cast may be wrong: on the CPU, Paddle 3.3 casts float32 numbers near 2**-80 to float16 numbers of up to
+    1e-4.
     """
     if dtype == paddle.float16:
         zero = wide * filled(0.0, wide.dtype, wide) - (wide.detach() - wide)  # with wide's sign and derivative 1

@@ -31,7 +31,7 @@ IN_PLACE = (paddle.float32, paddle.float64, paddle.bfloat16)
 def _register() -> bool:
     """Register the operators. Return whether this Paddle supports them.
 
-    A program with these operators can be loaded only after this call, so it is made when the module is imported.
+    A program with these operators can be loaded only after this call. So importing this module makes the call.
     """
     if KERNELS is None:
         return False
@@ -96,8 +96,8 @@ def _by_paddle(dense: Dense) -> bool:
 def _scaled_in_place(dense: Dense, coef: Scalar) -> Tensor:
     """Return the product, in the memory of the tensor if nothing else reads the tensor.
 
-    `flatten_` flattens nothing, except that a 0-d tensor gets an axis, without which Paddle would end the process.
-    Since `flatten_` works in place, Paddle does not merge the copy with an equal one.
+    `flatten_` keeps the shape, except that a 0-d tensor gets an axis, without which Paddle would end the process. Since
+    `flatten_` works in place, Paddle does not merge this copy with an equal copy.
     """
     copy = paddle._C_ops.flatten_(paddle.assign(dense.tensor), 0, 0)
     product = paddle._C_ops._run_custom_op("unified_clip_scale", copy, coef)[0]

@@ -61,7 +61,7 @@ def find(
 
 
 def check_fleet(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a norm of plain tensors if `fleet` shards the model and nothing is declared."""
+    """Raise ValueError for a norm of plain tensors if `fleet` shards the model and the caller declares nothing."""
     hcg = None if spec.process_group is None or any(is_dist(leaf.tensor) for leaf in gradients) else hybrid()
     if hcg is not None:
         raise ValueError(
@@ -280,7 +280,9 @@ class PaddleShards(DistributedGradients):
         return self.cached_group(None if group is None else group.id, functools.partial(PaddleGroup, group))
 
     def _check_all_reduced(self) -> None:
-        """Raise ValueError for own parameters under fleet's sharding: only step() completes gradients."""
+        """Raise ValueError for parameters under fleet's sharding: only the optimizer's step() completes their
+        gradients.
+        """
         if self._hcg is None or any(map(is_dist, self._tensors())):
             return
         if _degree(self._hcg, "sharding_parallel") > 1 and any(
@@ -319,15 +321,15 @@ class PaddleShards(DistributedGradients):
     def _uses_attributes(self) -> bool:
         """Return whether the attribute `is_distributed` of plain parameters decides which rank counts them.
 
-        It decides under `fleet`, or if any parameter has it set. It does not decide if the caller passes `ownership`,
-        or if a tensor is distributed.
+        The attribute decides under `fleet`, or if it is set on any parameter. It does not decide if the caller passes
+        `ownership`, or if a tensor is distributed.
         """
         if any(map(is_dist, self._tensors())) or self._spec.ownership is not None:
             return False
         return self._hcg is not None or any(_is_shard(leaf.parameter) for leaf in self._parameters)
 
     def _is_first(self, parameter: Any, group: ProcessGroup) -> bool:
-        """Return whether this rank is the first one in a process group with its elements of a plain parameter."""
+        """Return whether no earlier rank of a process group has the same elements of a plain parameter as this rank."""
         is_first = self._ranks_with_copies(group, _is_shard(parameter))[0] == self._rank
         return is_first and getattr(parameter, "is_firstly_shared", True) is not False
 

@@ -13,7 +13,9 @@ from tensorflow.python.ops import control_flow_util
 from ..._core.types import Scalar, Tensor
 
 EAGER = tf.__internal__.EagerTensor
-"""The type of eager tensors. Creating a tensor would start the runtime, after which it cannot be configured."""
+"""The type of eager tensors, by a private name. Creating a tensor to read its type would start the runtime, which you
+cannot configure afterwards.
+"""
 
 PIECE = 1 << 18
 """The number of elements that are converted to float64 at once: 2 MiB, which fit into a cache."""
@@ -30,7 +32,8 @@ SHORT = 1 << 12
 def constant(number: float, dtype: Any) -> Tensor:
     """Return a tensor with a number that `dtype` represents exactly.
 
-    It is made from an array: eager TensorFlow caches constants of Python numbers, and returns 0.0 for -0.0.
+    Make the tensor from an array, because eager TensorFlow caches constants of Python numbers, and returns 0.0 for
+    -0.0.
     """
     return tf.constant(np.array(number, dtype.as_numpy_dtype))
 
@@ -62,10 +65,11 @@ def computed_once(scalar: Scalar) -> Scalar:
 
 
 def must_be_exact(tensors: Sequence[Tensor]) -> bool:
-    """Return whether norms must be correctly rounded: under a `tf.distribute` strategy, to get the bits of one process.
+    """Return whether norms must be correctly rounded: under a `tf.distribute` strategy, to get the same bits as in one
+    process.
 
     Exact norms need a branch. So the result is False for XLA, which would always run the branch, and for eager tensors
-    on devices, where a branch waits.
+    on devices, where a branch waits for the device.
     """
     if not tf.distribute.has_strategy():
         return False
@@ -106,7 +110,9 @@ def split_one(tensor: Tensor) -> list[Tensor]:
 
 
 def join_short(tensors: Sequence[Tensor]) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
-    """Return (tensors, of which the short ones of a dtype are joined; function that splits their results again)."""
+    """Return (the tensors with the short ones of each dtype joined, a function that splits the results of joined
+    tensors).
+    """
     groups: dict[object, list[int]] = {}
     max_short = 0 if is_for_xla() else SHORT
     for index, tensor in enumerate(tensors):
@@ -142,7 +148,9 @@ def is_half(tensor: Tensor) -> bool:
 
 
 def real_parts(tensor: Tensor, p: float) -> list[Tensor]:
-    """Return float64 tensors with the same sum of |x|**p: for complex numbers both parts (p = 2), or the magnitudes."""
+    """Return float64 tensors with the same sum of |x|**p. For complex numbers, these are both parts (p = 2) or
+    magnitudes.
+    """
     if not tensor.dtype.is_complex:
         return [tf.cast(tensor, tf.float64)]
     if p == 2:
@@ -186,7 +194,7 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 
 
 def in_host_memory(tensors: Sequence[Any]) -> bool:
-    """Return whether code runs eagerly on eager CPU tensors only. In a graph, such tensors are constants."""
+    """Return whether the code runs eagerly, with eager CPU tensors only. In a graph, eager tensors are constants."""
     return tf.executing_eagerly() and all(
         type(tensor) is EAGER and "/device:CPU:" in tensor.backing_device for tensor in tensors
     )

@@ -48,7 +48,7 @@ from .arithmetic import (
 from .path import TensorflowPath
 
 TENSOR = tf.__internal__.types.Tensor
-"""The base class of eager and symbolic tensors, and of every Variable. IndexedSlices have another one."""
+"""The base class of eager and symbolic tensors, and of every Variable. IndexedSlices have another base class."""
 
 
 class TensorflowBackend(Backend, Variables, Sparse, DevicePrimitives):
@@ -344,7 +344,7 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
 def _unique(indices: Tensor) -> tuple[Tensor, Tensor]:
     """Return (the different rows in the order of their first index, the position of each index's row among them).
 
-    In XLA, the number of rows of `tf.unique` is unknown, even for constant indices. So these are compared here.
+    In XLA, the number of rows of `tf.unique` is unknown, even for constant indices. So NumPy compares constant indices.
     """
     constants = smart_constant_value(indices) if is_for_xla() else None
     if constants is None:

@@ -1,7 +1,7 @@
 """Correctly rounded norms in graphs of a strategy: if a float64 sum leaves the rounding open, integers decide.
 
 The relative error of a float64 sum is bounded. If both ends of the error interval have the same root in float32, this
-root is the norm. If not, the exact sum is compared with the power of the middle between both roots.
+root is the norm. If not, the exact sum is compared with the power of the middle between the two roots.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import tensorflow as tf
 from ..._core.types import Scalar, Tensor
 
 WORDS = 18
-"""The number of 32-bit words in a sum: enough for the squares of all float32, and of the middles between two of them.
+"""The number of 32-bit words in a sum: enough for the square of each float32 number, and of the middle between two
+neighbouring float32 numbers.
 """
 
 LOWEST = -304
-"""The exponent of the lowest bit of a sum. The squares of float32 are 0, or 2**-298 or more."""
+"""The exponent of the lowest bit of a sum. The square of a float32 number is 0 or at least 2**-298."""
 
 INFINITY = 2.0**128
 """The number that would follow the largest float32, in place of infinity."""
@@ -30,7 +31,7 @@ SCALAR = tf.TensorSpec([], tf.float64)
 SIGNATURE = [SCALAR, SCALAR, tf.TensorSpec([WORDS], tf.int64), SCALAR]
 
 Powers = Callable[[Tensor, float], Tensor]
-"""Returns |g|**p for (tensor, p), exactly, as a flat float64 tensor. Each is 0, or from 2**-300 to 2**256."""
+"""Returns |g|**p for (tensor, p), exactly, as a flat float64 tensor. Each power is 0, or from 2**-300 to 2**256."""
 
 
 def certified(total: Scalar, additions: Scalar | float, tensors: Sequence[Tensor], p: float, powers: Powers) -> Scalar:

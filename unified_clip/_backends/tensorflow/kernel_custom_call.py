@@ -1,7 +1,7 @@
 """The compiled kernels as a custom call, for graphs that XLA compiles for a CPU: `XlaCustomCallV2`.
 
-It returns the norm with the bits of the host path. XLA computes the coefficient and the products, so that it can fuse
-them with an optimizer's step. Shapes must be known when the function is traced.
+It returns a norm with the same bits as on the host path. XLA computes the coefficient and the products, so that it can
+fuse them with an optimizer's step. Shapes must be known when the function is traced.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool, threads: int) -> Scalar:
-    """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64.
+    """Return the norm of order 1 or 2 over all tensors, or a vector with one norm per tensor, in float64.
 
     is_batch: Whether the first axis of each tensor has the members of a batch, each with its own norm.
     """
@@ -69,7 +69,7 @@ def norm(tensors: Sequence[Tensor], *, p: int, per_tensor: bool, is_batch: bool,
 
 
 def barrier(tensor: Tensor) -> Tensor:
-    """Return the same numbers, as a tensor that XLA computes before any product of it."""
+    """Return the same numbers, as a tensor that XLA computes before it computes products with this tensor."""
     return gen_xla_ops.xla_optimization_barrier([tensor])[0]
 
 
@@ -87,7 +87,7 @@ def attributes(op: Any) -> dict[str, Any]:
 
 @functools.cache
 def _is_called() -> bool:
-    """Return whether a compiled program calls the kernels, which TensorFlow does not guarantee. Else warn once."""
+    """Return whether a compiled program calls the kernels, which TensorFlow does not guarantee. If not, warn once."""
     numbers = [tf.TensorSpec([2])]
 
     @functools.partial(tf.function, input_signature=numbers, jit_compile=True, autograph=False)

@@ -1,6 +1,6 @@
 """The compiled kernels as operations of TensorFlow, for graphs on a CPU.
 
-`UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. The rule between them is part of the graph.
+`UnifiedClipNorm` and `UnifiedClipScale` do what the host path does. Between them, the graph computes the coefficient.
 TensorFlow's own operations compute the derivatives. In a graph that XLA compiles, a custom call computes the norm, and
 TensorFlow's own operations compute the products.
 """
@@ -27,7 +27,9 @@ NORM, SCALE = "UnifiedClipNorm", "UnifiedClipScale"
 
 
 def _register() -> bool:
-    """Register both operations, unless another copy of unified_clip has: TensorFlow would end the process."""
+    """Register both operations, unless another copy of unified_clip has registered them: TensorFlow would end the
+    process.
+    """
     return KERNELS is not None and op_def_registry.get(NORM) is None and KERNELS.register_tensorflow()
 
 
@@ -55,7 +57,7 @@ def supports(tensors: Sequence[Tensor]) -> bool:
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
+    """Return the norm of order 1 or 2 over all tensors, or a vector with one norm per tensor, in float64."""
     n = _apply(NORM, tensors, p=p, per_tensor=per_tensor)
     n.set_shape([len(tensors)] if per_tensor else [])
     return n
@@ -173,7 +175,7 @@ def _derivatives(
 
 
 def _products(tensors: Sequence[Tensor], coef: Scalar, per_tensor: bool, *, is_batch: bool = False) -> list[Tensor]:
-    """Return what `UnifiedClipScale` returns, by TensorFlow's operations.
+    """Return the same as `UnifiedClipScale`, by TensorFlow's operations.
 
     is_batch: Whether all inputs have a first axis for the members of a batch.
     """

@@ -26,7 +26,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def magnitudes(wide: Tensor) -> Tensor:
-    """Return magnitudes: NaN if a part of a complex number is NaN, although PyTorch's abs(inf + nan j) is inf."""
+    """Return magnitudes: NaN if a part of a complex number is NaN. PyTorch's own abs(inf + nan j) is inf."""
     return torch.where(wide.isnan(), math.nan, wide.abs()) if wide.is_complex() else wide.abs()
 
 

@@ -56,7 +56,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
         return self.as_tensor(parameter).detach()
 
     def as_bound(self, value: Any) -> Tensor:
-        """Return a bound, threshold or total norm as a tensor. A DTensor, such as a norm by PyTorch, is gathered."""
+        """Return a bound, threshold or total norm as a tensor. A DTensor, such as PyTorch's total norm, is gathered."""
         return self.as_tensor(sharded.full_tensor(value))
 
     def shape(self, tensor: Any) -> tuple[int | None, ...]:
@@ -317,7 +317,9 @@ def _alias_owners_in_graph(tensors: Sequence[Any], describe: Callable[[int], str
 
 
 def _collector() -> Any | None:
-    """Return the kernels' collector of plain gradients, or None while PyTorch traces: traces miss raw reads."""
+    """Return the kernels' collector of plain gradients, or None while PyTorch traces: a trace misses reads of raw
+    memory.
+    """
     return None if host.forced_path("pairs") or conditions.is_watched() else COLLECTOR
 
 
@@ -338,7 +340,9 @@ def scale_by_operations(tensors: Sequence[Tensor], coef: Scalar, per_tensor: boo
 
 
 def norm_by_operations(tensors: Sequence[Tensor], p: float, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors. With `per_tensor`, return a vector with their norms. Both have derivatives."""
+    """Return the norm over all tensors. With `per_tensor`, return a vector with one norm per tensor. Both have
+    derivatives.
+    """
     return TorchPath(PER_TENSOR_PRIMITIVES if per_tensor else PRIMITIVES, tensors, not per_tensor).norm_by_operations(p)
 
 
@@ -348,7 +352,7 @@ kernel_operators.register(lambda tensors: host.HostPath(BACKEND, tensors), norm_
 def _clip_grad_norm_in_graph(
     backend: Any, parameters: Any, max_norm: Any, *options: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Clip as `functions.clip_grad_norm_` does, for `traced_bodies.SHORT_BODIES`. `options`: its other arguments."""
+    """Clip as `functions.clip_grad_norm_` does, for `traced_bodies.SHORT_BODIES`. `options`: the other arguments."""
     norm_type, error_if_nonfinite, _, *distributed = options
     gradients = None
     if (

@@ -22,7 +22,9 @@ ROWS = 32
 
 
 class TorchSums:
-    """The `PartialSums` of tensors that are traced or on devices. Only fast sums are computed on the device."""
+    """The `PartialSums` of tensors that are traced or on devices. Fast sums for float32 norms, and checksums, are
+    computed on the device. Everything else is computed on the host.
+    """
 
     def __init__(self, backend: Backend, tensors: Sequence[Tensor]) -> None:
         self._backend, self._tensors = backend, [tensor.detach() for tensor in tensors]

@@ -35,7 +35,7 @@ COMPLEX = (torch.complex64, torch.complex128)
 
 
 def can_compute(fake: FakeTensor) -> bool:
-    """Return whether operations of a FakeTensor with new tensors are possible here, inside its FakeTensorMode."""
+    """Return whether a FakeTensor can be combined with new tensors here: only inside its FakeTensorMode."""
     active = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return active is fake.fake_mode or bool(fake.fake_mode.allow_non_fake_inputs)
 
@@ -43,7 +43,7 @@ def can_compute(fake: FakeTensor) -> bool:
 def is_expanded(tensor: Tensor) -> bool:
     """Return whether a tensor is an expanded view.
 
-    The strides are read from a new view: in a graph, a gradient that is itself a view has none.
+    The strides are read from a new view, because in a graph, a gradient that is itself a view has no strides.
     """
     view = tensor.view_as(tensor)
     repeated = any(step == 0 and length > 1 for step, length in zip(view.stride(), view.shape, strict=True))
@@ -64,7 +64,9 @@ def is_inner(parameter: Any) -> bool:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether a tensor's values are in CPU memory: it is no subclass, and no lazy conjugate or negative."""
+    """Return whether a tensor's values are in CPU memory: its class is no subclass, and it is no lazy conjugate or
+    negative.
+    """
     return (
         type(tensor) in PLAIN
         and tensor.layout == torch.strided
@@ -130,7 +132,9 @@ def needs_double_float32(tensors: Sequence[Tensor], extra_inputs: Sequence[Tenso
 
 
 def is_watched() -> bool:
-    """Return whether PyTorch traces, transforms or differentiates in forward mode. None sees raw reads of memory."""
+    """Return whether PyTorch traces, transforms or differentiates in forward mode: these modes miss reads of raw
+    memory.
+    """
     return is_traced() or forward_ad._current_level >= 0
 
 
@@ -174,7 +178,7 @@ def is_complex(tensor: Any) -> bool:
 def is_neg(tensor: Any) -> bool:
     """Return whether a tensor's memory has the values with the opposite sign, which list operations would ignore.
 
-    False in a graph.
+    Return False in a graph.
     """
     return not torch.compiler.is_compiling() and bool(tensor.is_neg())
 
@@ -189,7 +193,7 @@ def fit_list_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[Any], 
 def fit_lists(tensors: Sequence[Tensor]) -> bool:
     """Return whether all tensors are dense, real and not empty, as operations on lists need.
 
-    It is `is_real` in one loop without function calls, because it runs for every gradient of every step.
+    This repeats `is_real` in one loop without function calls, because it runs for every gradient of every step.
     """
     in_graph = torch.compiler.is_compiling()
     for tensor in tensors:
@@ -218,7 +222,7 @@ def needs_single_operations(tensors: Sequence[Tensor], extra_inputs: Sequence[An
 def are_plain_on_devices(tensors: Sequence[Any]) -> bool:
     """Return whether operations on lists may write all tensors.
 
-    Each tensor must be on a device and dense in memory, and must not overlap another one. This is one loop without
+    Each tensor must be on a device and dense in memory, and must not overlap another tensor. This is one loop without
     function calls, because it runs for every gradient of every step.
     """
     devices, ends = ("cuda", "xpu", "cpu") if host.forced_path("pairs") else ("cuda", "xpu"), []

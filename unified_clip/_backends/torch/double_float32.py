@@ -6,17 +6,17 @@ sums and products with their exact rounding errors:
 - Dekker, "A floating-point technique for extending the available precision", 1971: the exact product, the exact sum of
   ordered numbers, division, square root.
 - Knuth, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B: the exact sum in any order.
-- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums, with the errors compensated_sum beside them.
+- Ogita, Rump and Oishi, "Accurate sum and dot product", 2005: long sums, with a separate sum of the errors.
 - Joldes, Muller and Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic",
   2017: the bounds, in units of u = 2**-24.
 
-They need every addition, subtraction and multiplication of float32 rounded separately to nearest. Eager operations are:
-each is a kernel of its own, and PyTorch compiles its Metal kernels without fast math (unless PYTORCH_MPS_FAST_MATH is
-set). `torch.compile` for the CPU keeps this too. For MPS it is unknown. Quotients and roots may have an error of two
-ULP, and subnormal numbers may be flushed to zero. None of this has run on such a device: UNIFIED_CLIP_PATH=pairs forces
-it on CPUs, for tests.
+These methods require that every addition, subtraction and multiplication of float32 is rounded separately to nearest.
+Eager operations do this: each is a kernel of its own, and PyTorch compiles its Metal kernels without fast math (unless
+PYTORCH_MPS_FAST_MATH is set). `torch.compile` does this for the CPU. For MPS, this is unknown. Quotients and roots may
+have an error of two ULP, and subnormal numbers may be flushed to zero. This module has never run on a device without
+float64. UNIFIED_CLIP_PATH=pairs forces its use on CPUs, for tests.
 
-Only `hi` has a derivative, by float32 operations.
+Only `hi` has a derivative, which float32 operations compute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ NARROW = (*HALF, torch.float32)
 LARGEST = torch.finfo(torch.float32).max
 
 CHUNK = 2**23
-"""A sum is over about this many numbers, because it needs some eight float32 vectors of up to twice that length."""
+"""About this many numbers are added up at once. Such a sum needs about eight float32 vectors of up to twice this
+length.
+"""
 
 EXPONENT = 0x7F800000
 """The mask of the exponent bits of a float32."""
@@ -71,7 +73,7 @@ class DoubleFloat32:
         return fast_two_sum(product.hi, product.lo + (self.hi.detach() * other.lo + self.lo * other.hi.detach()))
 
     def __truediv__(self, other: DoubleFloat32) -> DoubleFloat32:
-        """Divide, with a relative error of about 15 u**2 (Joldes et al., algorithm 17). Scale both near 1 first."""
+        """Divide, with a relative error of about 15 u**2 (Joldes et al., algorithm 17). Scale both near to 1 first."""
         self_power, other_power = power_below(self), power_below(other)
         above, below = self.scaled(reciprocal(self_power)), other.scaled(reciprocal(other_power))
         near = above.hi / below.hi
@@ -108,7 +110,7 @@ def two_sum(a: Tensor, b: Tensor) -> DoubleFloat32:
 
 
 def fast_two_sum(big: Tensor, small: Tensor) -> DoubleFloat32:
-    """Return big + small, exactly, if |big| >= |small| (Dekker). lo of inf and NaN is 0."""
+    """Return big + small, exactly, if |big| >= |small| (Dekker). If the sum is inf or NaN, lo is 0."""
     small = _finite(small)
     total = big + small
     return DoubleFloat32(total, _finite(small - (total.detach() - big.detach())))
@@ -159,7 +161,7 @@ class DoubleFloat32Primitives(TorchPrimitives):
         raise TypeError(f"adaptive thresholds need float64, which {like[0].device} lacks. Use a fixed threshold")
 
     def constant(self, value: Any, like: Sequence[Tensor]) -> Scalar:
-        """Convert to a scalar, clamped to the range of float32. Float64 and integers are read on the CPU."""
+        """Convert to a scalar, clamped to the range of float32. Float64 and integers are converted on the CPU."""
         device = like[0].device if like else torch.device("cpu")
         if isinstance(value, DoubleFloat32):
             return DoubleFloat32(value.hi.to(device), value.lo.to(device))
@@ -192,7 +194,9 @@ class DoubleFloat32Primitives(TorchPrimitives):
         return _from_float32(top)
 
     def slice_power_sum(self, tensor: Tensor, axes: Sequence[int], divisor: Scalar | None) -> Scalar:
-        """Return the sum of |g / divisor|**2 of each slice. Divisors: powers of 2 near the largest magnitude."""
+        """Return the sum of |g / divisor|**2 of each slice. The divisors are powers of 2 near the slices' largest
+        magnitudes.
+        """
         assert divisor is not None
         rows = _rows(tensor, axes)
         factor, shape = reciprocal(divisor).hi.reshape(rows.shape[:-1]), divisor.hi.shape
@@ -339,7 +343,7 @@ def _reals(rows: Tensor) -> Tensor:
 
 
 def _vectors(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield all numbers in few float32 vectors, because each sum takes some 200 kernels.
+    """Yield all numbers in few float32 vectors, because each sum launches about 200 kernels.
 
     A vector is shorter than 2 * CHUNK.
     """

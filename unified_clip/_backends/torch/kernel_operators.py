@@ -1,8 +1,8 @@
 """The kernels as operators of PyTorch, for the graphs of `torch.compile`: those for the CPU, and Triton's for a GPU.
 
-`unified_clip::norm` and `unified_clip::scale_` do what the host path does. The rule between them is part of the graph.
-`norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither, PyTorch's compiler replaces it by
-`kernel_norm`, which on the CPU is in `_native/torch.hpp` like `scale_`.
+`unified_clip::norm` and `unified_clip::scale_` do what the host path does. Between them, the graph computes the
+coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither, PyTorch's compiler
+replaces it by `kernel_norm`, which on the CPU is in `_native/torch.hpp` like `scale_`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ENABLED = KERNELS is not None and host.kernels_in_graphs("pairs") and KERNELS.re
 def supports(tensors: Sequence[Tensor]) -> bool:
     """Return whether the operators support these tensors, in a graph that this process compiles for itself.
 
-    All are dense and real, on the CPU, or all are on GPUs, where they may be complex. Programs of `torch.export` are
-    not supported, because they may run where unified_clip is not installed.
+    All tensors must be dense. Either all are on the CPU and real, or all are on GPUs, where they may be complex.
+    Programs of `torch.export` are not supported, because they may run where unified_clip is not installed.
     """
     if not torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
@@ -82,7 +82,7 @@ def gradients_of(parameters: Any) -> list[Tensor] | None:
 
 
 def norm(tensors: Sequence[Tensor], p: float, *, per_tensor: bool) -> Scalar:
-    """Return the norm over all tensors, or a vector with one per tensor, in float64."""
+    """Return the norm over all tensors, or a vector with one norm per tensor, in float64."""
     return torch.ops.unified_clip.norm(tensors, p, per_tensor)
 
 

@@ -43,7 +43,7 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
-    """Prepare the writes of products. Writes need no new memory: if memory ran out, a list would be partly written."""
+    """Prepare the writes of products. Writes allocate nothing: if memory ran out, a list would be partly written."""
     limited_groups = list(_limited_groups(tensors))
     memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
@@ -60,7 +60,7 @@ def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
 
 
 def _memory(narrow_groups: Sequence[Sequence[Tensor]]) -> dict[torch.device, Tensor]:
-    """Return float32 memory for each device's largest group of 16-bit tensors, unless a compiler plans it."""
+    """Return float32 memory for each device's largest group of 16-bit tensors, unless a compiler plans the memory."""
     sizes: dict[torch.device, int] = {}
     for group in () if torch.compiler.is_compiling() else narrow_groups:
         device = group[0].device

@@ -127,7 +127,7 @@ class TorchPrimitives(DevicePrimitives):
         return [torch.where(keep.to(tensor.device), tensor, torch.zeros_like(tensor)) for tensor in tensors]
 
     def prepare_write(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> list[Write]:
-        """Prepare the writes, subclasses of tensors first: their write may fail."""
+        """Prepare the writes, tensor subclasses first: writing these may fail."""
         both = sorted(zip(tensors, values, strict=True), key=lambda item: type(item[0]) in PLAIN)
         return [
             Write(functools.partial(_write, tensor, value, conditions.is_inference(tensor))) for tensor, value in both
@@ -268,7 +268,7 @@ class TorchPath(DevicePath):
 
     @property
     def _has_kernels_for_gpu(self) -> bool:
-        """Return whether the Triton kernels handle the list: also one with complex or empty tensors."""
+        """Return whether the Triton kernels handle the list, which may have complex or empty tensors."""
         return self._table is not None or (kernel_operators.supports(self._tensors) and self._tensors[0].is_cuda)
 
     @property
@@ -314,7 +314,9 @@ class TorchPath(DevicePath):
         return gpu.new_tensors(self._tensors, launches, per_tensor=self._is_per_tensor)
 
     def _fits(self, coef: Scalar) -> bool:
-        """Return whether the kernels support a coefficient: one for all tensors or for each, but none per slice."""
+        """Return whether the kernels support a coefficient: one for all tensors, or one for each, but not one for each
+        slice.
+        """
         return bool(coef.dim() == self._is_per_tensor)
 
     def _launches(self, launches: Sequence[Callable[[], None]]) -> list[Write]:
@@ -387,7 +389,9 @@ def _zero_where(tensor: Tensor, condition: Tensor, in_inference: bool) -> None:
 
 PRIMITIVES = TorchPrimitives()
 SINGLE_PRIMITIVES = TorchPrimitives()
-"""For lists without recorded derivatives that list operations do not support, but Triton's kernels may."""
+"""The primitives for lists without recorded derivatives that list operations do not support. Triton's kernels may
+support them.
+"""
 
 LIST_PRIMITIVES = ListPrimitives()
 PER_TENSOR_PRIMITIVES = PerTensorPrimitives()

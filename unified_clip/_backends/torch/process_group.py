@@ -1,4 +1,4 @@
-"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on it."""
+"""Process groups of PyTorch: their ranks, the device of their collectives, and norms that stay on this device."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ class TorchGroup(ProcessGroup):
     def _counted(
         self, tensors: Sequence[Tensor], p: float, dtype: str, measure: Callable[[], PartialSums]
     ) -> ranks.Counted:
-        """Return what a rank adds up of these tensors. If the kernels do not support them, this rank waits."""
+        """Return this rank's part of the sums over these tensors. If no kernel supports them, this waits for the
+        device.
+        """
         from .gpu.ranks import Counted
         from .gpu.table import Table
 

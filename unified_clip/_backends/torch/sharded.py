@@ -81,7 +81,7 @@ def undeclared_flat() -> RuntimeError:
 
 
 def check_full_mesh(gradients: Sequence[Leaf], spec: DistributedSpec) -> None:
-    """Raise ValueError for a DTensor that only some ranks have: PyTorch's norm would be over these only."""
+    """Raise ValueError for a DTensor that only some ranks have: PyTorch's norm would leave out the other ranks."""
     for leaf in gradients if spec.process_group is not None else ():
         if not is_dtensor(leaf.tensor):
             continue

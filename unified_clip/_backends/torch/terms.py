@@ -1,4 +1,6 @@
-"""Sum `Partial` gradients over ranks: one all-reduce for the same ranks. A term is the partial sum of one rank."""
+"""Sum `Partial` gradients over ranks: one all-reduce for all gradients on the same ranks. A term is the partial sum of
+one rank.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ class Bucket(NamedTuple):
     def summed(self, values: Sequence[Tensor]) -> dict[int, Tensor]:
         """Return the sum of each gradient's terms over the ranks, by index. All ranks of the bucket have to call this.
 
-        Sums are float64, and rounded once: so they do not depend on the order of the gradients.
+        Sums are float64, and rounded once. So they do not depend on the order of the gradients.
         """
         buffer = self.flattened(values)
         _, first = next(iter(self.members.values()))

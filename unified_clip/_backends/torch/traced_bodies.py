@@ -28,10 +28,11 @@ report_graph: Any = _report_graph
 """`register` replaces this by a function that runs during tracing, and is not in the graph."""
 
 SHORT_BODIES: dict[Callable[..., Any], Callable[..., Any]] = {}
-"""By body of a public function: a short form of it for plain gradients, which `backend.py` registers.
+"""Short forms of bodies of public functions, for plain gradients: the short form by the body. `backend.py` registers
+them.
 
-Before each run of a graph, PyTorch checks every value that it has read for the graph. A complete body reads several
-hundred. For a few small tensors, these checks take longer than the clip. A short form returns (the result, the
+Before each run of a graph, PyTorch checks every value that it read while it traced the graph. A complete body reads
+several hundred. For a few small tensors, these checks take longer than the clip. A short form returns (the result, the
 arguments), and None as the result if the body has to run with these arguments.
 """
 

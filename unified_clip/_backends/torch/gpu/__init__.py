@@ -41,7 +41,8 @@ ENABLED = _is_enabled()
 def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | Tables | None:
     """Return the table of a gradient list, or None if the kernels do not support it.
 
-    They support dense tensors on GPUs, unless PyTorch traces or transforms. `per_tensor`: for one norm per tensor.
+    The kernels support dense tensors on GPUs, unless PyTorch traces or transforms. `per_tensor`: whether the table is
+    for one norm per tensor.
     """
     if is_watched() or not _are_supported(tensors):
         return None
@@ -52,14 +53,14 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
 
 
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm. Of complex tensors they only compute the 2-norm, because they read
-    the real and imaginary parts as separate numbers.
+    """Return whether the kernels compute this norm. For complex tensors, they compute only the 2-norm, because they
+    read the real and imaginary parts as separate numbers.
     """
     return p == 2 or (p in ORDERS and not any(tensor.dtype in COMPLEX for tensor in tensors))
 
 
 def norm_is_exact(tensors: Sequence[Tensor], p: float) -> bool:
-    """Return whether the kernels compute this norm over all tensors, which they round correctly."""
+    """Return whether the kernels compute this norm over all tensors. If so, they round it correctly."""
     return measures(tensors, p) and table_of(tensors) is not None
 
 

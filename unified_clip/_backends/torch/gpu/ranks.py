@@ -60,7 +60,7 @@ def norm_over_ranks(
 
     `Partial` gradients are summed after the first all-reduce. Then each rank adds the powers of these sums to the
     words. The last all-reduce adds up exact sums if the words leave the last bit of the norm open, and zeros otherwise.
-    If p is inf, it takes the maximum of magnitudes.
+    If p is inf, this last all-reduce takes the maximum of magnitudes.
     """
     order, wide, own = ORDERS[request.p], request.is_wide, request.own
     options = {"order": order, "wide": wide, **OPTIONS}
@@ -121,8 +121,8 @@ def _sent(numbers: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _in_windows(own: Accumulator, p: int, wide: bool) -> list[int]:
-    """Return an exact sum of powers as windows of 24 bits. They count units of 2**-1075 for a float64 norm, else of
-    2**-150, to the power p.
+    """Return an exact sum of powers as windows of 24 bits. The unit is u**p, where u is 2**-1075 for a float64 norm,
+    else 2**-150.
     """
     total = own.total << 2 >> UNIT + 2 - (1075 if wide else 150) * p
     return [total >> (24 * window) & (2**24 - 1) for window in range(WINDOWS - 1)]

@@ -18,7 +18,7 @@ class Tables:
         self._tables = tables
 
     def norms(self, p: float, *, per_tensor: bool) -> Scalar:
-        """Return the norm over all tensors, or a vector with one per tensor, on the device of the first tensor."""
+        """Return the norm over all tensors, or a vector with one norm per tensor, on the device of the first tensor."""
         if not per_tensor:
             return table.norm_of_all([part for _, part in self._tables], p)
         device = self._tables[0][1].device

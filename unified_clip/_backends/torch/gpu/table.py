@@ -36,7 +36,9 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 
 CHUNK = 65536
 LANES = 2048
-"""The number of elements that a program reads at a time. Reading more at a time hides the delay of the memory."""
+"""The number of elements that a program reads at a time. Reading many elements at a time hides the latency of the
+memory.
+"""
 
 SUM_LANES = 256
 """The number of sums of chunks that a program reads at a time."""
@@ -65,10 +67,12 @@ OPTIONS = {"enable_fp_fusion": False}
 """Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))
-"""Compute capabilities of NVIDIA's GPUs with float64 at half the speed of float32. Most others have 1/64 of it."""
+"""Compute capabilities of NVIDIA's GPUs with float64 at half the speed of float32. Most other GPUs compute float64 at
+1/64 of the speed of float32.
+"""
 
 LEAST_MAJOR = 8
-"""The major version of the least compute capability that Triton supports."""
+"""The major version of the lowest compute capability that Triton supports."""
 
 FAST_FLOAT64_AMD = ("gfx90a", "gfx94", "gfx95")
 """The prefixes of the architectures of AMD's GPUs that compute float64 at half of their speed for float32, or faster.
@@ -310,7 +314,7 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
 
 def _kept(stream: int, addresses: Addresses) -> Table:
     """Return the kept table of a list, or make it. Each CUDA stream has its own tables, because the copy to the GPU is
-    only sure to come before later launches on the same stream.
+    sure to finish before later launches only on the same stream.
     """
     key = (stream, addresses)
     table = _tables.pop(key, None) or Table(addresses)

@@ -1,8 +1,8 @@
 """The Triton kernels: norms of order 1, 2 and inf, correctly rounded, products, and clamped values.
 
-A program of a kernel reads a chunk: some elements of one tensor, at an address from a table. So the number of launches
-does not depend on the number of tensors, and sums do not depend on the number of programs. No program waits for
-another: the next kernel reads what all programs have written.
+A program (one instance of a kernel) reads a chunk: some elements of one tensor, at an address from a table. So the
+number of launches does not depend on the number of tensors, and sums do not depend on the number of programs. No
+program waits for another: the next kernel reads what all programs have written.
 
 Sums are computed in float64, or in two float64 numbers if the norm is float64 (`wide`), or in two float32 numbers on
 GPUs whose float64 is slow. Their relative error is bounded. A norm is in doubt if, within this bound, it could be

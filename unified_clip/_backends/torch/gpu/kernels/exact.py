@@ -45,7 +45,7 @@ def _window_after(exponent: tl.tensor, more_bits: tl.constexpr, order: tl.conste
 
 @triton.jit
 def _bits_in(window: tl.tensor, numbers: tl.tensor, places: tl.tensor) -> tl.tensor:
-    """Return the 24 bits in a window of integers that are shifted left by `places`. They have 56 bits at most."""
+    """Return the 24 bits that integers of at most 56 bits have in a window after they are shifted left by `places`."""
     shift = 24 * window - places
     right = numbers >> tl.minimum(tl.maximum(shift, 0), 63)
     left = right << tl.minimum(tl.maximum(-shift, 0), 24)
@@ -116,8 +116,8 @@ def _add_chunk(
 def _rounds_up(
     windows: tl.tensor, begin: tl.tensor, end: tl.tensor, bits: tl.tensor, order: tl.constexpr, wide: tl.constexpr
 ) -> tl.tensor:
-    """Return 1 if the exact norm is above the middle between the number with these bits and the next number, else 0. In
-    the middle, return 1 if these bits are odd.
+    """Return 1 if the exact norm is above the middle between the number with these bits and the next number, else 0. If
+    it is exactly in the middle, return 1 if these bits are odd.
     """
     significand, exponent = _split(bits, wide)
     carry = tl.zeros([], tl.int64)
@@ -139,7 +139,8 @@ def decide(
 ) -> None:
     """Round each norm in doubt correctly, by the exact sum in its windows.
 
-    over_ranks: The windows have the sum over all ranks. In a wide state, the third number is the sum of `flag`.
+    over_ranks: Whether the windows have the sum over all ranks. Then the third number of a wide state is the sum of the
+    numbers that `flag` stored.
     """
     group = tl.program_id(0)
     state = states + group * STATE
@@ -182,7 +183,7 @@ def _rounded_bits(
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    `largest`: the bits of the largest magnitude. `lowest`: the smallest one's exponent. `infinity`: the bits of inf.
+    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest. `infinity`: the bits of inf.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)

@@ -11,7 +11,7 @@ INF: Any = tl.constexpr(0)
 """The value of `order` for p = inf, the norm that is the largest magnitude."""
 
 RUNTIME = ("tensors", "first_chunk", "end_chunk", "low", "high")
-"""The arguments that differ from call to call. Triton does not compile a kernel anew for other values of these."""
+"""The arguments that differ from call to call. Triton does not compile a kernel again if their values change."""
 
 HIGH_BITS: Any = tl.constexpr(-(2**27))
 NARROW_HIGH_BITS: Any = tl.constexpr(-(2**12))
@@ -47,13 +47,15 @@ def in_vectors(addresses: tl.tensor, length: tl.tensor, width: tl.constexpr) -> 
 
 @triton.jit
 def vectors_at(address: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
-    """Return a pointer to an address that is a multiple of 16, in a form from which Triton infers this."""
+    """Return a pointer to an address that is a multiple of 16, in a form that lets Triton infer this multiple."""
     return tl.multiple_of((address // 16 * 16).to(tl.pointer_type(dtype)), 16)
 
 
 @triton.jit
 def magnitude_bits(values: tl.tensor, wide: tl.constexpr) -> tl.tensor:
-    """Return the bits of magnitudes as integers: of float64 numbers if `wide`, else of float32. NaN has the largest."""
+    """Return the bits of magnitudes as integers: of float64 numbers if `wide`, else of float32. The bits of NaN are the
+    largest integer.
+    """
     if wide:
         bits = values.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
     else:

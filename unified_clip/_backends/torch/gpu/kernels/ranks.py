@@ -21,7 +21,7 @@ from .sums import INFINITY, LARGEST, rounded_pair
 NANS: Any = tl.constexpr(WORDS - 2)
 INFINITIES: Any = tl.constexpr(WORDS - 1)
 EXPONENT: Any = tl.constexpr(UNIT - 1075)
-"""With a float64's exponent field added: the index of the number's last bit among the bits of the words."""
+"""This plus the exponent field of a float64 is the index of the number's last bit among the bits of the words."""
 
 LAST_BIT: Any = tl.constexpr(UNIT)
 FIRST_LIMB: Any = tl.constexpr((UNIT - 300) // 32)
@@ -31,7 +31,7 @@ END_WIDE_LIMB: Any = tl.constexpr((UNIT + 1023) // 32 + 1)
 LEAST_SUM: Any = tl.constexpr(2.0**-800)
 UNBOUNDED_LIMB: Any = tl.constexpr((UNIT + 1010) // 32)
 UNBOUNDED: Any = tl.constexpr(2 ** ((UNIT + 1010) % 32))
-"""A rank adds 2**1010 to the words, by this limb, if its own sum is greater than LARGEST, inf or NaN."""
+"""A rank adds this number to one limb, that is 2**1010 to the words, if its sum is NaN or greater than LARGEST."""
 
 LOW_WORD: Any = tl.constexpr(2**32 - 1)
 NAN: Any = tl.constexpr(float("nan"))
@@ -95,9 +95,7 @@ def _add_to(words: tl.tensor, number: tl.tensor) -> None:
 
 @triton.jit(do_not_specialize=("chunks",))
 def pack_largest(sums: tl.tensor, chunks: tl.tensor, states: tl.tensor, width: tl.constexpr) -> None:
-    """Store the largest magnitude of all chunks, as the bits of a float64, in the third number of a state if this
-    number is smaller.
-    """
+    """Raise the third number of a state to the largest magnitude of all chunks, stored as the bits of a float64."""
     lanes = tl.arange(0, width)
     largest = tl.zeros([width], tl.int64)
     for at in range(0, chunks, width):

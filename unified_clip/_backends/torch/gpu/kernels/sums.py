@@ -118,8 +118,8 @@ def round_sums(
     width: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Store the norm of each group of chunks. Unless p is inf, also store whether it is in doubt, and if so, empty
-    windows.
+    """Store the norm of each group of chunks. Unless p is inf, also store whether the norm is in doubt, and if so,
+    empty windows.
 
     `groups`: for each group, its first chunk and the chunk after its last. `error`: a bound of the norm's relative
         error.
