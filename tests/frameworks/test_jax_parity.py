@@ -74,6 +74,14 @@ def test_functions_that_cannot_be_imported_fail_the_run_and_leave_the_list_of_kn
     assert "Compared with exact arithmetic: unified_clip.\n" in text
 
 
+def test_an_optax_that_is_too_old_is_named_with_the_needed_version(with_optax: Callable[[str], Path]) -> None:
+    report = run_suite.run(suites.read(with_optax("__version__ = '0.2.4'")))
+    assert report.exit_code == 3
+    (problem,) = report.problems
+    assert problem.what == "jax, framework's function, missing"
+    assert problem.detail.startswith("optax 0.2.4 is too old: the suite needs optax>=0.2.5. Install a newer optax. Or ")
+
+
 def test_functions_that_cannot_be_imported_may_be_missing_if_the_suite_allows_it(
     with_optax: Callable[[str], Path],
 ) -> None:

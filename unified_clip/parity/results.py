@@ -327,6 +327,9 @@ class ParityReport(ReportModel):
     may_be_missing: list[str] = Field(default=[], exclude=True)
     """Frameworks whose absence does not fail the run."""
 
+    chosen_cases: bool = Field(default=False, exclude=True)
+    """Whether the run has the option `--case`. Cases that it lacks may return a result where these raise."""
+
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 
     def safe(self) -> ParityReport:
@@ -356,8 +359,7 @@ class ParityReport(ReportModel):
     def is_wrong(self, framework: str, result: Result) -> bool:
         """Return whether a result fails the run for a reason other than the list of known differences.
 
-        A result of unified_clip that differs fails the run. So does a result without tensors, for example after a
-        crash. A missing framework fails the run, too, except if the suite allows the framework to be missing.
+        Such results are differences of unified_clip, crashes, and missing frameworks that the suite requires.
         """
         if result.verdict == "missing":
             return framework not in self.may_be_missing
@@ -380,12 +382,10 @@ class ParityReport(ReportModel):
 
     @property
     def always_raising(self) -> list[str]:
-        """The functions of the user that raised an error in each case that should return a result."""
-        by_function: dict[str, list[NativeResult]] = {}
-        for framework, result in self.natives():
-            by_function.setdefault(f"{result.function} ({framework})", []).append(result)
-        raising = {name for name, each in by_function.items() if any(r.is_users and r.kind == "raises" for r in each)}
-        return [name for name in by_function if name in raising and not any(r.sha256 for r in by_function[name])]
+        """The functions of the user that raised an error in each case that should return a result. [] with `--case`."""
+        returning = {f"{each.function} ({name})" for name, each in self.natives() if each.sha256}
+        raising = [f"{r.function} ({name})" for name, r in self.natives() if r.is_users and r.kind == "raises"]
+        return [] if self.chosen_cases else [name for name in dict.fromkeys(raising) if name not in returning]
 
     @property
     def is_incomplete(self) -> bool:

@@ -106,6 +106,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
+        chosen_cases=suite.chosen_cases,
         started=started,
         notes=notes,
         untested=_untested(suite, expected),

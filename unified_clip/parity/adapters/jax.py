@@ -17,15 +17,20 @@ from ..suite.call_form import leaves
 from . import base
 from .base import Invocation, Returned
 
-HAS_OPTAX = True
+problem = ""
 try:
     import optax
+
+    if not hasattr(optax, "tree"):
+        problem = f"optax {optax.__version__} is too old: the suite needs optax>=0.2.5. Install a newer optax"
 except Exception as error:  # an optax for another version of JAX may raise any error
-    HAS_OPTAX = False
+    problem = f"optax, which has JAX's own functions, cannot be imported: {type(error).__name__}: {error}. Install "
+    problem += "optax and the packages that it needs"
+HAS_OPTAX = not problem
+if problem:
     optax = base.Unimportable(
-        f"optax, which has JAX's own functions, cannot be imported: {type(error).__name__}: {error}. Install optax and "
-        "the packages that it needs. Or leave these functions out: pass --without jax:native, or remove native from "
-        "modes under [frameworks.jax] of the suite"
+        f"{problem}. Or leave these functions out: pass --without jax:native, or remove native from modes under "
+        "[frameworks.jax] of the suite"
     )
 
 
