@@ -60,6 +60,29 @@ DENSE_CHAR_RNN = script(CHAR_RNN.name, (GATHERED, 'tf.one_hot(tokens[:, t], sett
 GPT, KERAS = script("gpt_trainer"), script("regression_keras")
 PADDLE, OPTAX = script("regression_paddle"), script("regression_optax")
 
+PPO_ADAM = "torch.optim.Adam({}, lr=3e-3, eps=1e-5)"
+PPO_OF_TWO = script(
+    "ppo_torch",
+    (
+        PPO_ADAM.format("model.parameters()"),
+        PPO_ADAM.format("[*model.parameters()][:6]")
+        + f"\n        self.critic = {PPO_ADAM.format('[*model.parameters()][6:]')}",
+    ),
+    ("self.optimizer.param_groups:", "(*self.optimizer.param_groups, *self.critic.param_groups):"),
+    ("self.optimizer.zero_grad()", "self.model.zero_grad()"),
+    ("self.optimizer.step()", "self.critic.step()\n        self.optimizer.step()"),
+)
+A2C_RMSPROP = "tf.keras.optimizers.RMSprop(7e-3, rho=0.99, epsilon=1e-5)"
+A2C_OF_TWO = script(
+    "a2c_tensorflow",
+    (A2C_RMSPROP, f"{A2C_RMSPROP}\n        self.critic = {A2C_RMSPROP}"),
+    (
+        "self.optimizer.apply_gradients(zip(grads, variables, strict=True))",
+        "pairs = [*zip(grads, variables, strict=True)]\n"
+        "        self.optimizer.apply_gradients(pairs[:4])\n        self.critic.apply_gradients(pairs[4:])",
+    ),
+)
+
 RIGHT = {
     "PPO of Paddle in PyTorch": (PPO, script("ppo_torch")),
     "A2C of TensorFlow in PyTorch": (A2C, script("a2c_torch")),
@@ -69,6 +92,8 @@ RIGHT = {
     "Keras's fit as a loop in TensorFlow": (KERAS, script("regression_tensorflow")),
     "one ClipGradByNorm for a loop of tf.clip_by_norm": (PADDLE, script("regression_tensorflow")),
     "one ClipGradByNorm for a loop in PyTorch": (PADDLE, script("regression_torch")),
+    "one clip before the steps of two optimizers": (PPO, PPO_OF_TWO),
+    "two optimizers of TensorFlow in PyTorch's one": (A2C_OF_TWO, script("a2c_torch")),
     "a chain of optax in PyTorch": (OPTAX, script("adamw_torch")),
 }
 
@@ -230,6 +255,34 @@ WRONG: dict[str, tuple[Pair, str, int]] = {
             ),
         ),
         "per tensor for global",
+        1,
+    ),
+    "a clip for one of two optimizers": (
+        (
+            PPO,
+            script(
+                "ppo_torch",
+                *PPO_OF_TWO.replaced,
+                (PPO_CLIP, PPO_CLIP.replace("self.model.parameters()", "[*self.model.parameters()][:6]")),
+            ),
+        ),
+        "left out",
+        1,
+    ),
+    "a clip for each of two optimizers": (
+        (
+            PPO,
+            script(
+                "ppo_torch",
+                *PPO_OF_TWO.replaced,
+                (
+                    PPO_CLIP,
+                    "for part in (slice(6), slice(6, None)):\n            "
+                    + PPO_CLIP.replace("self.model.parameters()", "[*self.model.parameters()][part]"),
+                ),
+            ),
+        ),
+        "per group for global",
         1,
     ),
     "default decay of optax": ((DEFAULT_DECAY, script("adamw_torch")), "another optimizer", 1),

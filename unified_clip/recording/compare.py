@@ -18,6 +18,7 @@ from .causes.sequence import as_rule
 from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, divergences, stage_agreement
 from .lines import NO_CALLS
 from .optimizers.iterations import align_optimizers
+from .optimizers.joint_steps import join_steps
 from .optimizers.skipped import align_skipped
 from .optimizers.steps import StepDifference, number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
@@ -95,7 +96,7 @@ def compare(
         b: The file of the other recording.
         names: The name of a parameter in the other run, by its name in one run. All keys must be of the same run.
         max_ulp: Numbers that differ by up to this many units in the last place count as the same.
-        labels: The name of each run in sentences. None: the name of the run's file.
+        labels: The name of each run in sentences. None: the name of the run's file, with folders if both files have it.
         advance: A function (bar, count) that moves the progress bars "read" and "compare".
         has_effect: For runs of `verify`: a function that returns whether updates differ at or after a step. A
             difference between optimizers' settings at a step is reported only if it returns True. With this function,
@@ -124,13 +125,17 @@ def compare(
         >>> result.first.stage, result.first.a, result.first.b
         ('threshold', 1.0, 0.5)
     """
-    left, right = (read(path, label, partial(advance, "read")) for path, label in zip((a, b), labels, strict=True))
+    names_of_runs = (label or name for label, name in zip(labels, _distinct_names(a, b), strict=True))
+    left, right = (read(path, name, partial(advance, "read")) for path, name in zip((a, b), names_of_runs, strict=True))
     for run, other in ((left, right), (right, left)):
         if not (other.lines and _never_clips(run)):
             check_clipped(run)
     skipped: list[StepDifference] = []
     if not has_effect:
-        left, right, skipped = align_skipped(*number_calls(left, right))
+        left, right = number_calls(left, right)
+    left, right = join_steps(left, right)
+    if not has_effect:
+        left, right, skipped = align_skipped(left, right)
     left, right = merge_loops(left, right)
     shared_names = names_from_a_to_b(left, right, names or {})
     if not has_effect:
@@ -159,6 +164,14 @@ def compare(
         )
     other_eps = first_other_eps(left, right, pairs)
     return RecordingComparison(left, right, max_ulp, pairs, explained, agreements, other_eps)
+
+
+def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
+    """Return the names of two files. If they are equal, prepend as many folders as it takes to tell the files apart."""
+    paths = [Path(path).parent.resolve() / Path(path).name for path in (a, b)]
+    lengths = range(1, max(len(path.parts) for path in paths) + 1)
+    names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)
+    return next(((old, new) for old, new in names if old != new), (paths[0].name, paths[1].name))
 
 
 def _never_clips(run: RecordedRun) -> bool:

@@ -42,8 +42,8 @@ def test_a_loop_of_clips_by_total_norm_is_another_rule(compare_runs: Any) -> Non
         assert printed[2] == f"The runs first differ at step 1: rule is {rules}."
         assert printed[3].startswith("Per tensor for global: ")
         assert any("GradientClipByNorm(c).clip_(model.parameters())" in sentence for sentence in printed[4:])
-        counts = [f"{run.name} has {len(run.lines)} calls" for run in (comparison.a, comparison.b)]
-        end = f"in the one call that was compared, with 1 of 3 tensors ({', '.join(counts)})."
+        counts = " and ".join(str(len(run.lines)) for run in (comparison.a, comparison.b))
+        end = f"only in the 1 call of {counts} that was compared, with 1 of 3 tensors."
         assert f"Gradients' norms are equal {end}" in printed
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import clip_line, write_recording
+from support.recordings import clip_line, write_and_compare, write_recording
 
 from unified_clip import cli
 from unified_clip.recording import compare
@@ -35,6 +35,34 @@ def test_the_command_prints_the_first_difference_and_exits_with_1(
         "threshold",
         "another threshold",
     )
+
+
+def test_runs_of_one_file_name_are_named_with_their_folders(tmp_path: Path) -> None:
+    for folder in ("old", "new"):
+        (tmp_path / folder).mkdir()
+    a = write_recording(tmp_path / "old" / "run.jsonl", [clip_line(1)])
+    b = write_recording(tmp_path / "new" / "run.jsonl", [clip_line(1, threshold=2.0)])
+    (cause,) = compare.compare(a, b).findings
+    assert cause.sentence.startswith("new/run.jsonl differs from old/run.jsonl as with a threshold")
+
+
+@pytest.mark.parametrize("norms", [{"a": 3.0, "b": 4.0, "c": 12.0, "d": 84.0}, {"e": 13.0, "f": 84.0}], ids=len)
+def test_recordings_of_other_parameters_are_named_beside_another_threshold(
+    tmp_path: Path, norms: dict[str, float]
+) -> None:
+    lines = [[clip_line(1)], [clip_line(1, norms, threshold=2.0)]]
+    comparison = write_and_compare(tmp_path, *lines)
+    text = "\n".join(sentences.lines(comparison))
+    has_sentence = f"a.jsonl clips 3 gradients with 24 elements, and b.jsonl clips {len(norms)} gradients with" in text
+    is_left_out = any(cause.kind == "left out" for cause in comparison.findings)
+    assert has_sentence != is_left_out, text
+
+
+def test_the_agreement_has_the_numbers_of_compared_and_of_all_calls(tmp_path: Path) -> None:
+    lines = [clip_line(step) for step in (1, 2, 3)]
+    comparison = write_and_compare(tmp_path, lines, lines[:2])
+    assert comparison.exit_code == 1
+    assert "Norms are equal only in the 2 calls of 3 and 2 that were compared." in sentences.lines(comparison)
 
 
 def test_the_command_rejects_missing_files_and_invalid_options(

@@ -16,17 +16,22 @@ RATES = {"maker": 0.1, "critic": 0.5}
 
 
 def clip(step: int, net: str, iteration: int, kind: str, shapes: dict[str, Any], rate: float) -> dict[str, Any]:
-    """A clip of the two gradients of a network. `kind`: the names of parameters, or "none" without norms."""
-    norms = (3.0 + iteration, 4.0) if net == "maker" else (7.0 + iteration, 9.0)
-    names = [f"{net}.weight", f"{net}.bias"] if kind == "names" else ["0", "1"]
-    total = math.hypot(*norms)
+    """A clip of the gradients of a network, or of "both". `kind`: the names of parameters, or "none" without norms."""
+    norms = {"maker": (3.0 + iteration, 4.0), "critic": (7.0 + iteration, 9.0)}
+    nets = ["maker", "critic"] if net == "both" else [net]
+    gradients = [
+        (f"{each}.{end}", norm, shape)
+        for each in nets
+        for end, norm, shape in zip(("weight", "bias"), norms[each], shapes[each], strict=True)
+    ]
+    total = math.hypot(*(norm for _, norm, _ in gradients))
     parameters = {
-        name: {"norm": norm, "shape": shape, "weight": 2.0 + rate * iteration}
-        for name, norm, shape in zip(names, norms, shapes[net], strict=True)
+        name if kind == "names" else str(position): {"norm": norm, "shape": shape, "weight": 2.0 + rate * iteration}
+        for position, (name, norm, shape) in enumerate(gradients)
     }
     return {
         "step": step, "call": "clip", "framework": "torch", "rule": "global", "threshold": 1.0, "norm_type": 2.0,
-        "eps": 0.0, "dtype": "float32", "count": 2, "norm": total, "coef": 1 / total, "clipped": True,
+        "eps": 0.0, "dtype": "float32", "count": len(gradients), "norm": total, "coef": 1 / total, "clipped": True,
         "nan": 0, "inf": 0, "seconds": 0.001, **({} if kind == "none" else {"parameters": parameters}),
     }  # fmt: skip
 
@@ -134,3 +139,104 @@ def test_steps_without_recorded_backward_passes_are_not_one_iteration(tmp_path: 
         if "optimizer" in line:
             line["backward_calls"] = 0
     assert write_and_compare(tmp_path, *lines).exit_code == 1
+
+
+# -- one clip for several optimizers
+
+ALL_FIRST = ("clip both", "step maker", "step critic")
+ALL_FIRST_SWAPPED = ("clip both", "step critic", "step maker")
+ONE_OPTIMIZER = ("clip both", "step both")
+OF_BOTH = {"maker": 0.1, "critic": 0.1, "both": 0.1}
+
+
+def hide_passes(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines without recorded backward passes, as Keras has."""
+    return [{**line, "backward_calls": None} if "optimizer" in line else line for line in lines]
+
+
+@pytest.mark.parametrize("kind", ["names", "positions", "none"])
+@pytest.mark.parametrize("hides", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("new", [ALL_FIRST, ALL_FIRST_SWAPPED, ONE_OPTIMIZER])
+@pytest.mark.parametrize("old", [ALL_FIRST, ONE_OPTIMIZER])
+def test_one_clip_may_be_for_the_steps_of_two_optimizers(
+    tmp_path: Path, old: Sequence[str], new: Sequence[str], hides: Sequence[bool], kind: str
+) -> None:
+    runs = [recorded_lines(order, kind, OF_BOTH) for order in (old, new)]
+    runs = [hide_passes(lines) if hide else lines for lines, hide in zip(runs, hides, strict=True)]
+    comparison = write_and_compare(tmp_path, *runs)
+    assert (comparison.exit_code, len(comparison.pairs)) == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["names", "positions", "none"])
+@pytest.mark.parametrize("new", [CLIPS_FIRST, CLIPS_SWAPPED, IN_TURN])
+def test_each_optimizer_may_clip_before_its_step_or_before_both_steps(
+    tmp_path: Path, new: Sequence[str], kind: str
+) -> None:
+    """Keras' optimizers clip in their steps, and it is unknown which steps follow one backward pass."""
+    old = hide_passes(recorded_lines(IN_TURN, kind))
+    comparison = write_and_compare(tmp_path, old, recorded_lines(new, kind))
+    assert (comparison.exit_code, len(comparison.pairs)) == (0, 6)
+
+
+def test_one_optimizer_with_two_learning_rates_is_like_two_optimizers(tmp_path: Path) -> None:
+    one, two = (recorded_lines(order, "names", RATES | {"both": 0.1}) for order in (ONE_OPTIMIZER, ALL_FIRST))
+    for line in one:
+        if "optimizer" in line:
+            line["settings"] = {"lr": [0.5, 0.1]}
+    assert write_and_compare(tmp_path, one, two).exit_code == 0
+    other = recorded_lines(ALL_FIRST, "names", {"maker": 0.2, "critic": 0.5, "both": 0.2})
+    assert cause_kinds(write_and_compare(tmp_path, one, other)) == ["another learning rate"]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("whole", [ALL_FIRST, ONE_OPTIMIZER])
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_clip_of_the_gradients_of_one_optimizer_before_two_steps_leaves_out_the_others(
+    tmp_path: Path, whole: Sequence[str], hides: bool, is_old: bool
+) -> None:
+    runs = [recorded_lines(order, "names", OF_BOTH) for order in (whole, ("clip maker", "step maker", "step critic"))]
+    runs = [hide_passes(runs[0]) if hides else runs[0], runs[1]]
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert cause_kinds(comparison) == ["left out"]
+    assert "'critic.weight' and 'critic.bias' are missing" in comparison.findings[0].sentence
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_second_optimizer_without_its_clip_is_named(tmp_path: Path, hides: bool, is_old: bool) -> None:
+    runs = [recorded_lines(order, "names") for order in (IN_TURN, ("clip maker", "step maker", "step critic"))]
+    runs = [hide_passes(runs[0]) if hides else runs[0], runs[1]]
+    comparison = write_and_compare(tmp_path, *(runs[::-1] if is_old else runs))
+    assert cause_kinds(comparison) == ["left-out clip"]
+    assert comparison.first is not None
+    assert comparison.first.step == 2
+
+
+@pytest.mark.parametrize("whole", [ALL_FIRST, ONE_OPTIMIZER])
+@pytest.mark.parametrize("parts", [IN_TURN, CLIPS_FIRST])
+def test_a_clip_for_each_optimizer_is_per_group_beside_one_clip(
+    tmp_path: Path, whole: Sequence[str], parts: Sequence[str]
+) -> None:
+    comparison = write_and_compare(tmp_path, *(recorded_lines(order, "names", OF_BOTH) for order in (whole, parts)))
+    assert cause_kinds(comparison) == ["per group for global"]
+
+
+def test_a_missing_clip_before_two_steps_is_named(tmp_path: Path) -> None:
+    new = recorded_lines(ALL_FIRST, "names", OF_BOTH)
+    del new[3]
+    comparison = write_and_compare(tmp_path, recorded_lines(ONE_OPTIMIZER, "names", OF_BOTH), new)
+    assert "left-out clip" in cause_kinds(comparison)
+    assert comparison.first is not None
+    assert comparison.first.step == 2
+
+
+def test_a_clip_of_every_second_iteration_is_not_for_two_steps(tmp_path: Path) -> None:
+    whole = recorded_lines(ONE_OPTIMIZER, "names", OF_BOTH)
+    rare = [line for number, line in enumerate(whole) if number != 2]
+    assert "left-out clip" in cause_kinds(write_and_compare(tmp_path, whole, hide_passes(rare)))
+
+
+def test_a_run_that_ends_early_is_compared_by_its_iterations(tmp_path: Path) -> None:
+    old, new = hide_passes(recorded_lines(IN_TURN, "names")), recorded_lines(CLIPS_FIRST, "names")[:-4]
+    comparison = write_and_compare(tmp_path, old, new)
+    assert (cause_kinds(comparison), len(comparison.pairs)) == (["one run is shorter"], 4)

@@ -238,6 +238,9 @@ def test_a_gradient_that_is_left_out_may_have_need_clip(tmp_path: Path, changes:
     assert cause.kind == "left out"
     assert ("by need_clip=False, leave them out in b.jsonl, too" in cause.sentence) == named
     assert ("copy.deepcopy" in cause.sentence) == named
+    attribute = {"torch": "requires_grad=False", "paddle": "stop_gradient=True"}.get(fewer["framework"])
+    assert ("freezes them" in cause.sentence) == bool(attribute)
+    assert attribute is None or f"If a.jsonl freezes them ({attribute}), freeze them in b.jsonl, too" in cause.sentence
 
 
 def test_weights_of_another_call_of_the_same_step_are_named_without_a_claim_about_steps(tmp_path: Path) -> None:

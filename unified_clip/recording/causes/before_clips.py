@@ -62,17 +62,25 @@ def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("left out", f"{sentence}{excluded_hint(run, other, line)}", run)
 
 
-def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return advice for a run that leaves out gradients, perhaps by need_clip=False.
+FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tensorflow": "trainable=False"}
+"""The attribute of a frozen parameter, by framework."""
 
-    Return "" for frameworks without need_clip, and for PyTorch's own functions, which ignore it.
+
+def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
+    """Return advice for a run that leaves out gradients, of frozen parameters or by need_clip=False.
+
+    Leave out need_clip for frameworks without it, and for PyTorch's own functions, which ignore it. Return "" for
+    frameworks that do not mark frozen parameters.
     """
+    hint = ""
+    if attribute := FROZEN.get(line.framework or ""):
+        hint = f". If {run.name} freezes them ({attribute}), freeze them in {other.name}, too"
     if line.framework not in ("paddle", "torch") or (line.watched and line.framework == "torch"):
-        return ""
+        return hint
     return (
-        f". If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. With "
-        "unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a PyTorch "
-        "model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
+        f"{hint}. If {run.name} leaves them out on purpose, by need_clip=False, leave them out in {other.name}, too. "
+        "With unified_clip, set parameter.need_clip = False after the model is complete, because copy.deepcopy of a "
+        "PyTorch model loses this attribute. PyTorch's own functions ignore it: pass only the other parameters to them"
     )
 
 

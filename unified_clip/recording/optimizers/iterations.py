@@ -6,9 +6,12 @@ have no common parameters.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..call_order import have_near_norms, partners_of
+from ..packing import elements
 from ..pairing import Names, calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
@@ -35,13 +38,14 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
     """
     lines, steps = list(b.lines), list(b.optimizer_steps)
     known: Order = ()
-    if is_late(a) or is_late(b):
+    if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return b
-    for left, right in zip(_iterations(a), _iterations(b), strict=False):
+    both = [_numbered_iterations(run, size) for run, size in zip((a, b), iteration_sizes(a, b), strict=True)]
+    for left, right in zip(*both, strict=False):
         if len(left[0]) != len(right[0]):
             break
-        is_clipped_first = all(map(_is_clipped_first, (left, right)))
-        if len(left[0]) < 2 or not left[1] or len(left[1]) != len(right[1]) or not is_clipped_first:
+        are_clipped_first = all(map(is_clipped_first, (left, right)))
+        if len(left[0]) < 2 or not left[1] or len(left[1]) != len(right[1]) or not are_clipped_first:
             continue
         order = _order_of_calls(left[1], right[1], known, names)
         if order is None:
@@ -56,26 +60,25 @@ def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRu
     return b.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
 
 
-def _iterations(run: RecordedRun) -> Iterator[Iteration]:
-    """Yield the iterations of a run.
+def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
+    """Yield the iterations of a run, or nothing if its optimizer steps do not have the numbers 1, 2, 3 and so on.
 
-    Yield nothing if the optimizer steps do not have the numbers 1, 2, 3 and so on, or if no backward pass was recorded
-    before the first one.
+    size: The number of optimizer steps in each iteration, if no backward passes were recorded.
     """
-    numbers = [step.step for step in run.optimizer_steps]
-    if numbers != list(range(1, len(numbers) + 1)) or not (numbers and run.optimizer_steps[0].backward_calls):
+    steps = run.optimizer_steps
+    numbers = [step.step for step in steps]
+    if not numbers or numbers != list(range(1, len(numbers) + 1)):
         return
+    if not steps[0].backward_calls:
+        yield from iterations_of(run, size)
+        return
+    starts = [0, *(index for index, step in enumerate(steps) if index and step.backward_calls != 0), len(steps)]
     by_step = calls_by_step(run)
-    steps: list[OptimizerStep] = []
-    for step in (*run.optimizer_steps, None):
-        if steps and (step is None or step.backward_calls != 0):
-            yield steps, [line for each in steps for line in by_step.get(each.step, ())]
-            steps = []
-        if step is not None:
-            steps.append(step)
+    for start, end in itertools.pairwise(starts):
+        yield steps[start:end], [line for step in steps[start:end] for line in by_step.get(step.step, ())]
 
 
-def _is_clipped_first(iteration: Iteration) -> bool:
+def is_clipped_first(iteration: Iteration) -> bool:
     """Return whether no optimizer steps too early: at least `k` calls, or all, come before the `k`-th step."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
@@ -158,3 +161,78 @@ def _in_order(steps: Sequence[OptimizerStep], order: Order) -> list[OptimizerSte
     """Return the steps with the optimizers in another order. Their numbers, backward passes and losses stay."""
     moved = [{name: getattr(steps[index], name) for name in OPTIMIZER_FIELDS} for index in order]
     return [step.model_copy(update=fields) for step, fields in zip(steps, moved, strict=True)]
+
+
+# -- the number of optimizer steps in an iteration
+
+
+def clipped_size(iteration: Iteration) -> float:
+    """Return the number of elements that the clip calls of an iteration get, or NaN if it is unknown.
+
+    Without norms of parameters, return the number of gradients.
+    """
+    _, lines = iteration
+    if any(line.parameters for line in lines):
+        return sum(map(elements, lines))
+    return float(sum(math.nan if line.count is None else line.count for line in lines))
+
+
+def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
+    """Return how many optimizers step in each training iteration of both runs.
+
+    Without recorded backward passes, this number has to fit the other run: both have as many iterations, or the clips
+    of their first iterations get as many elements.
+    """
+    runs, counts = (a, b), [len(run.optimizer_steps) for run in (a, b)]
+    known = [_steps_per_backward(run) for run in runs]
+    options = []
+    for run, size, other in zip(runs, known, known[::-1], strict=True):
+        others = [other] * (other is not None)
+        equal = others if counts[0] == counts[1] else []
+        options.append([size] if size is not None else [*equal, 1, _steps_per_clip(run), *others])
+    pairs = list(itertools.product(*options))
+    for left, right in pairs:
+        if math.ceil(counts[0] / left) == math.ceil(counts[1] / right):
+            return left, right
+    firsts = [(pair, [next(iterations_of(run, size)) for run, size in zip(runs, pair, strict=True)]) for pair in pairs]
+    return next((pair for pair, first in firsts if clipped_size(first[0]) == clipped_size(first[1])), pairs[0])
+
+
+def _steps_per_backward(run: RecordedRun) -> int | None:
+    """Return the number of optimizer steps in each training iteration, or None if it is unknown.
+
+    Steps of one number are of one iteration, and so are steps between two backward passes. Return 1 if iterations have
+    different numbers of steps.
+    """
+    steps = run.optimizer_steps
+    begins = [later.step != step.step and later.backward_calls != 0 for step, later in itertools.pairwise(steps)]
+    has_passes = bool(steps[0].backward_calls)
+    if not has_passes and len({step.step for step in steps}) == len(steps):
+        return None
+    return _constant([True, *begins])
+
+
+def _steps_per_clip(run: RecordedRun) -> int:
+    """Return the number of optimizer steps after each clip, up to the next one. Return 1 if this number changes."""
+    by_step = calls_by_step(run)
+    return _constant([step.step in by_step for step in run.optimizer_steps])
+
+
+def _constant(begins: Sequence[bool]) -> int:
+    """Return the length of all groups, or 1 if they have different lengths. The last group may be shorter.
+
+    begins: For each step, whether a group begins with it.
+    """
+    starts = [index for index, is_start in enumerate(begins) if is_start]
+    lengths = [end - start for start, end in itertools.pairwise([*starts, len(begins)])]
+    longest = max(lengths, default=1)
+    is_constant = starts[:1] == [0] and all(length == longest for length in lengths[:-1])
+    return longest if is_constant else 1
+
+
+def iterations_of(run: RecordedRun, size: int) -> Iterator[Iteration]:
+    by_step = calls_by_step(run)
+    for start in range(0, len(run.optimizer_steps), size):
+        steps = run.optimizer_steps[start : start + size]
+        numbers = dict.fromkeys(step.step for step in steps)
+        yield steps, [line for number in numbers for line in by_step.get(number, ())]

@@ -142,8 +142,7 @@ def _format_agreement(agreement: Agreement, comparison: RecordingComparison) -> 
     name = STAGE_NAMES[agreement.stage]
     most = Distance(agreement.greatest_ulps, agreement.greatest_relative)
     if agreement.differs_at_step is None:
-        where = f"in {_compared(comparison)}"
-        same = _format_same("are", where, most, agreement.greatest_at_step, comparison)
+        same = _format_same("are", _compared(comparison), most, agreement.greatest_at_step, comparison)
         return f"{name} {same}{_apart_from_noise(agreement)}."
     is_first = agreement.differs_at_step == comparison.pairs[0].a.step
     since = "the first step" if is_first else f"step {agreement.differs_at_step}"
@@ -183,19 +182,18 @@ def _format_relative(relative: float) -> str:
 def _compared(comparison: RecordingComparison) -> str:
     """Return the number of compared calls in words.
 
-    If only some tensors were compared, add their number. If a run has more calls, add the numbers of all calls.
+    If only some tensors were compared, add their number. If a run has more calls, begin with "only", and add the
+    numbers of all calls.
     """
     count, totals = len(comparison.pairs), [len(run.lines) for run in comparison.runs]
-    text = "the one call that was compared" if count == 1 else f"all {count} calls that were compared"
+    is_partial = max(totals) > count
+    text = f"in all {counted(count, 'call')} that were compared" if count > 1 else "in the one call that was compared"
+    if is_partial:
+        of = f"of {totals[0]}" if totals[0] == totals[1] else f"of {totals[0]} and {totals[1]}"
+        text = f"only in the {counted(count, 'call')} {of} that {'were' if count > 1 else 'was'} compared"
     tensors = sum(len(pair.names) for pair in comparison.pairs)
     most = sum(max(len(pair.a.parameters), len(pair.b.parameters)) for pair in comparison.pairs)
-    if 0 < tensors < most:
-        text += f", with {tensors} of {most} tensors"
-    if max(totals) == count:
-        return text
-    runs = zip((comparison.a.name, comparison.b.name), totals, strict=True)
-    counts = ", ".join(f"{name} has {counted(total, 'call')}" for name, total in runs)
-    return f"{text} ({counts})"
+    return f"{text}, with {tensors} of {most} tensors" if 0 < tensors < most else text
 
 
 def allowed(comparison: RecordingComparison) -> str:

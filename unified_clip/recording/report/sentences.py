@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._display import counted
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import listed
-from ..causes.sequence import count_of
+from ..causes.sequence import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
+from ..packing import elements
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import agreements, allowed, format_distance, largest_differences, losses
@@ -140,7 +142,7 @@ def notes(comparison: RecordingComparison) -> list[str]:
         unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
     notes = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
-    sentences = [*_unreported_eps(comparison), *agreements(comparison), *notes]
+    sentences = [*_other_parameters(comparison), *_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
@@ -194,6 +196,25 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
             place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
             return [f"{place}, with the same total norm. To compare them, record both with norms=True, or --norms."]
     return []
+
+
+ABOUT_PARAMETERS = {"left out", "left-out clip", "repeated parameter", *RULES_FOR_GLOBAL}
+"""The kinds of causes that explain why runs clip other numbers of gradients."""
+
+
+def _other_parameters(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] if the runs clip gradients of other sizes at the first step, without a cause, else []."""
+    step = comparison.pairs[0].a.step if comparison.pairs else None
+    calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
+    sizes = [sum(map(elements, each)) for each in calls]
+    is_named = any(each.kind in ABOUT_PARAMETERS for each in comparison.findings)
+    if is_named or sizes[0] == sizes[1] or not all(map(math.isfinite, sizes)) or not all(sizes):
+        return []
+    facts = [
+        f"{run.name} clips {counted(sum(map(count_of, lines)), 'gradient')} with {size:.0f} elements"
+        for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
+    ]
+    return [f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."]
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:

@@ -1,0 +1,86 @@
+"""Join the steps of several optimizers in a training iteration, to compare them with a run that has fewer of them.
+
+One run may update all parameters by one optimizer, and the other run by two. Both may clip all gradients by one call,
+before the first of these steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from ..runs import OptimizerStep, RecordedRun
+from .iterations import Iteration, clipped_size, is_clipped_first, iteration_sizes, iterations_of
+from .steps import is_late
+
+
+def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
+    """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
+
+    This is the case if the iterations of one run have more optimizer steps. It is also the case if both runs have fewer
+    clip calls than steps, or if they clip as many elements by other numbers of calls. Return both runs unchanged
+    otherwise, or if an optimizer steps before its clip.
+    """
+    if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
+        return a, b
+    sizes = iteration_sizes(a, b)
+    both = [list(iterations_of(run, size)) for run, size in zip((a, b), sizes, strict=True)]
+    if sizes == (1, 1) or not all(map(is_clipped_first, itertools.chain(*both))):
+        return a, b
+    if sizes[0] == sizes[1] and not any(itertools.starmap(_are_clipped_together, zip(*both, strict=False))):
+        return a, b
+    return _joined(a, both[0]), _joined(b, both[1])
+
+
+def _are_clipped_together(left: Iteration, right: Iteration) -> bool:
+    """Return whether clip calls of an iteration are for several optimizers, so that no step has its own calls."""
+    counts = [len(lines) for _, lines in (left, right)]
+    if max(counts) < len(left[0]) and min(counts):
+        return True
+    return counts[0] != counts[1] and clipped_size(left) == clipped_size(right)
+
+
+def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
+    """Return a run with one step for each iteration. If the steps are numbered from 1, number the iterations from 1."""
+    count, done = len(run.optimizer_steps), len(iterations)
+    is_numbered = [step.step for step in run.optimizer_steps] == list(range(1, count + 1))
+    steps, numbers = [], {}
+    for index, (parts, _) in enumerate(iterations, start=1):
+        number = index if is_numbered else parts[0].step
+        numbers |= {part.step: number for part in parts}
+        steps.append(_join(parts).model_copy(update={"step": number}))
+    after = done - count if is_numbered else 0
+    lines = [line.model_copy(update={"step": numbers.get(line.step, line.step + after)}) for line in run.lines]
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+
+
+def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
+    """Return one step that stands for the steps of several optimizers, as for the parameter groups of one optimizer.
+
+    It is unknown whether all of them cleared their gradients, and, if their weight decays differ, which elements have
+    weight decay.
+    """
+    if len(steps) == 1:
+        return steps[0]
+    names = [name for name in steps[0].settings if all(name in step.settings for step in steps)]
+    changed = [step.changed for step in steps if step.changed is not None]
+    rows = [step.repeated_rows for step in steps if step.repeated_rows is not None]
+    changes: dict[str, Any] = {
+        "optimizer": " and ".join(dict.fromkeys(step.optimizer for step in steps)),
+        "settings": {name: _of_steps([step.settings[name] for step in steps]) for name in names},
+        "cleared": None,
+        "changed": sum(changed) if changed else None,
+        "decayed": None,
+        "repeated_rows": sum(rows) if rows else None,
+        "losses": tuple(loss for step in steps for loss in step.losses),
+        "calls": steps[-1].calls,
+    }
+    return steps[0].model_copy(update=changes)
+
+
+def _of_steps(values: Sequence[Any]) -> Any:
+    """Return a setting of several steps: one value if it is equal in all steps, else a tuple."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    return tuple(each for value in values for each in (value if isinstance(value, tuple) else (value,)))
