@@ -60,6 +60,18 @@ DENSE_CHAR_RNN = script(CHAR_RNN.name, (GATHERED, 'tf.one_hot(tokens[:, t], sett
 GPT, KERAS = script("gpt_trainer"), script("regression_keras")
 PADDLE, OPTAX = script("regression_paddle"), script("regression_optax")
 
+GRU = script("gru_keras")
+
+
+def gru_clips(name: str) -> tuple[str, str]:
+    """Replace both clips of `gru_torch.py` by one of all parameters."""
+    two = (
+        "        uc.GradientClipByNorm(0.05).clip_([*parameters[:2], *parameters[4:]])\n"
+        "        uc.GradientClipByGlobalNorm(0.05).clip_(parameters[2:4])\n"
+    )
+    return two, f"        uc.{name}(0.05).clip_(parameters)\n"
+
+
 PPO_ADAM = "torch.optim.Adam({}, lr=3e-3, eps=1e-5)"
 PPO_OF_TWO = script(
     "ppo_torch",
@@ -92,6 +104,11 @@ RIGHT = {
     "Keras's fit as a loop in TensorFlow": (KERAS, script("regression_tensorflow")),
     "one ClipGradByNorm for a loop of tf.clip_by_norm": (PADDLE, script("regression_tensorflow")),
     "one ClipGradByNorm for a loop in PyTorch": (PADDLE, script("regression_torch")),
+    "a GRU of Keras in PyTorch, with two biases": (GRU, script("gru_torch")),
+    "a GRU of Keras in PyTorch by the total norm": (
+        script("gru_keras", ("clipnorm", "global_clipnorm")),
+        script("gru_torch", gru_clips("GradientClipByGlobalNorm")),
+    ),
     "one clip before the steps of two optimizers": (PPO, PPO_OF_TWO),
     "two optimizers of TensorFlow in PyTorch's one": (A2C_OF_TWO, script("a2c_torch")),
     "a chain of optax in PyTorch": (OPTAX, script("adamw_torch")),
@@ -255,6 +272,21 @@ WRONG: dict[str, tuple[Pair, str, int]] = {
             ),
         ),
         "per tensor for global",
+        1,
+    ),
+    "two biases of a GRU, each by its own norm": (
+        (GRU, script("gru_torch", gru_clips("GradientClipByNorm"))),
+        "another rule",
+        1,
+    ),
+    "gates of a GRU in the order of Keras": (
+        (GRU, script("gru_torch", ("[reset, update, new]", "[update, reset, new]"))),
+        "other initial weights",
+        1,
+    ),
+    "other targets for a GRU": (
+        (GRU, script("gru_torch", ("torch.from_numpy(setting.TARGETS)", "-torch.from_numpy(setting.TARGETS)"))),
+        "other data or loss",
         1,
     ),
     "a clip for one of two optimizers": (

@@ -322,6 +322,7 @@ def test_training_resumed_from_a_checkpoint_matches_an_uninterrupted_run(tmp_pat
     records = records_of(tmp_path / "second.jsonl", second, Module(), ckpt_path=tmp_path / "first.ckpt")
     for parameter in records[0]["parameters"].values():
         assert parameter.pop("fingerprints")  # each recording has the fingerprints of its first weights
+        parameter.pop("sums", None)
     assert [{**line, "step": line["step"] + DATA.STEPS} for line in records] == expected[DATA.STEPS :]
 
 

@@ -281,10 +281,14 @@ class ClipEvent:
 
     @staticmethod
     def _arrange(backend: Backend, weight: Any, fields: dict[str, Any]) -> None:
-        from ..tensors.arrangement import arrangement  # imports NumPy, which `import unified_clip` does not need
+        # this imports NumPy, which `import unified_clip` does not need
+        from ..tensors.arrangement import arrangement, sums_of
 
-        if (fingerprints := arrangement(backend.to_numpy(weight), backend.dtype(weight))) is not None:
+        array, dtype = backend.to_numpy(weight), backend.dtype(weight)
+        if (fingerprints := arrangement(array, dtype)) is not None:
             fields["fingerprints"] = fingerprints
+        if (sums := sums_of(array, dtype)) is not None:
+            fields["sums"] = sums
 
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record the norm of each sharded gradient, over all its shards.

@@ -167,7 +167,7 @@ def compare(
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
-    """Return the names of two files. If they are equal, prepend as many folders as it takes to tell the files apart."""
+    """Return the names of two files. If they are equal, prepend as many folders as distinguish them."""
     paths = [Path(path).parent.resolve() / Path(path).name for path in (a, b)]
     lengths = range(1, max(len(path.parts) for path in paths) + 1)
     names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)

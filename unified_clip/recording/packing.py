@@ -31,21 +31,31 @@ def packed(
     """Join the parts of packed parameters of two calls. Return both calls, and the names of all paired parameters.
 
     Parameters that `names` lacks are paired in order: a parameter of one call with consecutive parameters of the other
-    call, which together have the same number of elements. If this does not pair all of them, or if a call does not clip
-    by the total norm or by value, return the arguments unchanged.
+    call, which together have the same number of elements. If this does not pair all of them, return the arguments
+    unchanged. Also do so if a call clips per tensor or per slice, unless `join_clips` has joined the parts.
     """
-    rest_a = [name for name in a.parameters if name not in names]
-    rest_b = [name for name in b.parameters if name not in {*names.values()}]
-    if not (rest_a and rest_b) or any(call.rule not in ("global", "value") for call in (a, b)):
+    blocks = unpaired_blocks(a, b, names)
+    is_one_norm = all(call.rule in ("global", "value") for call in (a, b))
+    if not is_one_norm and not all(_is_joined(a, left) or _is_joined(b, right) for left, right in blocks):
         return a, b, names
-    sizes = [[call.parameters[n].elements for n in rest] for call, rest in ((a, rest_a), (b, rest_b))]
-    blocks = list(_blocks(*sizes))
-    if not blocks or any(min(map(len, block)) != 1 for block in blocks):
-        return a, b, names
-    parts_a, parts_b = ([[rest[index] for index in block[side]] for block in blocks]
-                        for side, rest in enumerate((rest_a, rest_b)))  # fmt: skip
-    joined = {JOINT.join(left): JOINT.join(right) for left, right in zip(parts_a, parts_b, strict=True)}
-    return _joined(a, parts_a), _joined(b, parts_b), {**names, **joined}
+    joined = {JOINT.join(left): JOINT.join(right) for left, right in blocks}
+    return _joined(a, [left for left, _ in blocks]), _joined(b, [right for _, right in blocks]), {**names, **joined}
+
+
+def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> list[tuple[list[str], list[str]]]:
+    """Return the parameters of both calls that `names` lacks, as pairs of lists with the same number of elements.
+
+    A list of each pair has one parameter. Return [] if this does not pair all of them.
+    """
+    rests = [name for name in a.parameters if name not in names], [*({*b.parameters} - {*names.values()})]
+    rests = rests[0], [name for name in b.parameters if name in rests[1]]
+    if not all(rests):
+        return []
+    sizes = [[call.parameters[n].elements for n in rest] for call, rest in zip((a, b), rests, strict=True)]
+    blocks = [
+        ([rests[0][index] for index in left], [rests[1][index] for index in right]) for left, right in _blocks(*sizes)
+    ]
+    return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
 
 
 def elements(call: RecordedCall) -> float:
@@ -67,6 +77,42 @@ def _blocks(a: Sequence[int | None], b: Sequence[int | None]) -> Iterator[tuple[
         stops = [max(index for index, each in enumerate(side) if each == end) + 1 for side in ends]
         yield list(range(starts[0], stops[0])), list(range(starts[1], stops[1]))
         starts = stops
+
+
+def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
+    return len(names) == 1 and isinstance(call.parameters[names[0]], JoinedParameter)
+
+
+def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
+    """Return the calls of a step as one clip per tensor if they clip as the single call of the other run does.
+
+    A call by the total norm of some gradients is then a clip of the tensor that the other run has in their place. An
+    example are the two biases of PyTorch's GRU, for the one of Keras. All calls must have the same settings, and as
+    many elements as the other run clips.
+    """
+    if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
+        return calls
+    whole, sizes = others[0], [each.elements for each in others[0].parameters.values()]
+    settings = {(call.threshold, call.norm_type, call.eps, call.dtype) for call in calls}
+    is_part = [call.rule == "global" and len(call.parameters) > 1 for call in calls]
+    fits = all(not part or elements(call) in sizes for call, part in zip(calls, is_part, strict=True))
+    are_parts = any(is_part) and fits and all(call.rule in ("global", "each") for call in calls)
+    if not are_parts or len(settings) > 1 or sum(map(elements, calls)) != elements(whole):
+        return calls
+    parameters: dict[str, Parameter] = {}
+    for call, part in zip(calls, is_part, strict=True):
+        named = {JOINT.join(call.parameters): _sum(call, [*call.parameters])} if part else call.parameters
+        parameters |= {str(len(parameters) + n) if x.isdecimal() else x: y for n, (x, y) in enumerate(named.items())}
+    clipped = [call.clipped for call in calls]
+    changes = {
+        "rule": "each",
+        "norm": [norm for call in calls for norm in call.norms()],
+        "coef": [coef for call in calls for coef in call.coefs()],
+        "parameters": parameters,
+        "count": len(parameters),
+        "clipped": None if None in clipped and True not in clipped else any(clipped),
+    }
+    return [calls[0].model_copy(update=changes)] if len(parameters) == len(sizes) else calls
 
 
 def _joined(call: RecordedCall, parts: Sequence[Sequence[str]]) -> RecordedCall:

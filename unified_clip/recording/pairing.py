@@ -14,7 +14,7 @@ from typing import Any
 
 from ..tensors.arithmetic import Float64s
 from .clip_event import any_clipped
-from .packing import by_stored_rows, packed
+from .packing import by_stored_rows, join_clips, packed
 from .rounding import same
 from .runs import OptimizerStep, Parameter, RecordedCall, RecordedRun, RunError
 
@@ -233,7 +233,8 @@ def merge_loops(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRu
     a, b = _with_steps_of(b, a), _with_steps_of(a, b)
     by_step = [calls_by_step(run) for run in (a, b)]
     for step in by_step[0].keys() & by_step[1].keys():
-        by_step[0][step], by_step[1][step] = _merge_step(by_step[0][step], by_step[1][step])
+        calls, others = by_step[0][step], by_step[1][step]
+        by_step[0][step], by_step[1][step] = _merge_step(join_clips(calls, others), join_clips(others, calls))
     lines_a, lines_b = (list(itertools.chain.from_iterable(steps.values())) for steps in by_step)
     return a.model_copy(update={"lines": lines_a}), b.model_copy(update={"lines": lines_b})
 

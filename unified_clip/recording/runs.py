@@ -25,7 +25,6 @@ class RunError(CodedError, code="UC501"):
 
 
 Number = TypeVar("Number", float, float | None)
-
 PASS = "Pass a file that unified-clip record or unified_clip.record wrote."
 AGAIN = "Record the run again."
 
@@ -45,8 +44,9 @@ class Parameter(Table):
     """The norm of the weight. None if it is unknown."""
 
     fingerprints: Annotated[tuple[Real, ...], Field(min_length=2)] | None = None
-    """Fingerprints of the order of the weight's elements, at the first call that clips its gradient. See
-    `tensors/arrangement.py`."""
+    sums: tuple[Real, Real] | None = None
+    """Fingerprints of the order of the weight's elements, and the sums of the elements and of their cubes, at the first
+    call that clips its gradient. See `tensors/arrangement.py`."""
 
     @property
     def elements(self) -> int | None:

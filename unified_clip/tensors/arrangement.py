@@ -56,6 +56,25 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
     return [own, float(sums[0] + sums[1]), *others]
 
 
+def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
+    """Return the sums of the elements of a matrix and of their cubes, or None for any other weight.
+
+    With the norm, they show whether two matrices have the same elements in another order, as of the gates of a GRU. No
+    framework has such an order for the kernel of a convolution.
+    """
+    if dtype in COMPLEX or array.ndim != 2:
+        return None
+    flat = array.reshape(-1)
+    parts = (Dense(dtype, flat[start : start + SLICE]).values() for start in range(0, flat.size, SLICE))
+    totals = [(float(part.sum()), float((part**3).sum())) for part in parts]
+    return math.fsum(total for total, _ in totals), math.fsum(cubes for _, cubes in totals)
+
+
+def have_same_elements(a: Sequence[float], b: Sequence[float], norm: float) -> bool:
+    """Return whether two weights of the same norm have the same elements, by the results of `sums_of`."""
+    return all(abs(x - y) <= SAME_TOLERANCE * norm**power for x, y, power in zip(a, b, (1, 3), strict=True))
+
+
 def without_ones(shape: Sequence[int | None]) -> list[int | None]:
     """Return a shape without the axes of length 1."""
     return [length for length in shape if length != 1]

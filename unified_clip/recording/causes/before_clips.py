@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ..._display import enumeration
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
-from ...tensors.arrangement import order_of, without_ones
+from ...tensors.arrangement import have_same_elements, order_of, without_ones
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
 from ..pairing import CallPair, sorted_shape
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
+from . import recurrent
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 """Kinds of causes outside of the clip: reports advise where to look, and list the causes that were ruled out."""
@@ -145,11 +146,16 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
         return Cause("other initial weights", f"the weights of {names_text(different)} differ before the first step")
     if point.first.stage == "weight":
         return None
-    orders = _orders(pair)
+    orders = orders_of(pair)
     if others := [name for name, order in orders.items() if order == "other"]:
         sentence = f"before the first step, the weights of {names_text(others)} have equal norms, but other elements"
         return Cause("other initial weights", f"{sentence} or another order")
-    return untransposed({name: pair.a.parameters[name].shape for name in orders}, orders)
+    if cause := recurrent.other_gates(pair, orders):
+        return cause
+    shapes = {name: pair.a.parameters[name].shape for name in orders}
+    is_transposed = {name: pair.b.parameters[pair.names[name]].shape != shape for name, shape in shapes.items()}
+    orders = {n: "transposed" if each == "rearranged" and is_transposed[n] else each for n, each in orders.items()}
+    return untransposed(shapes, orders)
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
@@ -198,11 +204,11 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{order})"
 
 
-def _orders(pair: CallPair) -> dict[str, str]:
+def orders_of(pair: CallPair) -> dict[str, str]:
     """Return {name of a weight: order of its elements in one run relative to the other run}.
 
-    The order is "same", "transposed", "reshaped" or "other". Leave out weights that lack fingerprints in a run, or have
-    other lengths of axes.
+    The order is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
+    Leave out weights that lack fingerprints in a run, or have other lengths of axes.
     """
     orders: dict[str, str] = {}
     for name, other in pair.names.items():
@@ -212,7 +218,8 @@ def _orders(pair: CallPair) -> dict[str, str]:
         if sorted_shape(a.shape) == sorted_shape(b.shape):
             order = order_of(a.fingerprints, b.fingerprints, a.weight, (pair.a.framework, pair.b.framework))
             is_reshaped = order == "same" and a.shape != b.shape and len(without_ones(a.shape)) > 1
-            orders[name] = "reshaped" if is_reshaped else order
+            is_rearranged = order == "other" and a.sums and b.sums and have_same_elements(a.sums, b.sums, a.weight)
+            orders[name] = "reshaped" if is_reshaped else "rearranged" if is_rearranged else order
     return orders
 
 
@@ -281,7 +288,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
     different = [name for name, a, b in numbers(later, "weight") if name in names and not _agree(a, b)]
     place += ", but those of "
     if not different:
-        orders = _orders(later) if not before else {}
+        orders = orders_of(later) if not before else {}
         others = [name for name in names if orders.get(name) == "other"]
         sentence = f"{place}{names_text(others)} have other elements" if others else ""
         return Cause("other initial weights", sentence) if sentence else None
@@ -317,7 +324,7 @@ def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dic
         names = {name for name, *_ in weights}
         if not any({*each.names} & names for each in point.pairs[: point.index]):
             # at the first call, equal norms above 0 do not show whether the elements have the same order
-            orders = _orders(both)
+            orders = orders_of(both)
             weights = [(name, a, b) for name, a, b in weights if name in orders or not _agree(a, b) or a == b == 0]
         if weights:
             known[index] = [name for name, *_ in weights]

@@ -23,7 +23,7 @@ from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
 from ..runs import RecordedCall
-from . import before_clips, regularizer, sequence
+from . import before_clips, recurrent, regularizer, sequence
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
 
 FACTORS = 2**24
@@ -64,6 +64,7 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
         or sequence.per_tensor(point)
         or sequence.shifted(point)
         or regularizer.before_the_clip(point, pair)
+        or recurrent.split_tensor(point, pair)
         or _before_clipping(point, pair)
         or _fewer_gradients(point, pair)
         or _whole_factor(point, pair)

@@ -183,19 +183,22 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     Without recorded backward passes, this number has to fit the other run: both have as many iterations, or the clips
     of their first iterations get as many elements.
     """
-    runs, counts = (a, b), [len(run.optimizer_steps) for run in (a, b)]
-    known = [_steps_per_backward(run) for run in runs]
-    options = []
+    runs = (a, b)
+    counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]
+    options: list[list[int]] = []
     for run, size, other in zip(runs, known, known[::-1], strict=True):
-        others = [other] * (other is not None)
+        others = [] if other is None else [other]
         equal = others if counts[0] == counts[1] else []
         options.append([size] if size is not None else [*equal, 1, _steps_per_clip(run), *others])
-    pairs = list(itertools.product(*options))
+    pairs = list(itertools.product(options[0], options[1]))
     for left, right in pairs:
         if math.ceil(counts[0] / left) == math.ceil(counts[1] / right):
             return left, right
-    firsts = [(pair, [next(iterations_of(run, size)) for run, size in zip(runs, pair, strict=True)]) for pair in pairs]
-    return next((pair for pair, first in firsts if clipped_size(first[0]) == clipped_size(first[1])), pairs[0])
+    for left, right in pairs:
+        firsts = next(iterations_of(a, left)), next(iterations_of(b, right))
+        if clipped_size(firsts[0]) == clipped_size(firsts[1]):
+            return left, right
+    return options[0][0], options[1][0]
 
 
 def _steps_per_backward(run: RecordedRun) -> int | None:

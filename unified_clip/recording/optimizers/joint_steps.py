@@ -45,7 +45,8 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
     """Return a run with one step for each iteration. If the steps are numbered from 1, number the iterations from 1."""
     count, done = len(run.optimizer_steps), len(iterations)
     is_numbered = [step.step for step in run.optimizer_steps] == list(range(1, count + 1))
-    steps, numbers = [], {}
+    steps: list[OptimizerStep] = []
+    numbers: dict[int, int] = {}
     for index, (parts, _) in enumerate(iterations, start=1):
         number = index if is_numbered else parts[0].step
         numbers |= {part.step: number for part in parts}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..._display import counted
 from ...causes.observation import Cause, CauseKind
-from ..causes.before_clips import listed
+from ..causes.before_clips import OUTSIDE_THE_CLIP, listed, orders_of
 from ..causes.sequence import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
@@ -141,7 +141,8 @@ def notes(comparison: RecordingComparison) -> list[str]:
         same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."
         unknown = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_unknown_thresholds(comparison)]
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
-    notes = [*_uncompared_noise(comparison), *_unknown_coefficients(comparison), *_warnings(comparison)]
+    notes = [*_rearranged(comparison), *_uncompared_noise(comparison), *_unknown_coefficients(comparison)]
+    notes += _warnings(comparison)
     sentences = [*_other_parameters(comparison), *_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
@@ -215,6 +216,18 @@ def _other_parameters(comparison: RecordingComparison) -> list[str]:
         for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
     ]
     return [f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."]
+
+
+def _rearranged(comparison: RecordingComparison) -> list[str]:
+    """Return [a sentence] about weights with the same elements in an order that was not compared, else []."""
+    orders = orders_of(comparison.pairs[0]) if comparison.pairs else {}
+    names = [name for name, order in orders.items() if order == "rearranged"]
+    if not names or not {each.kind for each in comparison.findings} <= {*OUTSIDE_THE_CLIP}:
+        return []
+    return [
+        f"Not compared: the order of the elements of {listed(names)}. Both runs have the same elements, in another "
+        "order, as for the gates of a GRU: docs/my-loss-curve-differs.md has the orders of gates."
+    ]
 
 
 def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:

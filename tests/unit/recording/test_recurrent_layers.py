@@ -1,0 +1,101 @@
+"""`unified-clip compare` of a GRU of Keras with one of PyTorch: other gates first, and two biases in place of one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.recordings import cause_kinds, clip_line, write_and_compare
+
+from unified_clip.recording.compare import RecordingComparison
+from unified_clip.recording.report import sentences
+from unified_clip.tensors.arrangement import arrangement, sums_of
+
+KERNEL = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
+GATES = np.concatenate([KERNEL[:, 3:6], KERNEL[:, :3], KERNEL[:, 6:]], axis=1).T.copy()
+NEGATED = -GATES
+
+
+def weight(array: np.ndarray, norm: float) -> dict[str, Any]:
+    """A gradient of this norm, of a weight."""
+    fields = {"norm": norm, "shape": list(array.shape), "weight": float(np.linalg.norm(array))}
+    return {**fields, "fingerprints": arrangement(array, "float32"), "sums": sums_of(array, "float32")}
+
+
+def bias(norm: float, *shape: int) -> dict[str, Any]:
+    return {"norm": norm, "shape": list(shape), "weight": norm}
+
+
+def clip(step: int, rule: str, parameters: dict[str, dict[str, Any]], framework: str = "torch") -> dict[str, Any]:
+    norms = [each["norm"] for each in parameters.values()]
+    total = math.hypot(*norms)
+    values = {"norm": total, "coef": 1 / total} if rule == "global" else {"norm": norms, "coef": [1 / n for n in norms]}
+    fields = {"rule": rule, "framework": framework, "count": len(norms), "parameters": parameters, "call": rule}
+    return clip_line(step, {"a": 5.0}, **{**fields, **values})
+
+
+def keras(rule: str = "each", norm: float = 2.0) -> list[dict[str, Any]]:
+    return [
+        clip(1, rule, {"gru/gru_cell/kernel": weight(KERNEL, norm), "gru/gru_cell/bias": bias(5.0, 2, 9)}, "tensorflow")
+    ]
+
+
+def torch(
+    rule: str = "each", norm: float = 2.0, array: np.ndarray = GATES, joins: bool = False
+) -> list[dict[str, Any]]:
+    biases = [bias(3.0, 9), bias(4.0, 9)]
+    if joins:
+        both = {str(position): each for position, each in enumerate(biases)}
+        return [clip(1, rule, {"0": weight(array, norm)}), clip(1, "global", both)]
+    return [clip(1, rule, {str(position): each for position, each in enumerate([weight(array, norm), *biases])})]
+
+
+def compared(tmp_path: Path, old: list[dict[str, Any]], new: list[dict[str, Any]], is_old: bool) -> RecordingComparison:
+    return write_and_compare(tmp_path, *((new, old) if is_old else (old, new)))
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize("rule", ["global", "each"])
+def test_a_right_port_with_two_biases_and_other_gates_first_is_the_same(
+    tmp_path: Path, rule: str, is_old: bool
+) -> None:
+    comparison = compared(tmp_path, keras(rule), torch(rule, joins=rule == "each"), is_old)
+    text = "\n".join(sentences.lines(comparison))
+    assert (comparison.exit_code, len(comparison.pairs)) == (0, 1), text
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_two_biases_clipped_alone_are_another_rule_than_one_bias(tmp_path: Path, is_old: bool) -> None:
+    (cause,) = compared(tmp_path, keras(), torch(), is_old).findings
+    assert cause.kind == "another rule"
+    assert "clips 'gru/gru_cell/bias' as one tensor." in cause.sentence
+    assert "has as many elements in '1' and '2', and clips each of these by its own norm" in cause.sentence
+
+
+def test_another_threshold_for_the_two_biases_is_not_joined(tmp_path: Path) -> None:
+    weights, biases = torch(joins=True)
+    assert compared(tmp_path, keras(), [weights, {**biases, "threshold": 2.0}], False).exit_code == 1
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_gates_that_were_not_exchanged_are_named(tmp_path: Path, is_old: bool) -> None:
+    comparison = compared(tmp_path, keras("global"), torch("global", 2.5, KERNEL.T.copy()), is_old)
+    assert cause_kinds(comparison) == ["other initial weights"]
+    assert "exchange the first two thirds" in comparison.findings[0].sentence
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_gates_in_another_order_are_no_other_initial_weights(tmp_path: Path, is_old: bool) -> None:
+    comparison = compared(tmp_path, keras("global"), torch("global", 2.5), is_old)
+    assert "other initial weights" not in cause_kinds(comparison)
+    text = "\n".join(sentences.lines(comparison))
+    assert "Not compared: the order of the elements of " in text
+
+
+def test_other_elements_of_the_same_norm_are_other_initial_weights(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, keras("global"), torch("global", 2.5, NEGATED), False)
+    assert cause_kinds(comparison) == ["other initial weights"]
+    assert "other elements or another order" in comparison.findings[0].sentence

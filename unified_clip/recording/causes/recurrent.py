@@ -1,0 +1,57 @@
+"""Find differences between recurrent layers of Keras and of other frameworks: the order of gates, and two biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..._display import enumeration
+from ...causes.observation import Cause
+from ..divergence import DivergencePoint
+from ..packing import unpaired_blocks
+from ..pairing import CallPair
+
+GRU_OF_KERAS = "gru_cell"
+"""A part of the names of the weights of Keras' GRU."""
+
+
+def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
+    """Return a cause if weights of Keras' GRU were transposed for PyTorch or Paddle, but their gates not exchanged.
+
+    orders: The order of the elements of each weight in the second run: "same", "transposed", "rearranged" and so on.
+    """
+    if (pair.a.framework == "tensorflow") == (pair.b.framework == "tensorflow"):
+        return None
+    names = [
+        name
+        for name, order in orders.items()
+        if order in ("same", "transposed") and GRU_OF_KERAS in f"{name} {pair.names[name]}"
+    ]
+    if not names:
+        return None
+    sentence = (
+        f"the gates of {enumeration(list(map(repr, names)))} have the same order in both runs. Keras' GRU has the "
+        "order z, r, h, and the GRU of PyTorch and Paddle r, z, h: exchange the first two thirds of these weights and "
+        "of their biases"
+    )
+    return Cause("other initial weights", sentence)
+
+
+def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
+    """Return a cause if both runs clip per tensor, and one has several tensors in place of one of the other, else None.
+
+    The GRU of Keras has one bias of two rows, and that of PyTorch has two biases.
+    """
+    if not pair.a.rule == pair.b.rule == "each":
+        return None
+    blocks = [block for block in unpaired_blocks(pair.a, pair.b, pair.names) if len(block[0]) != len(block[1])]
+    if not blocks:
+        return None
+    left, right = blocks[0]
+    run, whole, other, parts = (point.a, left, point.b, right) if len(left) == 1 else (point.b, right, point.a, left)
+    names = enumeration(list(map(repr, parts)))
+    sentence = (
+        f"{run.name} clips {whole[0]!r} as one tensor. {other.name} has as many elements in {names}, and clips each of "
+        f"these by its own norm. For the same clip, {other.name} has to clip them together by their total norm, as "
+        "GradientClipByGlobalNorm(c).clip_([...]) does, and only the other tensors one by one"
+    )
+    return Cause("another rule", sentence)
