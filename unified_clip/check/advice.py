@@ -197,8 +197,10 @@ class Advisor:
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
         numbers = {value for value in use.values if is_number(value)}
         if numbers and isinstance(threshold, float):
-            entry |= {"rule": self._config.rule, "threshold": threshold}
-            change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
+            is_off = numbers == {0} != {threshold}
+            entry |= {"rule": "none"} if is_off else {"rule": self._config.rule, "threshold": threshold}
+            or_ = ". Or, if 0 clips nothing, as intended, " if is_off else ", and "
+            change = "" if numbers == {threshold} else f"set it to {threshold!r}{or_}"
             advice = f"{'Or, if' if correction else 'If'} your own code reads this key, {change}add"
         kind = documents.kind_of(self._file)
         text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()

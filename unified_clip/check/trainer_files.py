@@ -303,6 +303,11 @@ def text_names_clip(text: bytes) -> bool:
     return any(pattern.search(text) for pattern in CLIP_NAMES)
 
 
+def may_name_clip(path: Path) -> bool:
+    """Return whether Python source names a clip, or may be a trainer's configuration with a word such as max_norm."""
+    return names_clip(path) or (may_be_configuration(path) and _has_clip_word(path))
+
+
 def _has_clip_word(path: Path) -> bool:
     return CLIP_WORD.search(_text(path)) is not None
 

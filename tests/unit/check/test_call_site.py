@@ -9,6 +9,7 @@ from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 IMPORTS = "import torch\nfrom torch.nn.utils import clip_grad_norm_\n\n"
 OWN = "import unified_clip.torch as uc\n\n"
+BASE = "_base_ = ['base.py']\n"
 
 # -- which parameters are clipped
 
@@ -218,6 +219,11 @@ def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
         ("config = Config(lr=1.0, max_grad_l2_norm=0.25)\n", 1, "max_grad_l2_norm = 0.25"),
         ("config = {'optimizer': {'clip_norm': 5.0}}\n", 1, "clip_norm = 5.0"),
         ("class Config:\n    grad_clip: list = field(default_factory=lambda: [5, 5])\n", 2, "grad_clip = [5, 5]"),
+        (f"{BASE}grad_clip = dict(max_norm=5.0)\n", 2, "grad_clip = {'max_norm': 5.0}"),
+        (f"{BASE}clip_grads = {{**defaults, 'max_norm': 5.0}}\n", 2, "clip_grads = {'**': None, 'max_norm': 5.0}"),
+        (f"{BASE}max_norm = 5.0\n", 2, "max_norm = 5.0"),
+        ("optimizer = dict(type='SGD', max_norm=5.0)\n", 1, "max_norm = 5.0"),
+        ("optim = {'name': 'SGD', 'clip': 5.0}\n", 1, "clip = 5.0"),
     ],
 )
 def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line: int, clip: str) -> None:
@@ -231,6 +237,11 @@ def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: s
     right_file = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
     report = check({**right_file, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
     assert (report.findings, report.counts.clips) == ([], 1)
+
+
+def test_a_layer_of_a_maximal_norm_is_no_finding(check: Check) -> None:
+    right_file = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
+    assert check({**right_file, "model.py": f"{BASE}layer = nn.Embedding(9, 3, max_norm=1.0)\n"}).findings == []
 
 
 def test_a_setting_is_no_finding_beside_the_clip_that_reads_it(check: Check) -> None:

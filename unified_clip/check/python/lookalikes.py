@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from ..._static_values import Target, UnknownValueError, evaluate
 from ...config.documents import Document, format_value
 from ...config.formats import placement
-from ...config.formats.python_source import parse_tree
+from ...config.formats.python_source import last_name, parse_tree
 from ...errors import ConfigError
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source
@@ -20,6 +21,9 @@ WHY = (
     "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
     "configuration by hand, and ignore the setting with a reason in check.ignore."
 )
+
+MAX_NORM = re.compile(r"(?i)max_?norm")
+"""Matches the name of a variable that may be the threshold of a clip."""
 
 
 def read(path: Path) -> list[ClipUse]:
@@ -32,43 +36,62 @@ def read(path: Path) -> list[ClipUse]:
         tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
     except ConfigError:
         return []  # `source_files` reports files that name a clip and are not Python
-    for node, name, value in sorted(_settings(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
-        keys = placement.clip_keys(Document(path.name, "", "python", {name: value}))
-        if (name,) in dict(keys):
+    for node, table, name, code in sorted(_named_values(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
+        value = _value(code)
+        if has_number(value) and _is_named_like_clip(path, table, name, value):
             text = f"{name} = {format_value(value)}"
             return [ClipUse(path, node.lineno, node.col_offset + 1, text, why_unknown=WHY)]
     return []
 
 
-def _settings(tree: ast.Module) -> Iterator[tuple[ast.expr, str, object]]:
-    """Yield (node, name, value) of each named value that is or contains a number other than 0.
+def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> bool:
+    if not table and MAX_NORM.fullmatch(name):
+        return True
+    data = {table: {name: value}} if table else {name: value}
+    return any(keys[-1] == name for keys, _ in placement.clip_keys(Document(path.name, "", "python", data)))
 
-    An assignment, a keyword argument or an entry of a dict gives the value its name.
+
+def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, str, ast.expr]]:
+    """Yield (node, table, name, value) of each named value: an assignment, a keyword argument or an entry of a dict.
+
+    The table is the name of the object, class, function or dict that gets the value: "optimizer" for `max_norm` in
+    `optimizer = dict(max_norm=1.0)`. It is '' for a variable.
     """
-    for node, name, code in _named_values(tree):
-        value = _value(code)
-        if has_number(value):
-            yield node, name, value
-
-
-def _named_values(tree: ast.Module) -> Iterator[tuple[ast.expr, str, ast.expr]]:
-    for node in ast.walk(tree):
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    while waiting:
+        node, table = waiting.pop()
         match node:
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
-                name = getattr(target, "attr", getattr(target, "id", ""))
+                owner = last_name(target.value) if isinstance(target, ast.Attribute | ast.Subscript) else table
+                table = last_name(target)
                 if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
-                    name = str(target.slice.value)
-                yield target, name, value
-            case ast.Call(keywords=keywords):
-                yield from ((each.value, each.arg, each.value) for each in keywords if each.arg)
+                    table = str(target.slice.value)
+                yield target, owner, table, value
+            case ast.keyword(arg=str(name), value=value):
+                yield value, table, name, value
+                table = name
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                        yield key, key.value, value
+                    name = str(key.value) if isinstance(key, ast.Constant) else ""
+                    if key is not None and name:
+                        yield key, table, name, value
+                    waiting.append((value, name))
+                continue
+            case ast.ClassDef(name=table):
+                pass
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                table = ""
+            case ast.Call(func=function) if not _is_dict(node):
+                table = last_name(function)
+        waiting += [(child, table) for child in ast.iter_child_nodes(node)]
+
+
+def _is_dict(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == "dict"
 
 
 def _value(node: ast.expr) -> object:
-    """Return the value of a literal, or of arithmetic with numbers. Return None for other expressions.
+    """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for other code.
 
     A call `field(...)` of a dataclass with one keyword argument, such as `field(default=1.0)`, has the value of that
     argument. If the argument is a lambda, it has the value of the lambda's body.
@@ -76,6 +99,10 @@ def _value(node: ast.expr) -> object:
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):
             return _value(value.body if isinstance(value, ast.Lambda) else value)
+        case ast.Call(keywords=keywords) if _is_dict(node):
+            return {keyword.arg or "**": _value(keyword.value) for keyword in keywords}
+        case ast.Dict(keys=keys, values=values):
+            return {getattr(key, "value", "**"): _value(value) for key, value in zip(keys, values, strict=True)}
     with contextlib.suppress(ValueError):
         return ast.literal_eval(node)
     with contextlib.suppress(UnknownValueError):

@@ -32,7 +32,7 @@ from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
 from ..command_lines import Setting, is_clip
 from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
-from ..trainer_files import names_clip
+from ..trainer_files import may_name_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
 from .calls import config_calls, effect, options, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
@@ -101,7 +101,7 @@ def read(
     uses += [_unreadable(file) for file in unreadable]
     uses += itertools.chain.from_iterable(map(indirect.read, paths))
     known = {*configurations, *(use.path for use in uses if use is not None)}
-    others = [path for path in paths if path not in known and names_clip(path)]
+    others = [path for path in paths if path not in known and may_name_clip(path)]
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
     clips = _without_measures([use for use in uses if use is not None])

@@ -98,7 +98,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     any effect.
 
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
-    key if each value of a clip key in the file is the threshold or a name of the rule.
+    key if each value of a clip key in the file is the threshold or a name of the rule. The rule "none" approves 0.
 
     For any other clip, the entry approves its rule and threshold. A key that the entry lacks, and all other settings,
     come from the shared configuration. The family and eps may differ. The rule "none" approves any clip that is off,
@@ -123,9 +123,12 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 def _approves_values(rule: Ignore, values: Sequence[Any]) -> bool:
     """Return whether all `values`, those of the clip keys in a file, are the entry's threshold or a name of its rule.
 
-    RULES has the names of each rule. Return False if no value is a number, or if the entry has no threshold.
+    RULES has the names of each rule. Return False if no value is a number, or if the entry has no threshold. The rule
+    "none" has the threshold 0, and the names of all rules.
     """
+    is_off = rule.rule == "none"
+    threshold = 0 if is_off else rule.threshold
     numbers = [value for value in values if is_number(value)]
-    names = [value for value in values if not is_number(value)]
-    is_named = all(isinstance(name, str) and rule.rule in RULES.get(name.lower(), ()) for name in names)
-    return bool(numbers) and rule.threshold is not None and is_named and all(n == rule.threshold for n in numbers)
+    rules = [RULES.get(str(value).lower(), ()) for value in values if not is_number(value)]
+    is_named = all(rule.rule in each or (is_off and each) for each in rules)
+    return bool(numbers) and threshold is not None and is_named and all(n == threshold for n in numbers)
