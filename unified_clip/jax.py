@@ -54,13 +54,13 @@ def clip_grad_norm_(
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
-            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
-            values.
-        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: expect as many elements as this process's gradients have together with
-            their shards on other processes.
+        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
+            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or a function that gets an array and returns whether this process counts
+            the array. Or a dict from patterns of names to any of these values.
+        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
+            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
+            including their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -139,13 +139,13 @@ def get_total_norm(
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
-            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
-            values.
-        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: expect as many elements as this process's gradients have together with
-            their shards on other processes.
+        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
+            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or a function that gets an array and returns whether this process counts
+            the array. Or a dict from patterns of names to any of these values.
+        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
+            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
+            including their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -176,7 +176,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | jax.Array, total_norm: float | jax.Array, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by a norm that was measured before, and replace them in their list or dict.
+    """Clip the gradients by a norm that you have measured before, and replace them in their list or dict.
 
     With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -221,27 +221,27 @@ def clip_by_global_norm(
         t_list: The gradients: any pytree of arrays and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        use_norm: A norm that was measured before, to use in place of n: a number or an array of one element.
+        use_norm: A norm to use in place of n, which you have measured before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
-            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
-            values.
-        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: expect as many elements as this process's gradients have together with
-            their shards on other processes.
+        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
+            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or a function that gets an array and returns whether this process counts
+            the array. Or a dict from patterns of names to any of these values.
+        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
+            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
+            including their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For an array, they are an array, and for any other container, a container of the same structure. None stays in
-        its place.
+        For an array, the result is an array. For any other container, it is a container of the same structure. None
+        stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
@@ -278,8 +278,8 @@ def clip_by_norm(
         t: An array of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
-            all axes. A sparse array is clipped as its dense form is, and stays sparse.
+        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
+            None: all axes. A sparse array is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
@@ -293,7 +293,7 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
             either `axes` is passed, or the norm over all ranks cannot be computed.
 
     Example:
@@ -322,8 +322,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         A new array of the shape and dtype of `t`.
 
     Raises:
-        TypeError: `t` is complex or boolean, or is not an array. A bound is not a number, or not a whole number
-            although `t` has integers.
+        TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
+            is not a whole number.
         ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
             the dtype of `t` is within the bounds. `t` is sparse, and a bound is an array, or the bounds exclude 0.
 
@@ -352,13 +352,13 @@ def global_norm(
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
-            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
-            values.
-        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: expect as many elements as this process's gradients have together with
-            their shards on other processes.
+        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
+            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or a function that gets an array and returns whether this process counts
+            the array. Or a dict from patterns of names to any of these values.
+        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
+            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
+            including their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
@@ -425,8 +425,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or a
-            complex dtype and a GradientClipByValue.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
+            complex and has a GradientClipByValue as its clip.
         ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
 
     Example:
@@ -450,12 +450,12 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown. need_clip
+            is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -480,8 +480,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
@@ -489,8 +489,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, where its value is unknown.
+            need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -519,26 +519,26 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: Inside `shard_map` and `pmap`: the axis, or a tuple of axes, along which devices own shards.
             None: each device has complete gradients. 'auto' reads the axes from the types of arrays. With `pmap` and
             `check_vma=False`, types do not have the axes: pass them. In eager calls with several processes: the
             processes that own the gradients together, as a `jax.sharding.Mesh`, a list of process indices, or axes of
             the arrays' mesh. All of these processes have to make the call. 'auto' means all processes.
-        ownership: In eager calls with several processes: which process counts an array that is on the devices of only
-            some processes. 'replicated' (every process has a copy) or 'distinct' (processes have different arrays). Or
-            a function of an array that returns whether this process counts it. Or a dict from patterns of names to such
-            values.
-        check_numel: In eager calls with several processes: raise ValueError unless all processes together count exactly
-            this many gradient elements. True: expect as many elements as this process's gradients have together with
-            their shards on other processes.
+        ownership: For eager calls with several processes, and arrays that are on the devices of only some of them: the
+            process that counts an array in the norm. Pass 'replicated' (every process has a copy) or 'distinct'
+            (processes have different arrays). Or a function that gets an array and returns whether this process counts
+            the array. Or a dict from patterns of names to any of these values.
+        check_numel: In eager calls with several processes: raise ValueError if all processes together count more or
+            fewer gradient elements than this number. True: expect the number of elements in this process's gradients,
+            including their shards on other processes.
         check_replicas: In eager calls with several processes: compare the copies of each shard between devices. If
             copies differ, raise ValueError with the gradients' names and the processes.
 
     Raises:
-        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, whose value is unknown. need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is an array on a GPU or in a graph, where its value is unknown.
+            need_clip is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -564,7 +564,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is an array on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is an array on a GPU or in a graph, where its value is unknown.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

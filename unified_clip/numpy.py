@@ -151,7 +151,7 @@ def clip_grads_with_norm_(
     parameters: Any, max_norm: float | np.generic | np.ndarray[Any, Any],
     total_norm: float | np.generic | np.ndarray[Any, Any], foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients by a norm that was measured before, in place.
+    """Clip the gradients by a norm that you have measured before, in place.
 
     With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -197,7 +197,7 @@ def clip_by_global_norm(
         t_list: The gradients: one array, or any container of arrays and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        use_norm: A norm that was measured before, to use in place of n: a number or an array of one element.
+        use_norm: A norm to use in place of n, which you have measured before: a number or an array of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
@@ -206,8 +206,8 @@ def clip_by_global_norm(
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For an array, they are an array, and for any other container, a container of the same structure. None stays in
-        its place.
+        For an array, the result is an array. For any other container, it is a container of the same structure. None
+        stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither an array nor None. clip_norm or
@@ -242,8 +242,8 @@ def clip_by_norm(
         t: An array of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
-            all axes. A sparse array is clipped as its dense form is, and stays sparse.
+        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
+            None: all axes. A sparse array is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: Not supported on NumPy. Keep the default.
 
@@ -253,7 +253,7 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not an array. clip_norm is not a number. An axis is not an
             int. process_group or another argument for distributed gradients is passed.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice.
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice.
 
     Example:
         >>> import numpy as np
@@ -281,8 +281,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         A new array of the shape and dtype of `t`.
 
     Raises:
-        TypeError: `t` is complex or boolean, or is not an array. A bound is not a number, or not a whole number
-            although `t` has integers.
+        TypeError: `t` is complex or boolean, or is not an array. A bound is not a number. `t` has integers, and a bound
+            is not a whole number.
         ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
             the dtype of `t` is within the bounds.
 
@@ -373,8 +373,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or a
-            complex dtype and a GradientClipByValue.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
+            complex and has a GradientClipByValue as its clip.
         ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
 
     Example:
@@ -398,8 +398,8 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
 
     Raises:
         TypeError: A bound is not a number. need_clip is not a function.
@@ -427,8 +427,8 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or an array of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: Not supported on NumPy. Keep the default.
 
     Raises:
@@ -461,8 +461,8 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: Not supported on NumPy: each array is complete. Keep the default.
         ownership: Not supported on NumPy. Keep the default.
         check_numel: Not supported on NumPy. Keep the default.

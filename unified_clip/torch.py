@@ -48,11 +48,11 @@ def clip_grad_norm_(
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
+            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -131,11 +131,11 @@ def get_total_norm(
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
+            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -166,7 +166,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Any, max_norm: float | torch.Tensor, total_norm: float | torch.Tensor, foreach: bool | None = None,
 ) -> None:
-    """Clip the gradients of parameters by a norm that was measured before, in place.
+    """Clip the gradients of parameters by a norm that you have measured before, in place.
 
     With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
@@ -212,23 +212,23 @@ def clip_by_global_norm(
         t_list: The gradients: one tensor, or any container of tensors and None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        use_norm: A norm that was measured before, to use in place of n: a number or a tensor of one element.
+        use_norm: A norm to use in place of n, which you have measured before: a number or a tensor of one element.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
+            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Returns:
         The clipped gradients, and the total norm, 0-d. For a flat list, tuple or iterator, the gradients are a list.
-        For a tensor, they are a tensor, and for any other container, a container of the same structure. None stays in
-        its place.
+        For a tensor, the result is a tensor. For any other container, it is a container of the same structure. None
+        stays in its place.
 
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is neither a tensor nor None. clip_norm or
@@ -265,8 +265,8 @@ def clip_by_norm(
         t: A tensor of any shape, dense or sparse. For None, the result is None.
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        axes: The axes of a slice, as in `tf.norm`: an int or a list of ints. Negative ints count from the end. None:
-            all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
+        axes: The axes that a slice spans, as in `tf.norm`: an int or a list of ints. Negative ints count from the end.
+            None: all axes. A sparse tensor is clipped as its dense form is, and stays sparse.
         name: Accepted for compatibility with TensorFlow, and ignored.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
@@ -278,7 +278,7 @@ def clip_by_norm(
     Raises:
         TypeError: `t` has an integer or boolean dtype, or is not a tensor. clip_norm is not a number. An axis is not an
             int.
-        ValueError: clip_norm is negative or NaN. An axis is out of range, or named twice. `t` is distributed, and
+        ValueError: clip_norm is negative or NaN. An axis is out of range, or is listed twice. `t` is distributed, and
             either `axes` is passed, or the norm over all ranks cannot be computed.
 
     Example:
@@ -307,8 +307,8 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
         A new tensor of the shape and dtype of `t`.
 
     Raises:
-        TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number, or not a whole number
-            although `t` has integers.
+        TypeError: `t` is complex or boolean, or is not a tensor. A bound is not a number. `t` has integers, and a bound
+            is not a whole number.
         ValueError: A bound is NaN, or does not broadcast to `t`. A lower bound is above the upper one. No integer of
             the dtype of `t` is within the bounds. `t` is sparse, and a bound is a tensor, or the bounds exclude 0.
 
@@ -335,11 +335,11 @@ def global_norm(
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a gradient that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a gradient and returns
+            whether this rank counts the gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
@@ -406,8 +406,8 @@ def append_gradient_clip_ops(params_grads: Iterable[Any]) -> list[tuple[Any, Any
         The list of tuples, in the same order. A parameter without a clip keeps its gradient.
 
     Raises:
-        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or a
-            complex dtype and a GradientClipByValue.
+        TypeError: params_grads is not an iterable of such tuples. A gradient has an integer or boolean dtype, or is
+            complex and has a GradientClipByValue as its clip.
         ValueError: A tuple has the name of a parameter, and `set_gradient_clip` has set clips of single parameters.
 
     Example:
@@ -431,12 +431,12 @@ class GradientClipByValue(classes.GradientClipByValue):
     Args:
         max: The upper bound, a number.
         min: The lower bound, a number. None means -max.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip is
-            not a function.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown. need_clip
+            is not a function.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:
@@ -462,15 +462,15 @@ class GradientClipByNorm(classes.GradientClipByNorm):
     Args:
         clip_norm: The threshold, 0 or more, in the unit of the gradients: a number or a tensor of one element. inf
             changes nothing.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
-            is not a function.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
+            need_clip is not a function.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -500,22 +500,22 @@ class GradientClipByGlobalNorm(classes.GradientClipByGlobalNorm):
         group_name: Only for `append_gradient_clip_ops`: there, clips with the same name and threshold share one total
             norm.
         auto_skip_clip: Accepted for compatibility with Paddle, and ignored.
-        need_clip: A function of a parameter. If it returns False, the gradient is excluded: neither counted nor scaled.
-            The same holds for a parameter whose attribute `need_clip` is false.
+        need_clip: A function of a parameter. If it returns False, the parameter's gradient is excluded: it is neither
+            scaled nor a part of the norm. A false attribute `need_clip` of a parameter has the same effect.
         process_group: The ranks that own the gradients together: a `torch.distributed` process group, a `DeviceMesh`,
             or None for this process alone. All of these ranks have to make the call. 'auto' reads the group from
             DTensors.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
+            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 
     Raises:
-        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, whose value is unknown. need_clip
-            is not a function. group_name is not a string.
+        TypeError: clip_norm is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
+            need_clip is not a function. group_name is not a string.
         ValueError: clip_norm is negative or NaN.
 
     Example:
@@ -543,7 +543,7 @@ class ErrorClipByValue(classes.ErrorClipByValue):
         min: The lower bound, a number. None means -max.
 
     Raises:
-        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, whose value is unknown.
+        TypeError: A bound is not a number, or is a tensor on a GPU or in a graph, where its value is unknown.
         ValueError: A bound is NaN. `min` is above `max`. `max` is negative and `min` is None.
 
     Example:

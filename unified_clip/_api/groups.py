@@ -26,7 +26,7 @@ IN_GRAPHS = {
     "skip": "skip a step from inside a graph. Use 'zero', which makes all gradients 0 there, or clip by attach_to() "
     "(Keras) or as_optax() (JAX), which skip steps",
 }
-"""By value of `nonfinite` that compiled graphs do not support: the end of the error message."""
+"""The end of the error message for each value of `nonfinite` that compiled graphs do not support."""
 
 
 class Outcome(NamedTuple):
@@ -169,8 +169,8 @@ def _is_skipped(nonfinite: Nonfinite, gradients: GradientList, orders: Sequence[
 
 
 def _keep(outcome: Outcome) -> Scalar | None:
-    """Return the condition under which results are not replaced by zeros: all norms are finite. Return None if the host
-    path computed all norms, and all are finite.
+    """Return the condition that all norms are finite. Where it is false, zeros replace the results. Return None if the
+    host path computed all norms, and all are finite.
     """
     keep = _is_all_finite(outcome)
     return None if all(norm.path.on_host for norm in _norms(outcome)) and outcome.path.on_host and bool(keep) else keep

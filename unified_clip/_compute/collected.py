@@ -1,4 +1,4 @@
-"""The host path over gradients that the compiled kernels collect in one pass, without a NumPy array for each."""
+"""The host path over gradients that the compiled kernels collect in one pass, without one NumPy array per tensor."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ class TensorListPath(HostPath):
         return self._list.number(n, self.norm_dtype == "float64")
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Return a context manager in which this thread keeps subnormal numbers, if it does not already."""
+        """Return a context manager in which this thread keeps subnormal numbers. It does nothing if the thread does so
+        already.
+        """
         return NO_SCOPE if processor.keeps_subnormals() else processor.ieee_arithmetic()
 
     def _new(self, compute: Callable[..., Any]) -> list[Tensor]:
         """Return the results of `compute` as new tensors.
 
-        If the kernels' list makes tensors of the framework, `compute` returns these tensors. Otherwise, they are made
-        from the capsules or arrays that `compute` returns or fills.
+        If the kernels' list makes tensors of the framework, `compute` returns these tensors. Otherwise, this method
+        makes tensors from the capsules or arrays that `compute` returns or fills.
         """
         if self._list.makes_tensors:
             results: list[Tensor] = compute()
@@ -100,7 +102,7 @@ class PerTensorPath(TensorListPath):
         return norms
 
     def scale(self, coef: Scalar) -> list[Tensor]:
-        """Return a new tensor for each product with a coefficient, or the tensor itself if that is 1."""
+        """Return each tensor times its coefficient, as a new tensor. If the coefficient is 1, return the tensor."""
         if isinstance(coef, float):
             return super().scale(coef)
         indices, changed, coefs = self._changed(coef)
@@ -135,7 +137,7 @@ def collector(
 
     It reads tensors by DLPack's C interface or by the buffer protocol.
     methods: Methods of tensors, each with its result for a plain tensor.
-    recording: An attribute of tensors, and its value if a derivative is recorded.
+    recording: An attribute of tensors, and its value if the framework records a derivative.
     """
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     try:

@@ -27,11 +27,11 @@ def norm_dtype(dtypes: Sequence[str]) -> str:
 
 
 def odd_bits(wide: Tensor, near: Tensor, bits: Tensor, where: Callable[[Any, Tensor, Tensor], Tensor]) -> Tensor:
-    """Return float32 numbers, as bits, that round to 16 bits as the float64 numbers `wide` would if rounded once.
+    """Return the bits of float32 numbers that round to 16 bits like the float64 numbers `wide`, rounded once.
 
     Frameworks cast float64 to 16 bits through float32, which rounds twice. The returned numbers are `wide` rounded to
     float32, with the last bit set if that rounding was inexact (rounding to odd).
-    near: `wide` rounded to float32, as float64. bits: The same numbers as float32 bits, in int32.
+    near: `wide` rounded to float32, stored as float64. bits: The bits of these float32 numbers, as int32.
     """
     inexact = ((near < wide) | (near > wide)) & (abs(near) < math.inf)
     bits = where(inexact & (abs(near) > abs(wide)), bits - 1, bits)
@@ -71,7 +71,7 @@ def relative_powers(
 
 
 def inverse(p: float) -> float:
-    """Return 1 / p, but at most the largest float64: infinity times the logarithm of 1 would be NaN."""
+    """Return 1 / p, or the largest float64 if 1 / p is infinite: infinity times the logarithm of 1 would be NaN."""
     return min(1 / p, sys.float_info.max)
 
 
@@ -236,7 +236,7 @@ class DevicePath:
         return [self._backend.bound(bound, tensor) for bound in rounded]
 
     def _divisor(self, max_abs: Scalar) -> Scalar:
-        """Return a divisor for power sums: the largest magnitude, or 1 if that is 0 or not finite.
+        """Return a divisor for power sums: the largest magnitude, or 1 if this magnitude is 0 or not finite.
 
         It has no derivative, because the norm does not depend on the divisor.
         """
@@ -246,7 +246,7 @@ class DevicePath:
         return self._backend.stop_gradient(usable)
 
     def _root(self, total: Scalar, p: float, divisor: Scalar | None) -> Scalar:
-        """Return the norm from a power sum, rounded to `norm_dtype`. For a sum of 0, its derivative is 0."""
+        """Return the norm from a power sum, rounded to `norm_dtype`. For a sum of 0, the norm's derivative is 0."""
         xp = self.xp
         zero = total <= xp.asarray(0.0)  # not ==, which compares objects in TensorFlow 1 graphs
         root = self._backend.root(xp.where(zero, xp.asarray(1.0), total), p)

@@ -21,7 +21,7 @@ class GraphKernels(Protocol):
         """Return the norm of order 1 or 2 over all tensors, or a vector with one per tensor, in float64."""
 
     def scale(self, tensors: Sequence[Tensor], coef: Scalar, *, per_tensor: bool) -> list[Tensor]:
-        """Return the products of all tensors with a coefficient, or with a vector of one for each."""
+        """Return the products of all tensors with a coefficient, or with a vector of one coefficient per tensor."""
 
     def ndim(self, scalar: Scalar) -> int | None:
         """Return the number of axes of a scalar, or None if it is unknown."""

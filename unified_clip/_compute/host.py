@@ -132,7 +132,7 @@ class HostPath:
         return not bool(np.all(self._bound(low, dtype) <= self._bound(high, dtype)))
 
     def clamp(self, low: Any, high: Any) -> list[Tensor]:
-        """Return clamped copies. NumPy clamps integers, and to bounds that are tensors: the kernels do not."""
+        """Return clamped copies. NumPy clamps if elements are integers or bounds are tensors. Else, the kernels do."""
         if isinstance(low, int | float) and isinstance(high, int | float) and self._are_floats:
             return self._new(partial(self._list.clamp, kernels.bounds(low), kernels.bounds(high), self._threads))
         return self._new_arrays(partial(self._clamp_each, low, high))
@@ -205,7 +205,7 @@ class HostPath:
         return processor.ieee_arithmetic()
 
     def _bound(self, bound: Any, dtype: str) -> Array:
-        """Return a bound as an array, rounded once to the dtype. A bfloat16 is stored as float32."""
+        """Return a bound as an array, rounded once to the dtype. A bfloat16 bound is stored as float32."""
         if self._backend.is_tensor(bound):
             return kernels.round_to(kernels.decode(self._backend.host_view(bound), self._backend.dtype(bound)), dtype)
         return np.asarray(nearest(bound, dtype)) if dtype in FORMATS else np.asarray(bound, dtype)

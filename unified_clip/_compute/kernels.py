@@ -66,7 +66,7 @@ class ArrayList:
     def scale(self, coef: Scalar, threads: int, results: Sequence[Array]) -> None:
         """Write the products with a coefficient into `results`. 16-bit numbers are multiplied in float32.
 
-        coef: A number (1 copies), or an array that broadcasts, with a coefficient for each slice.
+        coef: A number, or an array that broadcasts, with a coefficient for each slice. The number 1 copies the arrays.
         """
         for (view, dtype), out in zip(self._parts, results, strict=True):
             if isinstance(coef, float) and coef == 1.0:
@@ -209,8 +209,8 @@ def slice_norms(
 ) -> npt.NDArray[np.float64]:
     """Return the correctly rounded 2-norm of each slice. In the result, `axes` have the length 1.
 
-    A fast sum decides most roundings. For the other slices, the sum is exact.
-    norm_name: The dtype of the norms. arrays: The list with the view, if there is one already.
+    For most slices, a fast sum decides the rounding. The other slices are summed exactly.
+    norm_name: The dtype of the norms. arrays: The list with the view, if it exists already.
     """
     kept = [axis not in axes for axis in range(view.ndim)]
     shape = [length if keep else 1 for length, keep in zip(view.shape, kept, strict=True)]
@@ -235,7 +235,7 @@ def slice_norms(
 def grouped_slice_norms(
     view: Array, dtype: str, axes: Sequence[int], groups: npt.NDArray[Any], norm_name: str, threads: int = 1
 ) -> npt.NDArray[np.float64]:
-    """Return, for each row, the 2-norm of its slice: of all rows with the same number in `groups`, along `axes`."""
+    """Return the 2-norm of each row's slice: of all rows that have the row's number in `groups`, along `axes`."""
     norms = np.empty([1 if axis in axes else length for axis, length in enumerate(view.shape)])
     _, inverse, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order, starts = np.argsort(inverse, kind="stable"), np.cumsum(counts) - counts
@@ -273,7 +273,8 @@ def certified_roots(sums: Any, lost: Any, dtype: str = "float32") -> tuple[Array
 def certified_root(total: float, lost: float) -> float | None:
     """Return the square root of a number, rounded to float32. None if the rounding is in doubt, or hard to decide here.
 
-    It needs no NumPy array, nor a scope that keeps subnormal numbers. lost: The relative error of the number.
+    This function needs neither a NumPy array nor a scope that keeps subnormal numbers. lost: The relative error of the
+    number.
     """
     if not 1e-70 < total < 1e76:  # the root is a normal float32
         return None
@@ -339,7 +340,7 @@ def is_array(value: Any) -> bool:
 
 
 def own_copy(value: Any) -> Array:
-    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework may keep its memory."""
+    """Return a copy of an array or a NumPy scalar in the machine's byte order. A framework may keep the copy."""
     return np.array(value, dtype=value.dtype.newbyteorder("="))
 
 

@@ -24,13 +24,13 @@ SPLITTER = 2.0**27 + 1
 """The factor that yields the upper 26 bits of a float64 (Veltkamp)."""
 
 NEAR = 2.0**-48, 2.0**-90
-"""A square that is computed with rounding may be the largest if its relative distance from the computed maximum is at
-most this: in float64, and as the sum of two float64.
+"""Two relative distances, for squares in float64 and for squares as the sum of two float64. A rounded square may be the
+largest one if it is at most this far from the computed maximum.
 """
 
 
 SMALL = 2.0**-400
-"""Squares of scaled moduli below this number are too small for the sum of two float64."""
+"""Below this number, the square of a scaled modulus is too small for the sum of two float64."""
 
 
 class Scaled(NamedTuple):
@@ -101,7 +101,7 @@ def max_abs(view: Array, dtype: str) -> float:
 def _max_square(chunk: Array) -> int:
     """Return the largest square of a modulus, in units of 2**-UNIT.
 
-    The squares that may be the largest, as sums of two float64, are computed exactly.
+    First, compute squares as sums of two float64. Then compute those exactly that may be the largest.
     """
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)

@@ -1,4 +1,4 @@
-"""The functions for scalars of the host path. `config` needs them without the kernels, which are not imported here."""
+"""The functions for scalars of the host path. This module does not import the kernels: `config` needs only scalars."""
 
 from __future__ import annotations
 

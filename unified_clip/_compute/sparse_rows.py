@@ -33,7 +33,7 @@ def unique_row(indices: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray
 def sum_segments(rows: Array, starts: npt.NDArray[np.intp], dtype: str) -> Array:
     """Return the sums of consecutive rows, from each index in `starts` to the next.
 
-    They are correctly rounded, so that the order of the rows does not matter.
+    The sums are correctly rounded, so the order of the rows does not matter.
     """
     if dtype.startswith("complex"):
         result = np.empty((len(starts), *rows.shape[1:]), rows.dtype)

@@ -33,8 +33,8 @@ ADDS, COMPARES, MAXIMUM = 1, 2**32, 0
 """
 
 CHECKED = 5 + 3 * PIECES
-"""The number of integers that a rank sends for checks: of the number of elements, of replicas, of `Partial` gradients,
-of gradients that no rank counts, and of the agreement on norms on the device.
+"""The number of integers that a rank sends for checks. The ranks check the number of elements, the replicas, the
+`Partial` gradients, the gradients that no rank counts, and the agreement on norms on the device.
 """
 
 COMPARED = 3 * (1 + 2 * PIECES)
@@ -51,8 +51,8 @@ class Call:
     """The arguments by name, which must be equal on all ranks. None stands for an argument that is not passed."""
 
     layout: Sequence[tuple[Leaf, str]] | None = None
-    """(parameter, its name, shape and placements as text) for each parameter. None if they may differ between ranks, or
-    if a shape is unknown.
+    """(parameter, its name, shape and placements as text) for each parameter. None if the parameters may differ between
+    ranks, or if a shape is unknown.
     """
 
     copies: Sequence[tuple[Leaf, Callable[[], int]]] = ()
@@ -65,7 +65,7 @@ class Call:
     """The number of gradient elements that this rank counts."""
 
     replicas: Sequence[ReplicaSet] = ()
-    """The gradients of which other ranks have copies, to be compared."""
+    """The gradients of which other ranks have copies. The ranks compare these copies."""
 
     terms: Sequence[ReplicaSet] = ()
     """The `Partial` gradients to sum over ranks later. This collective compares their layouts."""
@@ -106,7 +106,7 @@ class Consensus:
         self.group, self.rank, self.ranks, self._call = group, group.rank, group.ranks, call
         self.has_terms = self.has_all_terms = self._can_stay = False
         self.parameters = 0
-        """A digest of the parameters whose norm may stay on the group's device. 0: the host reads it."""
+        """A digest of the parameters whose norm may stay on the group's device. 0: the host reads the norm."""
         self._terms: on_device.Terms | None = None
 
     def norm_on_device(
@@ -117,8 +117,8 @@ class Consensus:
         before: Consensus | None,
         find_terms: Callable[[], on_device.Terms | None],
     ) -> tuple[Scalar, str] | None:
-        """Return (the norm over all ranks on the device of the process group, its dtype). Return None if the ranks read
-        the norm on the host.
+        """Return the norm over all ranks, on the device of the process group, and its dtype. Return None if the ranks
+        read the norm on the host.
 
         tensors: The local tensors that this rank counts. own: The sums over these tensors.
         find_terms: Returns the `Partial` gradients, or None if some rank has no partial sum of them.
@@ -161,7 +161,7 @@ class Consensus:
         return integers.from_words(self._checked_sum(integers.to_words((own, dtype)), ADDS))
 
     def power_sums(self, own: Sequence[Sum]) -> list[Sum]:
-        """Return each of these sums, added up over all ranks.
+        """Return each sum of `own`, added up over all ranks.
 
         Call `compare` first, which checks that all ranks have the same number of sums.
         """
@@ -185,7 +185,7 @@ class Consensus:
         """Return (largest magnitude over all ranks, dtype of the norm over all ranks). The magnitude is NaN if an
         element is NaN.
 
-        Ranks send the bits of float64 numbers. As an integer, NaN is larger than any other magnitude.
+        Ranks send the bits of float64 magnitudes as integers. The integer of NaN is larger than that of any number.
         For p = inf, the magnitude is rounded to the dtype of the norm.
         """
         wide = own.max_abs("float64")
@@ -209,7 +209,7 @@ class Consensus:
         return top, dtype
 
     def relative_sum(self, own: tuple[float, float]) -> tuple[float, float]:
-        """Return the sum of (|g| / top)**p over all ranks, as two floats to be added, like this rank's `own`."""
+        """Return the sum of (|g| / top)**p over all ranks, as two floats to add. `own`: this rank's sum."""
         words = Accumulator(sum(map(integers.in_units, own))).to_words()
         total = Fraction(Accumulator.from_words(self.all_reduce_sum(words)).total, 2**UNIT)
         high = float(total)
@@ -292,8 +292,7 @@ class Consensus:
     def _reject_mixed(self, reduced: Sequence[int]) -> None:
         """Raise ValueError if other ranks leave this norm on their device.
 
-        First, take part in the further all-reduces of these ranks. As on these ranks, the next call on this rank
-        raises, too.
+        First, take part in the further all-reduces of those ranks. The next call then raises on all ranks.
         reduced: The result of the first all-reduce.
         """
         if reduced[on_device.FLAGS + 1]:
@@ -321,7 +320,7 @@ class Consensus:
             raise ValueError(differences.describe(self._texts()))
 
     def _texts(self, rejects: bool = False) -> list[tuple[list[int], dict[str, Any]]]:
-        """Exchange texts about the call. Return (global ranks that sent it, text) for MAX_TEXTS texts at most.
+        """Exchange texts about the call. Return (global ranks that sent a text, the text) for MAX_TEXTS texts at most.
 
         The texts of ranks that reject the call come first.
         """

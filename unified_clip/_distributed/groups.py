@@ -56,15 +56,15 @@ class NormGroup(NamedTuple):
     """The index of its gradient. None if this rank has no gradient of it."""
 
     groups: Sequence[Group]
-    """The process groups over which its shards are spread. Sums are all-reduced over one group after the other."""
+    """The process groups over which its shards are spread. Sums are all-reduced over one group after another."""
 
     leaf: Leaf
     label: str | None = None
-    """Its name and shape as text, which must be equal on the ranks of its groups. None if these are not compared."""
+    """The parameter's name and shape as text, to compare on the ranks of `groups`. None: do not compare them."""
 
 
 class ProcessGroup(ABC):
-    """A `Group` that has the global ranks of its processes. A subclass defines the framework's all-reduce."""
+    """A `Group` that stores the global ranks of its processes. A subclass defines the framework's all-reduce."""
 
     def __init__(self, key: Any, ranks: Ranks, here: int) -> None:
         """Store the arguments. ValueError: this process is not in the group.
@@ -117,7 +117,7 @@ class SingleProcess(ProcessGroup):
 
 
 def by_group(norm_groups: Sequence[NormGroup], positions: Sequence[int]) -> Iterator[tuple[Group, list[int]]]:
-    """Yield (process group, indices of its parameters): first the first group of each parameter, then the second.
+    """Yield (process group, indices of its parameters). The first groups of all parameters come before second groups.
 
     Parameters with the same process group share a collective. All ranks yield their groups in the same order, even if
     they list the parameters in different orders. Otherwise, ranks could wait for each other in different groups.

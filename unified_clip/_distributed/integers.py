@@ -10,7 +10,7 @@ from .._core.exact import UNIT, WORDS, Accumulator
 from .digests import PIECES, split
 
 Sum = tuple[Accumulator, str]
-"""(a sum of |g|**p, the dtype of the norm that is its root)."""
+"""(a sum of |g|**p, the dtype of the norm). The norm is the root of the sum."""
 
 
 def summands(digest: int | None) -> list[int]:

@@ -36,7 +36,7 @@ class LocalShards(ABC):
     """Whether `norm` is being computed, and `counted` has returned."""
 
     def __init__(self, gradients: Sequence[Leaf], parameters: Sequence[Leaf], spec: DistributedSpec) -> None:
-        """`parameters`: with or without a gradient."""
+        """`parameters`: the parameters of the call, with or without a gradient."""
         self._leaves, self._parameters, self._spec = list(gradients), list(parameters), spec
         self._measured: list[tuple[Path, Consensus]] = []
 
@@ -52,7 +52,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def counted(self, indices: Sequence[int]) -> list[Tensor]:
-        """Return the local tensors that this rank counts in the total norm. Just one rank counts each element."""
+        """Return the local tensors that this rank counts in the total norm. Exactly one rank counts each element."""
 
     @abstractmethod
     def count_elements(self) -> int:
@@ -63,7 +63,7 @@ class LocalShards(ABC):
         """Return (gradient, its local tensor) for each gradient that the last `counted` assumed to be a copy on every
         rank.
 
-        Copies that the caller declares are not among them.
+        Copies that the caller declares are left out.
         """
 
     @abstractmethod
@@ -77,12 +77,13 @@ class LocalShards(ABC):
     def norm_groups(self, known_only: bool = False) -> list[NormGroup]:
         """Return a `NormGroup` for each parameter, in the same order on all ranks.
 
-        ValueError: the norm of a parameter's gradient is unknown. known_only: Leave out such parameters instead.
+        ValueError: the norm of a parameter's gradient is unknown. known_only: Leave out parameters with an unknown
+        norm, and do not raise.
         """
 
     @abstractmethod
     def counted_alone(self, index: int) -> Tensor:
-        """Return the local tensor that counts in a gradient's own norm. `Partial` gradients are summed first."""
+        """Return a gradient's local tensor for the gradient's own norm. The ranks sum a `Partial` gradient first."""
 
     @abstractmethod
     def layouts(self) -> Iterable[str]:
@@ -105,16 +106,15 @@ class LocalShards(ABC):
         return []
 
     def sum_terms(self) -> list[Tensor]:
-        """Return the sums of all `terms`, also of those that this rank does not count. All ranks have to call it."""
+        """Return the sums of all `terms`, including terms that this rank does not count. All ranks must call this."""
         return []
 
     def terms_on_device(self, measure: Measure) -> on_device.Terms | None:
-        """Return the `Partial` gradients for a norm on the device. None: they have to be summed on the host."""
+        """Return the `Partial` gradients for a norm on the device. None: sum them on the host."""
         return None
 
     def awaits_sums(self, measures: Measures) -> bool:
-        """Return whether other collectives come before the collective of the norm. No rank can reject a call before
-        them."""
+        """Return whether other collectives precede the norm's collective. Until they end, no rank can reject a call."""
         return False
 
     # -- for all frameworks
@@ -192,7 +192,7 @@ class LocalShards(ABC):
 
     @property
     def declares_owners(self) -> bool:
-        """Return whether `ownership` has "distinct" or a function, so that ranks may have different parameters."""
+        """Return whether `ownership` contains "distinct" or a function, so that ranks may have different parameters."""
         return any(owner not in (None, REPLICATED) for owner in self._spec.owners)
 
     @property
@@ -202,7 +202,9 @@ class LocalShards(ABC):
         return self.declares_owners and not is_checked and not self._counts_by_placement
 
     def _with_terms(self, counted: Sequence[Tensor], measure: Measure) -> tuple[PartialSums, PartialSums]:
-        """Sum `Partial` gradients over ranks. Return sums over (all that this rank counts, all `Partial`)."""
+        """Sum `Partial` gradients over ranks. Return the sums over (all gradients that this rank counts, all `Partial`
+        gradients).
+        """
         own = self.owned_terms()
         sums = self.sum_terms()
         return measure([*counted, *(sums[at] for at in own)]), measure(sums)
@@ -235,7 +237,7 @@ class LocalShards(ABC):
         )
 
     def _format(self, leaf: Leaf) -> tuple[str, int | None]:
-        """Return (dtype, digest of the indices of the stored rows, or None if dense) of a gradient."""
+        """Return a gradient's dtype, and a digest of the indices of its stored rows (None for a dense gradient)."""
         rows = self.stored_rows.get(leaf.position)
         return str(getattr(leaf.tensor, "dtype", "")), None if rows is None else digest(rows().tobytes())
 
@@ -284,7 +286,7 @@ class LocalShards(ABC):
 def label(leaf: Leaf, texts: dict[Hashable, str] | None = None) -> str | None:
     """Return the name, shape and placements of a parameter as text, to compare ranks. None if its shape is unknown.
 
-    texts: The texts of shapes and placements in earlier calls, for a list of parameters. Texts of placements take long.
+    texts: A cache of shapes and placements as text, for a list of parameters. Writing placements as text takes long.
     """
     gradient, _, name, parameter = leaf
     tensor = parameter if hasattr(parameter, "shape") else gradient
@@ -304,8 +306,8 @@ def _all_reduce(
 ) -> None:
     """Replace this rank's sums by the sums over all ranks. `sums`: by index in `norm_groups`.
 
-    If the calls differ between the ranks of a process group, reject the call in all later process groups. Otherwise,
-    the ranks of these groups would wait.
+    If the calls differ between the ranks of a process group, reject the call in all later process groups. Without the
+    rejection, the ranks of these groups would wait.
     must_match: The values to compare first, or None to compare nothing.
     """
     difference: ValueError | None = None
@@ -337,7 +339,9 @@ def _call_of(norm_groups: Sequence[NormGroup], must_match: Mapping[str, Any], fu
 
 
 WithTerms = Callable[[], tuple[PartialSums, PartialSums]]
-"""Sums `Partial` gradients over ranks. Returns the sums over (all that this rank counts, all `Partial` gradients)."""
+"""Sums `Partial` gradients over ranks. Returns the sums over (all gradients that this rank counts, all `Partial`
+gradients).
+"""
 
 
 def _norm(

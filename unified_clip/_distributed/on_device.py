@@ -1,8 +1,8 @@
 """Norms that stay on the GPU of a process group, so that no rank waits for its GPU.
 
-The first call with a list of parameters reads its norm on the host. In its all-reduce, the ranks agree whether the
-norms of later calls stay on the GPU. Such a norm is NaN if the ranks do not make the same call, and the next call
-raises the error. Only then does the host read the comparison, so it does not wait for work just queued.
+At the first call with a list of parameters, the host reads the norm. In the all-reduce of this call, the ranks agree
+whether the norms of later calls stay on the GPU. If the ranks then make different calls, the norm is NaN, and the next
+call raises the error. The host reads the comparison only at the next call, so it does not wait for work just queued.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .integers import equal_summands
 
 FLAGS = WORDS + 1 + 3 + 3 * PIECES
 """The index, among the integers of the first all-reduce, of two flags: whether norms can stay on this rank's GPU, and
-whether this one does.
+whether this norm does.
 """
 
 TAGS = FLAGS + 2
-"""The index of the tag. After it come a flag of a rank that rejects the call, and the digests to be compared."""
+"""The index of the tag. After the tag come the flag of a rank that rejects the call, and the digests to compare."""
 
 TAG = 1
 """The tag of a sum, `consensus.ADDS`."""
@@ -65,7 +65,7 @@ class Terms(NamedTuple):
     """Returns the partial sums of this rank as one float64 tensor."""
 
     round: Callable[[Tensor], Sequence[Tensor]]
-    """Returns the gradients. The argument is the sum over all ranks of the tensors that `flatten` returns."""
+    """Returns the gradients. The argument is the sum, over all ranks, of the tensors that `flatten` returns."""
 
     owned: Sequence[int]
     """The indices of the gradients that this rank counts."""
@@ -118,10 +118,10 @@ def agreed_dtype(group: Any, parameters: int) -> str | None:
 
 
 def most_terms(group: Any) -> int:
-    """Return the largest number of elements of `Partial` gradients in the lists that the ranks have agreed about.
+    """Return the largest number of elements of `Partial` gradients in any list of parameters with an agreement.
 
     All ranks of a process group return the same number. Each call sums this number of elements, because a rank does not
-    know for which list the other ranks call. `group`: The `key` of the process group.
+    know which list the other ranks pass. `group`: The `key` of the process group.
     """
     return max((agreement.terms for agreement in _AGREED.get(group, {}).values()), default=0)
 

@@ -1,4 +1,4 @@
-"""Read from the caller's `ownership` which rank counts a gradient, and write the errors if it is unknown."""
+"""Read from the caller's `ownership` which rank counts a gradient, and write the errors for unknown ownership."""
 
 from __future__ import annotations
 

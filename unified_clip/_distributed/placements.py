@@ -49,7 +49,7 @@ class DistributedGradients(LocalShards):
 
     @abstractmethod
     def is_first(self, tensor: Any) -> bool:
-        """Return whether no earlier rank on the mesh has this rank's elements, with `Partial` as `Replicate`."""
+        """Return whether no earlier rank on the mesh has this rank's elements. `Partial` counts as `Replicate`."""
 
     @abstractmethod
     def is_first_within(self, tensor: Any, group: ProcessGroup) -> bool | None:
@@ -110,7 +110,7 @@ class DistributedGradients(LocalShards):
     def inferred_group(self) -> ProcessGroup | None:
         """Return the process group that the framework has set up, or None if there is none.
 
-        Only called if neither the caller nor a mesh determines the process group.
+        Called only if neither the caller nor a mesh determines the process group.
         """
         return None
 
@@ -171,7 +171,7 @@ class DistributedGradients(LocalShards):
         return SharedGradients(sets, lambda index: self._needed_place(index, measure))
 
     def _shared_copies(self, index: int, group: ProcessGroup) -> Copies | None:
-        """Return the ranks with copies of a gradient: the first one counts it. None: none, or unknown."""
+        """Return the ranks with copies of a gradient, which the first of them counts. None: no copies, or unknown."""
         leaf, gradient, here = self._leaves[index], self._gradients[index], group.ranks[group.rank]
         is_sharded, owner = self.is_sharded(gradient), self._spec.ownership_of(leaf)
         mesh = self.ranks(gradient) if is_sharded else Ranks([here])
@@ -224,7 +224,7 @@ class DistributedGradients(LocalShards):
         return norm_groups
 
     def is_complete(self, leaf: Leaf, tensor: Any) -> bool:
-        """Return whether a plain tensor is a complete gradient: as declared, or else by shapes and meshes."""
+        """Return whether a plain tensor is a complete gradient, as the caller declares, or by shapes and meshes."""
         ownership = self._spec.ownership_of(leaf)
         if ownership is not None:
             return bool(ownership == REPLICATED)
@@ -267,7 +267,7 @@ class DistributedGradients(LocalShards):
         return [tensor for index, tensor in tensors.items() if self._is_counted[index]]
 
     def defer_terms(self, indices: Sequence[int]) -> list[int]:
-        """Return the `Partial` gradients whose terms are summed after the ranks agree on their layouts."""
+        """Return the `Partial` gradients whose terms the ranks sum after they agree on the layouts."""
         return []
 
     def owned_terms(self) -> list[int]:

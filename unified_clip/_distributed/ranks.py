@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Ranks(Sequence[int]):
-    """A sequence of different ranks."""
+    """A sequence of ranks without repeats."""
 
     def __init__(self, ranks: Any) -> None:
         self._array = np.asarray(ranks, np.int64).reshape(-1)
@@ -81,7 +81,7 @@ class Ranks(Sequence[int]):
         return self._keys_within.get(other, lambda _: digest(other.places(self._array).tobytes()))
 
     def within(self, other: Ranks) -> Ranks:
-        """Return the ranks that another sequence has too, in the order of this one."""
+        """Return the ranks that another sequence has too, in the order of this sequence."""
         return self._parts.get(other, lambda _: Ranks(self._array[other.has(self._array)]))
 
     def is_same_set(self, other: Ranks) -> bool:
@@ -93,7 +93,8 @@ def has_first_copy(mesh: npt.NDArray[Any], is_copied: Sequence[bool], group: Ran
 
     Return None if the group has ranks that are not on the mesh, or lacks some elements of the tensor.
 
-    mesh: The ranks of the tensor's mesh. is_copied: For each of its dimensions, whether ranks along it have copies.
+    mesh: The ranks of the tensor's mesh. is_copied: For each dimension of the mesh, whether the ranks along the
+    dimension have copies.
     """
     present, copied = group.has(mesh), tuple(dim for dim, is_along in enumerate(is_copied) if is_along)
     if np.count_nonzero(present) < len(group) or not present.any(axis=copied).all():

@@ -1,7 +1,8 @@
 """Compare the copies that ranks have of a gradient: the replicas of HSDP, and copies that `ownership` declares.
 
-Each rank with a copy adds its checksum to the all-reduce of the norm. Instead, the first of these ranks subtracts its
-checksum once for each other copy. The sum is 0 if the copies are equal. So one sum compares all sets of replicas.
+The ranks compare the copies in the all-reduce of the norm. The first rank with a copy subtracts its checksum once for
+each other copy. The ranks with other copies add their checksums. The sum is 0 if the copies are equal. So one sum
+compares all sets of replicas.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Replica(NamedTuple):
 
     tensor: Tensor
     key: Hashable
-    """A key that is equal for gradients of this rank that have their copies on the same ranks."""
+    """A key. Two gradients of this rank have equal keys if their copies are on the same ranks."""
 
     number: int
     """The number of copies, including this one."""
@@ -53,7 +54,7 @@ class Copies(NamedTuple):
 
     @classmethod
     def on(cls, ranks: Ranks, here: int) -> Copies:
-        """`here`: this rank."""
+        """Return the `Copies` on `ranks`. `here`: this rank."""
         return cls(("mesh", ranks.key), len(ranks), ranks[0] == here)
 
 
@@ -135,7 +136,7 @@ def _replica_set(copies: Sequence[Replica], checksum: Checksum) -> ReplicaSet:
 
 
 class CopySet(Protocol):
-    """A `ReplicaSet`, or a set of gradients with other content that is compared between the ranks with copies."""
+    """A set of gradients whose content the ranks with copies compare: a `ReplicaSet`, or a set with other content."""
 
     @property
     def key(self) -> Hashable: ...
@@ -153,7 +154,8 @@ class CopySet(Protocol):
 def summands(sets: Iterable[CopySet]) -> list[int]:
     """Return integers whose sums over all ranks are 0 if the contents of all copies are equal.
 
-    Each digest includes the key of its set. Otherwise, two sets whose contents are exchanged would add up to 0.
+    Each digest includes the key of its set. Without the key, the digests of two sets with swapped contents would add up
+    to 0.
     """
     sums = [0] * PIECES
     for replicas in sets:

@@ -1,4 +1,4 @@
-"""Find gradients that some rank clips, and no rank counts: of the ranks with copies, the first one lacks the gradient.
+"""Find gradients that some rank clips, but no rank counts: the first of the ranks with copies lacks the gradient.
 
 Each rank adds digests of such gradients to the all-reduce of the norm. The sum is 0 if the ranks with copies all have
 the gradient, or none has it. Otherwise, the ranks compare single gradients.
@@ -43,8 +43,8 @@ class SharedSet(NamedTuple):
         """Yield (a number that identifies the gradient on all ranks of the process group, its place) for each gradient
         that has a place.
 
-        The gradients with each identity are counted, and the count is a part of the number. So if a later rank has more
-        of them than the first rank, the first rank lacks a number.
+        Gradients with the same identity are numbered from 1, and the number yielded depends on this count. So if a
+        later rank has more such gradients than the first rank, the first rank lacks a number.
         """
         repeated: Counter[Hashable] = Counter()
         for index, identity in zip(self.indices, self.identities, strict=True):
@@ -58,7 +58,7 @@ class SharedGradients(NamedTuple):
 
     sets: Sequence[SharedSet] = ()
     needed_place: Callable[[int], str | None] = lambda index: None
-    """Returns where the gradient with an index is, for messages. None: the norm is right without this gradient."""
+    """Returns a gradient's place for messages, from its index. None: the norm is right without the gradient."""
 
 
 def describe(shared: SharedGradients, exchange: Exchange) -> str | None:
