@@ -72,6 +72,30 @@ def test_a_mistake_between_natives_is_named_at_the_first_step(
     assert mistake in cause_kinds(data)
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_old: bool) -> None:
+    unclipped = TORCH.replace("CLIP", "")
+    data = verify_as_json(tmp_path, capsys, *((unclipped, NATIVE) if is_old else (NATIVE, unclipped)))
+    assert cause_kinds(data) == ["left-out clip"]
+    (sentence,) = (each["text"] for parting in data["clips"]["partings"] for each in parting["findings"])
+    name, other = ("old.py", "new.py") if is_old else ("new.py", "old.py")
+    assert sentence.startswith(f"{name}:step never clips: its 4 steps of optimizers have no clip call. {other}:step ")
+    assert f"Add this clip to {name}:step, between the backward pass and the step" in sentence
+    assert "its own code" not in sentence
+
+
+@pytest.mark.parametrize(
+    "step",
+    [TORCH.replace("CLIP", "[p.grad.mul_(0.5) for p in net.parameters()]"), NUMPY.replace("CLIP", "")],
+    ids=["clips by hand", "no recorded step"],
+)
+def test_a_step_that_may_clip_without_a_recorded_call_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    assert run_verify(tmp_path, NATIVE, step) == 2
+    assert "UC603: No clip call of" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 def test_the_coefficient_of_a_native_is_what_it_multiplied_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

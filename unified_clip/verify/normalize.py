@@ -72,7 +72,7 @@ def normalize(
 
     Give gradients the names that the training step yields. Merge and sort the calls, and give each call a step. Leave
     out calls on tensors that are not gradients. If a run has no call, use the clips of the step's own code. Leave out
-    the steps of optimizers if the runs have different numbers of them in a training step.
+    the steps of optimizers if the runs have different numbers of them in a training step, and both clip.
 
     weights: The initial weights.
     steps: The number of batches.
@@ -88,7 +88,8 @@ def normalize(
             recording.lines += _in_order_of(merged, order, order_in_old.setdefault(step, order))
     counts = [Counter(item.step for item in each.optimizer_steps) for each in recordings]
     for recording in recordings:
-        _write(recording, out / f"{recording.run.script.side}.jsonl", steps, has_steps=counts[0] == counts[1])
+        has_steps = counts[0] == counts[1] or not recording.lines
+        _write(recording, out / f"{recording.run.script.side}.jsonl", steps, has_steps=has_steps)
     return recordings
 
 

@@ -75,7 +75,8 @@ def sentences(result: Verification) -> list[str]:
     lines = []
     for run, recording in ((result.old, result.clips.a), (result.new, result.clips.b)):
         calls = ", ".join(f"{call} ({n})" for call, n in Counter(line.call for line in recording.lines).items())
-        lines.append(f"{run.script.side.capitalize()} is {run.script}, with the clip calls {calls}.")
+        calls = f"with the clip calls {calls}" if calls else "without a clip call"
+        lines.append(f"{run.script.side.capitalize()} is {run.script}, {calls}.")
     lines += [
         f"{run.script} yields unclipped gradients. The gradients after its clip calls were compared instead."
         for run in result.unclipped

@@ -50,7 +50,8 @@ def test_a_run_that_never_clips_is_named(tmp_path: Path, is_old: bool) -> None:
     assert cause.kind == "left-out clip"
     assert cause.sentence == (
         f"{unclipped} never clips: its 3 steps of optimizers have no clip call. {clipped} clips by clip, by the total "
-        "norm with the threshold 1"
+        f"norm with the threshold 1. Add this clip to {unclipped}, between the backward pass and the step, or remove "
+        f"it from {clipped}"
     )
     assert comparison.exit_code == 1
     assert "never clips" in page.render(model.build(comparison))

@@ -16,7 +16,7 @@ from ..optimizers.names import LIBRARIES
 from ..packing import elements
 from ..pairing import CallPair, calls_by_step
 from ..rounding import PRODUCT, is_near
-from ..runs import RecordedCall, RecordedRun
+from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .before_clips import names_text
 
 DESCENT = 0.1
@@ -200,16 +200,22 @@ def never_clips(point: DivergencePoint) -> Cause | None:
         clips = " and ".join(dict.fromkeys(map(clip_text, calls_at(other, point.first.step))))
         sentence = (
             f"{run.name} never clips: its {count} step{'s' * (count != 1)} of optimizers have no clip call. "
-            f"{other.name} clips by {clips}"
+            f"{other.name} clips by {clips}. Add this clip to {run.name}, between the backward pass and the step, or "
+            f"remove it from {other.name}"
         )
-        is_watched = any(step.changed == 0 for step in run.optimizer_steps)
-        if not is_watched or not all(step.optimizer.startswith(LIBRARIES) for step in run.optimizer_steps):
+        if not are_without_clips(run.optimizer_steps):
             sentence += (
                 f". If {run.name} clips by its own code, which is not recorded, use `unified-clip verify`, which "
                 "compares the updates"
             )
         return Cause("left-out clip", sentence)
     return None
+
+
+def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
+    """Return whether steps of optimizers without a recorded clip call are known to use unclipped gradients."""
+    changes = {step.changed for step in steps} - {None}
+    return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
 
 
 def one_is_shorter(point: DivergencePoint) -> Cause | None:
