@@ -30,8 +30,8 @@ def initial_state(adaptive: Rule | AdaGC, like: Any, data: Data | None = None) -
         A vector of float64. On JAX, a matrix of int32, because JAX has no float64 without x64.
 
     Raises:
-        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` has another number
-            of tensors than `like`.
+        ValueError: `data` is not a saved state, or is the state of another rule. For `AdaGC`: `data` and `like` have
+            different numbers of tensors.
         TypeError: `adaptive` is not a rule with a state. Or the state of the rule grows, as for `Percentile` without a
             window.
 

@@ -1,7 +1,7 @@
 """Numbers of any framework with one arithmetic, so that a rule is written once.
 
-On the host path a rule gets Python's floats. Elsewhere it gets a `Number`: a float64 of the framework, which may be
-traced. Each operation of a `Number` is rounded once, also where a compiler would merge two of them.
+On the host path a rule gets Python's floats. Elsewhere, the rule gets a `Number`: a float64 of the framework, which may
+be traced. Each operation of a `Number` is rounded once, even where a compiler would merge two operations.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def sqrt(number: Real) -> Real:
 
 
 def floor(number: Real) -> Real:
-    """Return the largest whole number that is not above a number.
+    """Return the largest whole number that is at most `number`.
 
     Args:
         number: A finite number.
@@ -217,7 +217,7 @@ def take(vector: Real, index: Real) -> Real:
 
 
 def insert(ordered: Real, value: Real) -> Real:
-    """Return a copy of a sorted vector of the host path with one more number, also in ascending order."""
+    """Return a copy of an ascending vector of the host path, with one more number at its place in the order."""
     longer = array("d", ordered)
     insort(longer, value)
     return longer

@@ -82,7 +82,7 @@ class ZClip:
         warmup_steps: The number of norms at the start from which the first mean and variance are computed. They are not
             clipped. 1 or more.
         mode: "zscore", or "percentile" (clip to `mean + z_thresh * standard deviation`).
-        clip_option: For "zscore". "adaptive_scaling" clips larger spikes more: to
+        clip_option: Only for the mode "zscore". "adaptive_scaling" clips larger spikes more: to
             `mean + z_thresh**2 * standard deviation / z`. "mean" clips to the mean.
         clip_factor: A factor of the threshold of "adaptive_scaling". Above 0.
         skip_update_on_spike: Whether a clipped norm leaves the mean and variance unchanged.
@@ -133,8 +133,8 @@ class Percentile:
         percent: The percentile, from 0 to 100. AutoClip's authors use 10.
         window: The number of last norms to use. None: all norms of the run. The state then grows, which only
             `ClipConfig` supports, on CPUs and outside of compiled graphs.
-        include_current: Whether the current norm counts, as in the authors' code. If not, the first step is not
-            clipped.
+        include_current: Whether the percentile includes the current norm, as in the authors' code. If not, the first
+            step is not clipped.
         warmup_steps: The number of norms at the start that are not clipped. 0 or more.
 
     Raises:
@@ -212,9 +212,9 @@ class AGC:
         clip_factor: The threshold, relative to the parameter's norm. 0 or more.
         convention: The library whose units and defaults apply. "timm": a unit for each index of the first axis.
             "optax": a unit for each index of the last axis or axes. "composer": timm's units, without eps.
-        eps: A unit of the parameter with a smaller norm counts as having this norm. None: 1e-3, and 0 for Composer.
-        smallest_norm: A unit of the gradient with a smaller norm counts as having this norm, when the threshold is
-            divided by the norm. None: 1e-6, and 0 for Composer.
+        eps: The least norm of a unit of the parameter: smaller norms are raised to it. None: 1e-3, and 0 for Composer.
+        smallest_norm: The least norm of a unit of the gradient, when the threshold is divided by the norm: smaller
+            norms are raised to it. None: 1e-6, and 0 for Composer.
 
     Raises:
         TypeError: A setting is not a number.

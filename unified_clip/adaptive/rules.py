@@ -47,7 +47,7 @@ def zclip(
     skip_update_on_spike: bool,
     eps: float,
 ) -> tuple[Real, State]:
-    """Return a lower threshold for a norm that is far above the average, else inf, and the new state.
+    """Return the threshold for a norm that is far above the average, or inf for any other norm, and the new state.
 
     The state has a mean and a variance. During the first `warmup_steps` norms, which are not clipped, these are the
     mean and the variance of all norms. Afterwards, they are exponential moving averages over the clipped norms.
@@ -95,9 +95,10 @@ def adagc(
 ) -> tuple[Real, State]:
     """Return (the vector of the tensors' thresholds, the new state).
 
-    During the warm-up, return the number inf instead of a vector. On the host path, do so as well if no tensor is
-    clipped. The state has a vector with a number for each tensor. It is 0 before the tensor's first norm above 0, the
-    smallest norm during the first `warmup_steps` steps, and then an exponential moving average of the clipped norms.
+    During the warm-up, return the number inf instead of a vector. On the host path, also return inf if no tensor is
+    clipped. The state has a vector with a number for each tensor. This number is 0 before the tensor's first norm above
+    0, the smallest norm during the first `warmup_steps` steps, and then an exponential moving average of the clipped
+    norms.
 
     norms: The vector of the tensors' norms. scale: The coefficient by which a step of the warm-up is scaled.
 
@@ -134,9 +135,9 @@ def percentile(
 ) -> tuple[Real, State]:
     """Return a percentile of the norms so far, or of the last `window` norms, and the new state.
 
-    The first `warmup_steps` norms are not clipped. Without `include_current`, the first norm is never clipped. Ranks
-    are interpolated linearly, as `numpy.percentile` does. The state has the norms: in the order of the steps with a
-    window, and sorted without a window.
+    The first `warmup_steps` norms are not clipped. Without `include_current`, the first norm is never clipped. Between
+    two norms, the percentile is interpolated linearly, as by `numpy.percentile`. The state has the norms: in the order
+    of the steps with a window, and sorted without a window.
 
     Source: Seetharaman et al., "AutoClip: Adaptive gradient clipping for source separation networks", 2020.
     """

@@ -44,7 +44,7 @@ def check_rule(rule: Any, *kinds: type) -> None:
 
 
 def _initial_data(rule: Rule | AdaGC) -> Data:
-    """Return the initial state of a rule as plain data. Each packed state has its names in this order."""
+    """Return the initial state of a rule as plain data. A packed state has its numbers in the order of these names."""
     return {STEPS: 0.0, **rule.init()}
 
 

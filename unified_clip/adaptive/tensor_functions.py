@@ -25,7 +25,8 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
 
     Args:
         t_list: The gradients: one tensor, or any container of tensors and None.
-        parameters: The parameters, in a container like `t_list`. No derivative with respect to them is recorded.
+        parameters: The parameters, in a container like `t_list`. No derivative with respect to the parameters is
+            recorded.
         adaptive: The settings, such as `AGC(clip_factor=0.02, convention="optax")`.
         clip_norm: The largest threshold: a number or a tensor of one element, 0 or more. inf: no limit.
 
@@ -33,8 +34,8 @@ def clip_by_unit_norm(t_list: Any, parameters: Any, adaptive: AGC = AGC(), clip_
         TypeError: A parameter is None or not a tensor. A gradient is sparse, or has an integer or boolean dtype.
             clip_norm is not a number. adaptive is not AGC.
         ValueError: `parameters` and `t_list` have different numbers of entries, or `parameters` lacks a name. A
-            parameter has another shape than its gradient. clip_norm is negative or NaN. A gradient is distributed, or
-            has too many axes for optax's units.
+            parameter and its gradient have different shapes. clip_norm is negative or NaN. A gradient is distributed,
+            or has too many axes for optax's units.
 
     Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021.
 
@@ -91,7 +92,7 @@ def clip_by_tensor_norm(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. clip_norm is not a number.
             `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
-        ValueError: clip_norm is negative or NaN. The state has the norms of another number of tensors.
+        ValueError: clip_norm is negative or NaN. `state` and `t_list` have different numbers of tensors.
 
     Source: Wang et al., "AdaGC: Improving training stability for large language model pretraining", 2025.
 
@@ -127,8 +128,8 @@ def clip_tensor_norm_(
     Raises:
         TypeError: A gradient has an integer or boolean dtype, or an entry is not a tensor. max_norm is not a number.
             `adaptive` is not `AdaGC`, or `state` is not a tensor like the one that `initial_state` returns.
-        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. The state has the norms of
-            another number of tensors.
+        ValueError: max_norm is negative or NaN. Memory overlaps, or cannot be written. `state` and `parameters` have
+            different numbers of tensors.
 
     Example:
         >>> import numpy as np

@@ -36,7 +36,7 @@ def resize(state: states.State, count: int) -> states.State:
 class TensorThresholds(OwnThresholds):
     """The thresholds of a rule for a step.
 
-    state: The state before the step. count: The number of entries of the call. The state has a number for each.
+    state: The state before the step. count: The number of entries of the call. The state has a number for each entry.
     limit: The largest threshold.
     """
 

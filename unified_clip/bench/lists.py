@@ -57,7 +57,9 @@ GROWTH: Mapping[str, Mapping[int, Sequence[Shape]]] = {
     "elements": {10**power: [(10**power,)] for power in range(3, 9)},
     "tensors": {10**power: [(100,)] * 10**power for power in range(1, 5)},
 }
-"""The lists that show how the time grows: one longer and longer tensor, and more and more of 100 elements."""
+"""The lists that show how the time grows: one tensor with more and more elements, and more and more tensors of 100
+elements.
+"""
 
 DTYPES = ("float32", "bfloat16")
 

@@ -104,7 +104,8 @@ def limits(
 ) -> dict[str, Any]:
     """Measure the time that threads take to read the memory of the gradients, and then to read and write it.
 
-    No clip can be faster. Return an entry of bench.json: the number of bytes, and the quartiles of the milliseconds.
+    No clip can take less time. Return an entry of bench.json: the number of bytes, and the quartiles of the
+    milliseconds.
 
     views: Views of the memory. Those that are not writable are copied before the measurement.
     prepare: A function that is called before each repeat, as before a clip.

@@ -11,10 +11,10 @@ from .lists import DTYPES, Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""A list with more tensors is not compiled by XLA, which would take many minutes for ten thousand tensors."""
+"""XLA compiles no list with more tensors, because ten thousand tensors would take many minutes."""
 
 MOST_COMPILED_BY_TORCH = 200
-"""A list with more tensors is not compiled by `torch.compile`, which takes five to ten minutes for a thousand."""
+"""`torch.compile` compiles no list with more tensors, because a thousand tensors take five to ten minutes."""
 
 
 class Pairs(NamedTuple):

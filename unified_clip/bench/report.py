@@ -102,7 +102,7 @@ def number(value: float) -> str:
 
 
 def problems(data: Mapping[str, Any]) -> list[str]:
-    """Return a line for each framework that did not run, and one for all without compiled kernels."""
+    """Return a line for each framework that did not run, and one line for all frameworks without compiled kernels."""
     missing = [f"{name}: not measured: {why}" for name, why in data["missing"].items()]
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]

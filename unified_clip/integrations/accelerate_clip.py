@@ -27,8 +27,8 @@ def clip_(
     Call this function on all ranks, after every `accelerator.backward`. It does nothing while gradients accumulate.
 
     If the scaler skips the step of an optimizer, the optimizer's gradients are not clipped, and not part of the norm.
-    A fused optimizer on a GPU is an exception, because reading the scaler's decision would wait for the GPU: its
-    gradients are clipped. With nonfinite "raise" or "skip", the clip waits anyway, and there is no exception.
+    The gradients of a fused optimizer on a GPU are clipped even then, because reading the scaler's decision would wait
+    for the GPU. With nonfinite "raise" or "skip", the clip waits anyway, and does not clip these gradients.
 
     Args:
         accelerator: The accelerator that prepared the model and the optimizer.
@@ -38,14 +38,14 @@ def clip_(
         step: The step for a schedule, from 0 on. None: count clips.
 
     Returns:
-        The total norm before clipping, a scalar tensor. None if nothing was clipped: while gradients accumulate, and
-        if the scaler skips the steps of all optimizers.
+        The total norm before clipping, a scalar tensor. None if nothing was clipped, because gradients accumulate or
+        the scaler skips the steps of all optimizers.
 
     Raises:
         ValueError: A configuration is attached to an optimizer of these parameters.
         RuntimeError: The engine does not expose the gradients (DeepSpeed, Megatron-LM, XLA). Or FSDP1 shards them, and
             no ownership is declared.
-        TypeError: An entry of parameters is no parameter. Or the configuration selects parameters by name, and
+        TypeError: An entry of `parameters` is not a parameter. Or the configuration selects parameters by name, and
             `parameters` has no names.
         NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
 
@@ -96,7 +96,7 @@ def _listed(parameters: Any) -> Any:
 def _without_gradients(parameters: list[Any]) -> Iterator[None]:
     """Set `.grad` of these parameters to None inside the `with` block, so that they are not clipped.
 
-    The caller still passes them to the clip, because names may be by position.
+    The caller still passes these parameters to the clip, because names may depend on positions.
     """
     gradients = [parameter.grad for parameter in parameters]
     for parameter in parameters:

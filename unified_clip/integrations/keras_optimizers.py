@@ -29,12 +29,13 @@ WRAPPED = (
     "load_own_variables",
     "finalize_variable_values",
 )
-"""The methods of the optimizer that `Attached` replaces. Keras calls the first one once for each update: after it has
-averaged and unscaled accumulated gradients, and before weight decay. (On JAX, Keras also calls it for batches that only
-accumulate, and discards the result.) `fit` calls the last one when it ends."""
+"""The methods of the optimizer that `Attached` replaces. Keras calls the first method once for each update, after it
+has averaged and unscaled accumulated gradients, and before weight decay. (On JAX, Keras also calls it for batches that
+only accumulate, and discards the result.) `fit` calls the last method at its end.
+"""
 
 ALL_REDUCE = "_all_reduce_sum_gradients"
-"""The method that sums replicas' gradients, also replaced on TensorFlow: Keras calls it after the clip."""
+"""The method that sums replicas' gradients. It is replaced on TensorFlow, because Keras calls it after the clip."""
 
 NO_STATE = (
     "Files of Keras do not contain the state of the adaptive threshold, so loading a file does not change the state. "
@@ -59,7 +60,7 @@ def attach(settings: Settings, optimizer: Any, names: Any = None) -> Attached:
         model or None, a variable's name is its path, with dots.
 
     TypeError: `optimizer` is not of Keras, only calls other optimizers, has scaled gradients, or is of an unsupported
-        version of Keras. Or `names` is none of these. Or the rule adagc gets an optimizer that is not built.
+        version of Keras. Or `names` has another type than these. Or the rule adagc gets an optimizer that is not built.
     ValueError: the optimizer clips by itself, or a configuration is already attached.
     """
     _check(optimizer)
@@ -147,7 +148,7 @@ class Attached(AbstractContextManager[Any, None]):
     def last(self) -> LastStep:
         """The outcome of the last step. NothingClippedError, a RuntimeError: no step has been made.
 
-        Reading this waits for the device. During `fit` on JAX, it is the outcome at the end of the last epoch.
+        Reading this waits for the device. During `fit` on JAX, `last` is the outcome at the end of the last epoch.
         """
         return steps.last_step(int(_read(self._steps)), int(_read(self._step)), _read(self._kept))
 
@@ -227,7 +228,7 @@ class Attached(AbstractContextManager[Any, None]):
         self._originals["_backend_apply_gradients"](grads, variables)
 
     def _apply_or_skip(self, grads: Sequence[Any], variables: Sequence[Variable]) -> None:
-        """Apply the gradients. If the step is skipped, restore all variables to their values before it.
+        """Apply the gradients. If the step is skipped, restore all variables to their values before the step.
 
         A skipped step also sets accumulated gradients to 0, and counts as a step of the optimizer.
         """
@@ -321,7 +322,7 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    """Yield the number of the optimizer's trainable variables, without end: the same number for each adaptive state.
+    """Yield the number of the optimizer's trainable variables again and again, once for each adaptive state.
 
     TypeError: a rule needs this number, and the optimizer has no variables yet.
     """
@@ -334,7 +335,7 @@ def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
 
 
 class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Keras
-    """A variable that remembers its value when `fit` on JAX removes the value for the time of an epoch."""
+    """A variable that remembers its value when `fit` on JAX removes the value during an epoch."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_value" and value is None and self._value is not None:
@@ -343,7 +344,7 @@ class RememberedVariable(keras.Variable):  # type: ignore[misc]  # mypy skips Ke
 
 
 def _read(variable: Variable) -> np.ndarray[Any, Any]:
-    """Return a variable's value. During `fit` on JAX, or if that failed, it is the one before the epoch."""
+    """Return a variable's value. During `fit` on JAX, or after `fit` failed, return the value from before the epoch."""
     value = getattr(variable, "_value", None)
     if isinstance(variable, RememberedVariable) and (value is None or value.is_deleted()):
         remembered: np.ndarray[Any, Any] = variable._remembered

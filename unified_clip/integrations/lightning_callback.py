@@ -43,11 +43,11 @@ class ClipCallback(OutcomeProperties, Callback):  # type: ignore[misc]  # mypy s
             `log_every_n_steps`. 0: never log.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
             for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
+            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 

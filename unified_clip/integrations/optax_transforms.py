@@ -53,8 +53,8 @@ def transformation(
         of the axes along which updates are sharded.
 
     TypeError: `optimizer` is no `optax.GradientTransformation`.
-    ValueError: nonfinite is "skip", and `optimizer` is None. When used: the rule agc gets no parameters, or updates do
-        not match the parameters.
+    ValueError: nonfinite is "skip", and `optimizer` is None. When the result is used: the rule agc gets no parameters,
+        or updates do not match the parameters.
     """
     if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
         instead = "its .gradient_transformation()" if isinstance(optimizer, optax.MultiSteps) else "one"
@@ -265,7 +265,7 @@ def _named_leaves(tree: Any) -> tuple[Named, Any]:
 
 
 def _with_missing(updates: Named, params: Named) -> tuple[Named, list[int]]:
-    """Return (an update or None for each parameter, the position of each of `updates` among them).
+    """Return (an update or None for each parameter, the position of each update among the parameters).
 
     ValueError: some parameters have no update, and an update has the name of no parameter, or of two.
     """

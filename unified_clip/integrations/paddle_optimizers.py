@@ -47,7 +47,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped: set[str] = set()  # the names of the parameters that this step has clipped
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the configuration, the names and `state_dict()` for a copy or a pickle. It has no last outcome."""
+        """Return the configuration, names and `state_dict()`, but no last outcome, for a copy or a pickle."""
         names = (self._by_own_name, self._clipper.__getstate__()["arguments"]["all_names"])
         return {"settings": self._settings, "names": names, "state": self.state_dict()}
 
@@ -123,7 +123,7 @@ class GradClip(OutcomeProperties, OptimizerClip):
         self._clipped = set()
 
     def _in_graph(self, param_grads: ParamGrads) -> ParamGrads:
-        """Add a clip to a static program, which clips whenever it runs. Adding the clip does not count as a step.
+        """Add a clip to a static program. The program clips whenever it runs. Adding the clip does not count as a step.
 
         TypeError: the configuration has a schedule, an adaptive threshold, or nonfinite "raise" or "skip".
         """
@@ -157,7 +157,7 @@ paddle.jit.not_to_static(paddle.jit.marker.force_dynamic(GradClip.__call__))
 def _names_by_own_name(names: Any) -> dict[str, str] | None:
     """Return {Paddle's own name of a parameter: the user's name}. Return None if the user passed no names.
 
-    Paddle's names identify parameters, because in static programs they are other objects.
+    Paddle's names identify parameters, because parameters are other objects in static programs.
 
     TypeError: `names` is not a Layer or a dict of parameters.
     """

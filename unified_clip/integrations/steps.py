@@ -68,8 +68,8 @@ UNKNOWN = -1
 
 
 def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) -> Clipper:
-    """Return a clipper that never skips a step. With nonfinite = "skip", the integration skips it, and restores the
-    optimizer's state.
+    """Return a clipper that never skips a step. With nonfinite = "skip", the integration skips the step, and restores
+    the optimizer's state.
 
     settings: The configuration. ops: The backend of the framework. spec: The ranks that share the gradients.
 

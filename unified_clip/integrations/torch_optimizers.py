@@ -32,7 +32,8 @@ HOOKS = "_optimizer_step_pre_hooks"
 
 
 CALLERS = 10
-"""The number of callers of a hook among which to look for PyTorch's checkpoint functions: wrappers of `step` call it.
+"""The number of a hook's callers among which to look for PyTorch's checkpoint functions. The callers include wrappers
+of `step`.
 """
 
 SAVED = "unified_clip"
@@ -60,7 +61,7 @@ class Attached(OutcomeProperties, AbstractContextManager[Any, None]):
 
     A copied or unpickled optimizer does not clip: attach the configuration to it again. With a schedule or an adaptive
     threshold, the optimizer's `state_dict` contains the step and the state of the threshold. To restore both, attach
-    before you call the optimizer's `load_state_dict`. A copy of this handle has the configuration and the state, and is
+    before you call the optimizer's `load_state_dict`. A copy of this handle has the configuration and the state, but is
     not attached.
     """
 
@@ -199,8 +200,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     names: A model, its `named_parameters()`, or a dict of name to parameter, for patterns.
     spec: The ranks that share the gradients.
 
-    TypeError: `optimizer` is no `torch.optim.Optimizer`, or has no hooks. Or `names` contains other objects than
-        parameters.
+    TypeError: `optimizer` is no `torch.optim.Optimizer`, or has no hooks. Or `names` contains an object that is not a
+        parameter.
     ValueError: a configuration is already attached. Or the configuration selects parameters by name, and a parameter
         has no name.
     RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

@@ -1,4 +1,4 @@
-"""Unscale the gradients of a `torch.amp.GradScaler` before clipping, and find the steps that it skips."""
+"""Unscale the gradients of a `torch.amp.GradScaler` before clipping, and find the steps that the scaler skips."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def skips_step(scaler: Any, optimizer: torch.optim.Optimizer, settings: Settings
     """Unscale the gradients, and return whether the scaler skips the step.
 
     Reading the scaler's decision waits for the GPU. Without a fused optimizer, this costs nothing: `GradScaler.step`
-    would wait, too. With one on a GPU, return False without reading it, unless nonfinite is "raise" or "skip".
+    would wait, too. With a fused optimizer on a GPU, return False without reading the decision, unless nonfinite is
+    "raise" or "skip".
     """
     waits = not getattr(optimizer, "_step_supports_amp_scaling", False)
     return is_skipped(unscale(scaler, optimizer), settings, waits=waits)

@@ -34,18 +34,18 @@ class ClipCallback(OutcomeProperties, TrainerCallback, ExportableState):  # type
     """Clip before every step of a `transformers.Trainer` whose arguments have `max_grad_norm=0`.
 
     Patterns match the model's names. A schedule uses the trainer's `global_step`, which a checkpoint restores. The
-    trainer's logs get `grad_norm_clipped`, `clip_coef` and `clip_rate`. Their `grad_norm` is the trainer's own, over
-    all parameters, before clipping.
+    trainer's logs get `grad_norm_clipped`, `clip_coef` and `clip_rate`. The `grad_norm` in these logs is the trainer's
+    own norm, over all parameters, before clipping.
 
     Args:
         config: The configuration, or a dict of its settings.
         process_group: The ranks that share the gradients: a `torch.distributed` process group, a `DeviceMesh`, or None
             for this process alone. 'auto' reads the group from DTensors, such as those of FSDP2.
-        ownership: Which rank counts an element, if placements do not show it: 'replicated' (every rank has a copy) or
-            'distinct' (no two ranks have the same element). Or a function of a parameter that returns whether this rank
-            counts it. Or a dict from patterns of names to such values.
-        check_numel: Raise ValueError unless all ranks together count exactly this many gradient elements. True: expect
-            as many elements as this rank's gradients have together with their shards on other ranks.
+        ownership: Which rank counts an element in the norm, if placements do not show it: 'replicated' (every rank has
+            a copy) or 'distinct' (no two ranks have the same element). Or a function that gets a parameter and returns
+            whether this rank counts its gradient. Or a dict from patterns of names to any of these values.
+        check_numel: Raise ValueError if all ranks together count more or fewer gradient elements than this number.
+            True: expect the number of elements in this rank's gradients, including their shards on other ranks.
         check_replicas: Compare the copies of each gradient between ranks. If copies differ, raise ValueError with the
             gradients' names and the ranks.
 

@@ -13,8 +13,8 @@ from .arithmetic import Float64s
 from .types import Dense
 
 Arrangement = Sequence[float]
-"""Fingerprints of a weight. The first is for its own order of axes, and the second for the flat sequence of its
-elements, whatever its shape is. The others are for the other results of `axis_orders`.
+"""Fingerprints of a weight. The first is for the weight's own order of axes. The second is for the flat sequence of its
+elements, and does not depend on the shape. The next ones are for the further results of `axis_orders`.
 """
 
 Order = Literal["same", "transposed", "reshaped", "other"]
@@ -23,7 +23,7 @@ SLICE = 1 << 20
 """The number of elements that are converted to float64 at once, so that large embeddings are not copied whole."""
 
 CHANNELS_LAST: Mapping[str | None, bool] = {"tensorflow": True, "jax": True, "torch": False, "paddle": False}
-"""Whether the channels of a kernel of a convolution are its last axes, by framework."""
+"""By framework: whether the channels of a convolution's kernel are the last axes of the kernel."""
 
 SAME_TOLERANCE = 1e-6
 """The fingerprints of equal weights differ by rounding only: by at most SAME_TOLERANCE times the norm of the weight."""
@@ -59,8 +59,8 @@ def arrangement(array: Any, dtype: str) -> Arrangement | None:
 def sums_of(array: Any, dtype: str) -> tuple[float, float] | None:
     """Return the sums of the elements of a matrix and of their cubes, or None for any other weight.
 
-    With the norm, they show whether two matrices have the same elements in another order, as of the gates of a GRU. No
-    framework has such an order for the kernel of a convolution.
+    Together with the norm, the sums show whether two matrices have the same elements in different orders, as the gates
+    of a GRU may have. For the kernel of a convolution, no framework uses such an order.
     """
     if dtype in COMPLEX or array.ndim != 2:
         return None
@@ -99,7 +99,7 @@ def axis_orders(shape: Sequence[int]) -> list[tuple[int, ...]]:
 def _factors(shape: Sequence[int], first: int, places: dict[int, int]) -> Float64s:
     """Return the factors of a block of neighbouring axes, for all their indices, as a flat array.
 
-    A factor is the product of a cosine for each axis, which depends on the index and on the place of the axis.
+    A factor is a product with one cosine for each axis. The cosine depends on the index and on the place of the axis.
 
     shape: The lengths of these axes.
     first: The number of the first of these axes.
@@ -128,7 +128,7 @@ Frameworks = tuple[str | None, str | None]
 
 
 def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
-    """Return, for each of two weights, whether it may be a kernel with the channels last, by the frameworks of both.
+    """Return, for each of two weights, whether it may be a kernel with the channels last, given both frameworks.
 
     If one framework has the channels last and the other has them first, only the weight with the channels last may be
     such a kernel. Otherwise, both weights may be.
@@ -140,9 +140,9 @@ def convertible(frameworks: Frameworks) -> tuple[bool, bool]:
 def order_of(a: Arrangement, b: Arrangement, norm: float, frameworks: Frameworks = (None, None)) -> Order:
     """Compare the order of the elements of two weights, by their fingerprints `a` and `b`.
 
-    Return "same" if both have the same order of axes, or if both orders give the same weight, as for a symmetric one.
-    Return "transposed" if one weight has the order of axes that the other weight may have in another framework. Return
-    "reshaped" if only the flat sequences of their elements are the same. Otherwise, return "other".
+    Return "same" if both have the same order of axes, or if both orders give the same weight, as for a symmetric
+    matrix. Return "transposed" if one weight has the order of axes that the other weight may have in another framework.
+    Return "reshaped" if only the flat sequences of their elements are the same. Otherwise, return "other".
 
     norm: The norm of the weights, which is the same for both.
     frameworks: The framework of each weight, or None if it is unknown.

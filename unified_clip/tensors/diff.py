@@ -19,7 +19,7 @@ Sides = tuple[str, str]
 """The names of the two sets of gradients in messages."""
 
 MOST_TENSORS = 5
-"""The text describes at most this many tensors, and counts the others."""
+"""The text describes at most this many tensors, and has the number of further tensors."""
 
 
 def describe(
@@ -28,8 +28,8 @@ def describe(
     """Return a text about the gradients that differ by more than `max_ulp` and `rtol`. Return '' if no gradient does.
 
     If the names of the gradients differ, the text has only the numbers of gradients, and the names that one set lacks.
-    Gradients of other dtypes or shapes always differ. A sparse gradient is compared as the equal dense gradient. The
-    text describes at most `MOST_TENSORS` gradients.
+    Gradients with different dtypes or shapes always differ. A sparse gradient is compared as the equal dense gradient.
+    The text describes at most `MOST_TENSORS` gradients.
 
     left, right: Gradients by name.
     sides: The names of `left` and `right` in the text, such as ("unified_clip", "expected").

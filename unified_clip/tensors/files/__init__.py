@@ -82,7 +82,7 @@ def read(
     Gradients of TensorFlow and Keras are sorted by name. Booleans, integers and text are left out. An int64 tensor is
     returned if `only` has its full name.
 
-    The arrays are contiguous, read-only `np.memmap`s, maybe not aligned. Empty ones are plain NumPy arrays.
+    The arrays are contiguous, read-only `np.memmap`s, maybe not aligned. Empty arrays are plain NumPy arrays.
 
     path: A file, or the prefix or directory of a TensorFlow checkpoint.
     scratch: A directory for tensors that cannot be mapped inside the file. Keep it as long as you use the gradients.
@@ -117,7 +117,8 @@ def call(
 ) -> dict[str, Gradient]:
     """Call a function in a Python file, and return its tensors by name as `Dense` or `Sparse` tensors.
 
-    It runs in another process, on the CPU. Its tensors may be of any framework. Booleans and integers are left out.
+    The function runs in another process, on the CPU. Its tensors may be of any framework. Booleans and integers are
+    left out.
 
     spec: A file, relative to `directory`, and the name of a function without parameters, such as `grads.py:gradients`.
     scratch: A directory for the tensors. Keep it as long as you use the gradients.

@@ -294,7 +294,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def load_function(path: Path, name: str) -> Callable[..., Any]:
-    """Return the function with this name in a file. The name may also be that of another object.
+    """Return the function with this name in a file, or any other object with the name.
 
     ModuleNotFoundError: the file imports a package that is missing.
     UnreadableError: the file cannot be imported, or has no such function.
@@ -312,7 +312,8 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
 def with_line(error: Exception, path: Path) -> str:
     """Return the type and the text of an exception, after the number of the last line of `path` in its traceback.
 
-    A syntax error in `path` has the number of its own line. If no line of `path` is in the traceback, return no number.
+    For a syntax error in `path`, return the number of the line with the error. If no line of `path` is in the
+    traceback, return no number.
     """
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line, text = lines[-1] if lines else None, describe_exception(error)

@@ -24,8 +24,9 @@ Entry = Any
 """Where a gradient is in a file, as JSON data. None for a gradient that is None."""
 
 TENSORS, INDEX, FAILED = "tensors", "index.json", "failed.json"
-"""The names of three files in a scratch directory. TENSORS has all tensors, one after the other. INDEX has the `Entry`
-of each tensor by name. FAILED has the error if there are no tensors."""
+"""The names of three files in a scratch directory. TENSORS has all tensors, one after another. INDEX has the `Entry` of
+each tensor by name. FAILED has the error if there are no tensors.
+"""
 
 ALIGNMENT = 64
 """Each tensor in the file `TENSORS` begins at a multiple of this many bytes."""

@@ -92,7 +92,8 @@ def _value(name: str, values: Mapping[str, Any]) -> Any:
 def _ordered(pairs: Sequence[tuple[Any, Any]] = ()) -> dict[Any, Any]:
     """Return a dict of (key, value) pairs. Leave out keys of types other than `PLAIN`.
 
-    It replaces OrderedDict. Pickles of Python 2 pass the pairs. Those of Python 3 pass nothing, and add them later.
+    It replaces OrderedDict. Pickles of Python 2 pass the pairs. Pickles of Python 3 pass nothing, and add the pairs
+    later.
     """
     return {key: value for key, value in pairs if isinstance(key, PLAIN)}
 
@@ -169,9 +170,9 @@ class Unpickler(_Unpickler):  # type: ignore[misc]
             ) from None
 
     def load_counted_bytes(self, width: int) -> None:
-        """Run an opcode for a bytes object, which is followed by a length and the bytes. Push them on the stack.
+        """Run an opcode for a bytes object. A length and the bytes follow the opcode. Push the bytes on the stack.
 
-        From `LONG` bytes on, they are mapped instead of read.
+        `LONG` bytes or more are mapped instead of read.
         """
         size = int.from_bytes(self.read(width), "little")
         if size < LONG:

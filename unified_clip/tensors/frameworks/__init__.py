@@ -9,15 +9,17 @@ from ..types import Dense, Gradient, Sparse, densify
 
 
 class TensorConverter(Protocol):
-    """The conversion of a framework's tensors from and to `Dense` or `Sparse`. Each has a subclass `Converter`."""
+    """The conversion of a framework's tensors from and to `Dense` or `Sparse`. Each framework has a subclass
+    `Converter`.
+    """
 
     def dense(self, tensor: Dense) -> Any:
-        """Return a tensor of the framework in CPU memory. TypeError: it has no such dtype, as MLX has no complex128."""
+        """Return a tensor of the framework in CPU memory. TypeError: the framework lacks the dtype."""
 
     def sparse(self, tensor: Sparse) -> Any:
         """Return a sparse tensor of the framework with the rows of `tensor`. Rows with the same index stay separate.
 
-        The default, for NumPy and MLX, which have no sparse tensors, is the equal dense tensor.
+        By default, return the equal dense tensor, because NumPy and MLX have no sparse tensors.
         """
         return self.make(densify(tensor))
 
