@@ -67,13 +67,14 @@ def native_available(in_graphs_of: str | None = None) -> bool:
     """Return whether the compiled kernels are in use: in eager calls on a CPU, or in a framework's compiled graphs on a
     CPU.
 
-    Without compiled kernels, NumPy computes the same bits in eager calls, more slowly. In graphs, the framework's
-    operations then compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs. Graphs of
-    Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns True.
+    Without compiled kernels, NumPy computes the same bits in eager calls, more slowly. In graphs without these kernels,
+    the framework's operations compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs.
+    Graphs of Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns
+    True.
 
     Args:
-        in_graphs_of: The framework whose graphs are meant: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy".
-            The call imports the framework. None: eager calls.
+        in_graphs_of: The framework whose graphs to check: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy". The
+            call imports the framework. None: eager calls.
 
     Raises:
         ValueError: There is no such framework.

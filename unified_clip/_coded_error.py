@@ -1,4 +1,4 @@
-"""The base class of errors that a command prints. Each has a code, which `unified-clip help CODE` explains."""
+"""The base class of errors that a command prints. Each error has a code, which `unified-clip help CODE` explains."""
 
 from __future__ import annotations
 

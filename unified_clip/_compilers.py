@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from types import ModuleType
 
 COMPILERS = {"torch._dynamo": "unified_clip._backends.torch.traced_bodies"}
-"""By module of a compiler: the module of unified_clip whose function `register` registers `entry.run` with it."""
+"""By module of a compiler: the module of unified_clip whose function `register` registers `entry.run` with the
+compiler.
+"""
 
 
 class CompilerImport:
@@ -43,7 +45,7 @@ class CompilerImport:
 
 
 def watch() -> None:
-    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, register when it is."""
+    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, do so after its import."""
     for compiler in COMPILERS:
         if compiler in sys.modules:
             _register(compiler)

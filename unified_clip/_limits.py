@@ -35,7 +35,9 @@ MOST_AXES = 32
 """A tensor has at most this many axes, which every version of NumPy supports."""
 
 MOST_ELEMENTS = 2**59
-"""A tensor has fewer elements than this, without axes of length 0. At 16 bytes each, that is below 2**63 bytes."""
+"""A tensor has fewer elements than this, not counting axes of length 0. At 16 bytes per element, that is below 2**63
+bytes.
+"""
 
 LONGEST_HEADER = 20_000
 """The header of a `.npy` array has at most this many bytes. NumPy rejects headers of more than 10,000 characters."""
@@ -110,7 +112,7 @@ def check_shape(name: str, shape: Sequence[object]) -> None:
 def check_name(name: str) -> None:
     """Check that the name of a tensor is not too long.
 
-    LimitError: it is too long.
+    LimitError: the name is too long.
     """
     if len(name) > LONGEST_NAME:
         raise LimitError(
@@ -134,11 +136,11 @@ def array_header(file: IO[bytes]) -> bytes:
 
 
 class Tree:
-    """Checks limits while nested data is read. A small file could refer to one list many times."""
+    """Checks limits while nested data is read. A small file could refer to the same list many times."""
 
     def __init__(self, file_size: int = 0) -> None:
-        """Compute the limits for a file of `file_size` bytes, which has at most one entry per byte unless entries
-        repeat.
+        """Compute the limits for a file of `file_size` bytes. Without repeated entries, a file has at most one entry
+        per byte.
 
         LimitError: an environment variable for a limit is not a whole number of 1 or more.
         """

@@ -12,7 +12,7 @@ def check_modes(options: argparse.Namespace, modes: Mapping[str, Sequence[str]],
     """Check that the user passed no options of a mode that is not active.
 
     Args:
-        options: The parsed options. The default of an option of a mode must be None or False.
+        options: The parsed options. An option that applies to one mode must have the default None or False.
         modes: The names of the options that apply to one mode only, by mode as the user types it.
         active: The active mode, or '' if none is active.
 

@@ -15,7 +15,7 @@ def unseen(name: str, count: int) -> None:
 
 @contextmanager
 def busy(text: str) -> Iterator[None]:
-    """Show a text while the `with` block runs, if standard error is a terminal. For work of unknown length."""
+    """Show a text while the `with` block runs, if standard error is a terminal. Use this for work of unknown length."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""The base class of the models of reports, which are written as JSON, read again, and published as JSON Schema."""
+"""The base class for models of reports. Commands write and read reports as JSON, and publish their JSON Schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReportModel(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True, strict=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON data. Fields that were never set are left out."""
+        """Return the JSON data. Fields that have not been set are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 

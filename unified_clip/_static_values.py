@@ -39,7 +39,7 @@ Target = ast.Name | ast.Attribute
 
 
 class UnknownValueError(Exception):
-    """The value of an expression is only known at run time."""
+    """The value of an expression is known only at run time."""
 
     def __init__(self, node: ast.expr) -> None:
         super().__init__(ast.unparse(node))
@@ -51,13 +51,13 @@ def evaluate(node: ast.expr, value_of: Callable[[Target], Any], full_name: Calla
 
     Args:
         node: The expression.
-        value_of: A function that returns the value of a name, or raises UnknownValueError. It is not called for the
-            infinities of modules, such as `math.inf`.
+        value_of: A function that returns the value of a name, or raises UnknownValueError. The evaluation does not call
+            it for the infinities of modules, such as `math.inf`.
         full_name: A function that returns the full name of a dotted name, such as 'numpy.inf'. It returns '' if the
             name is not imported.
 
     Raises:
-        UnknownValueError: The value is only known at run time.
+        UnknownValueError: The value is known only at run time.
     """
     match node:
         case ast.Constant(value=value):

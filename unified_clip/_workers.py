@@ -27,10 +27,10 @@ from ._scratch import Scratch
 PACKAGE = Path(__file__).parent
 
 CPU_ONLY = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment variables that make workers use the CPU only: on other devices, the host path is not used."""
+"""Environment variables that make workers use the CPU only. Calls use the host path only on a CPU."""
 
 STDERR_KEPT = 1 << 16
-"""The number of bytes at the end of a worker's stderr that are read."""
+"""The number of bytes to read from the end of a worker's stderr."""
 
 MEANINGS = {
     "SIGKILL": ": ended from outside, often by the kernel because memory ran out",
@@ -89,9 +89,9 @@ class Exit:
 
 
 class Worker:
-    """A process that imports this package. It starts at once, and the end of the `with` block ends it.
+    """A process that imports this package. The process starts at once, and the end of the `with` block ends it.
 
-    The worker runs on the CPU, in a session of its own. So the processes that it started end with it.
+    The worker runs on the CPU, in a session of its own. So the processes that the worker started end with it.
 
     Args:
         arguments: The command line, from the interpreter on.
@@ -210,18 +210,18 @@ def prepare() -> None:
 
 
 def _exit_when_orphaned(parent: int) -> None:
-    """Exit when the process `parent` has ended. No other process would end a worker that hangs."""
+    """Exit when the process `parent` has ended. Otherwise, nothing would end a worker that hangs."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
-    """Return the directories of `PYTHONPATH`, and one from which a worker imports this package and no other copy of it.
+    """Return the directories of `PYTHONPATH`, and a directory from which a worker imports this copy of this package.
 
-    The directories of the user come first, so that no package that is installed beside this one hides theirs. With
-    `scratch`, another interpreter gets a copy of the package in a directory of its own, which comes first. That
-    interpreter must not find the other packages that are installed beside this package.
+    The user's directories come first, so that no package that is installed beside this package hides the user's
+    packages. With `scratch`, another interpreter gets a copy of the package in a directory of its own, which comes
+    first. That interpreter must not find the other packages that are installed beside this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

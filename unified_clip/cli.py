@@ -109,11 +109,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 class OutputError(CodedError, code="UC205"):
-    """Standard output cannot be written, for another reason than a closed pipe."""
+    """Standard output cannot be written, and the reason is not a closed pipe."""
 
 
 def _flush() -> None:
-    """Flush standard output now, so that a failure becomes an error. Python would flush only at its exit.
+    """Flush standard output now, so that a failure becomes an error. Python itself would flush only at its exit.
 
     OutputError: standard output cannot be written. BrokenPipeError: the reader of the output has ended.
     """

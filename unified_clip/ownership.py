@@ -1,9 +1,9 @@
 """Functions for the argument `ownership` of `clip_grad_norm_`, which decide the rank that counts a gradient element.
 
-Use them if the gradients' placements do not decide this. Each function here returns a function of a parameter, or of a
-gradient if you pass gradients only. A clip calls the returned function for each parameter, to learn whether this rank
-counts the parameter. In the process group, exactly one rank has to count each element. To check this, pass
-`check_numel`.
+Use these functions if the gradients' placements do not determine that rank. Each function here returns a function of a
+parameter, or of a gradient if you pass gradients only. A clip calls the returned function for each parameter, to learn
+whether this rank counts the parameter's gradient in the norm. In the process group, exactly one rank has to count each
+element. To check this, pass `check_numel`.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class _StagedOwnership:
 
 
 class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a class, because the core reads its mesh
-    """Decide whether this rank counts a parameter that is on a sub-mesh of one device mesh, or on no mesh.
+    """Decide whether this rank counts a parameter that is on a sub-mesh of a device mesh, or on no mesh.
 
     Along the `distinct` dimensions of `root`, the ranks have different parameters, and every rank counts its own. Along
-    any other dimension that a parameter's own mesh lacks, the ranks have copies, and only the first rank counts the
-    parameter.
+    each remaining dimension that a parameter's own mesh lacks, the ranks have copies, and only the first rank counts
+    the parameter.
 
     Args:
         root: The device mesh of all ranks that have the model. Its dimensions need names.
@@ -96,10 +96,10 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 
     Raises:
         TypeError: `root` is not a device mesh of PyTorch. `also_elsewhere` is a tensor, a model or a string, or a list
-            with names. When it clips: the function `also_elsewhere` returns something other than True or False.
-        ValueError: `root` has no dimension names, or lacks one of `distinct`. This rank is not on `root`. When it
-            clips: a parameter is on ranks outside `root`, or on only some ranks along a dimension. A parameter of
-            `also_elsewhere` is not in the call.
+            with names. During a clip: the function `also_elsewhere` returns something other than True or False.
+        ValueError: `root` has no dimension names, or lacks a dimension in `distinct`. This rank is not on `root`.
+            During a clip: a parameter is on ranks outside `root`, or on only some ranks along a dimension. A parameter
+            of `also_elsewhere` is not in the call.
 
     Example:
         With a two-stage pipeline of FSDP2 modules, each on `mesh["dp"]`, whose last stage reuses the embedding::
@@ -169,7 +169,7 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
         """Return the dimensions along which other ranks have copies of parameters on these ranks.
 
-        ValueError: a rank is not on the mesh, or the ranks are only some along a dimension.
+        ValueError: a rank is not on the mesh, or the parameters are on only some ranks along a dimension.
         """
         if not self.mesh_ranks.has(ranks).all():
             raise ValueError(
@@ -193,11 +193,11 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
 def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any], bool]:
     """Return a function that decides whether this rank counts a parameter of an FSDP1 model.
 
-    Every rank counts its shards. The ranks have copies of all other parameters: those of `NO_SHARD` modules, of ignored
-    modules and of modules outside FSDP1. The first rank of the model's process group counts these other parameters.
+    Every rank counts its shards. The ranks have copies of the parameters without shards: those of `NO_SHARD` modules,
+    of ignored modules and of modules outside FSDP1. The first rank of the model's process group counts these copies.
 
-    Call it after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the clip. Do
-    the same for `HYBRID_SHARD`.
+    Call this function after FSDP1 has wrapped the model. Pass `process_group=model.process_group` and parameters to the
+    clip. Do the same for `HYBRID_SHARD`.
 
     Args:
         model: The model that `FullyShardedDataParallel` returned, or a module that contains such models.
@@ -209,8 +209,8 @@ def fsdp1_ownership(model: Any, tensor_rank: int | None = None) -> Callable[[Any
     Raises:
         TypeError: `model` has no FSDP1 module.
         ValueError: Nested FSDP1 modules are on different ranks. The model has tensor-parallel parameters, and
-            `tensor_rank` is missing, or a flat parameter contains other parameters, too. When it clips: a parameter is
-            not in the model.
+            `tensor_rank` is missing, or a flat parameter also contains parameters that are not tensor-parallel. During
+            a clip: a parameter is not in the model.
 
     Example:
         On each rank, after `init_process_group`::
@@ -297,21 +297,22 @@ def megatron_ownership(
 ) -> Callable[[Any], bool]:
     """Return a function that decides by Megatron's attributes whether this rank counts a plain parameter.
 
-    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. These ranks have copies of all other
-    parameters, which only rank 0 counts. Experts (`allreduce` is False) follow the expert-parallel layout. No rank
-    counts a `shared` parameter: it is the last pipeline stage's copy of the embedding.
+    Every tensor-parallel rank counts a parameter with `tensor_model_parallel`. Each parameter without this attribute
+    has copies on all tensor-parallel ranks, and only rank 0 counts it. Experts (`allreduce` is False) follow the
+    expert-parallel layout. No rank counts a `shared` parameter: it is the last pipeline stage's copy of the embedding.
 
     Args:
         tensor_rank: The number of this rank in its tensor-parallel group.
         expert_tensor_rank: The number of this rank in its expert-tensor-parallel group. None: `tensor_rank`.
         data_rank: The number of this rank in its data-parallel group, if the process group has several data-parallel
-            ranks with copies. Only rank 0 then counts. None: there are no such copies, or the distributed optimizer
-            shards gradients over these ranks.
-        expert_data_rank: The number of this rank in its expert-data-parallel group. With `data_rank`, experts need it.
+            ranks with copies. Then only rank 0 counts parameters. None: there are no such copies, or the distributed
+            optimizer shards gradients over these ranks.
+        expert_data_rank: The number of this rank in its expert-data-parallel group. If you pass `data_rank`, experts
+            need this number.
 
     Raises:
-        ValueError: When it clips: a parameter belongs to an expert, and only one of data_rank and expert_data_rank was
-            passed.
+        ValueError: During a clip: a parameter belongs to an expert, and you passed only one of data_rank and
+            expert_data_rank.
 
     Example:
         >>> from types import SimpleNamespace
@@ -341,15 +342,16 @@ class stage_ownership(_StagedOwnership):  # noqa: N801  # used as a function
     """Decide whether this rank counts the plain parameters of its pipeline stage: the first data-parallel rank does.
 
     Args:
-        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Rank 0 counts.
+        data_rank: The number of this rank among the data-parallel ranks, which have copies of the stage. Rank 0 counts
+            the parameters.
         also_elsewhere: Parameters of this stage that an earlier stage has too, such as a tied embedding. The earlier
             stage counts them. Pass a list, or a function of a parameter that returns True or False. Sum the gradients
             of the copies before you clip.
 
     Raises:
-        TypeError: `also_elsewhere` is a tensor, a model or a string, or a list with names. When it clips: the function
+        TypeError: `also_elsewhere` is a tensor, a model or a string, or a list with names. During a clip: the function
             `also_elsewhere` returns something other than True or False.
-        ValueError: When it clips: a parameter in the list `also_elsewhere` is not in the call.
+        ValueError: During a clip: a parameter in the list `also_elsewhere` is not in the call.
 
     Example:
         >>> weight, tied = object(), object()

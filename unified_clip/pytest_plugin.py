@@ -63,8 +63,8 @@ def clip_suite(pytestconfig: pytest.Config) -> Callable[..., None]:
 def _interpreters(config: pytest.Config) -> dict[str, Path]:
     """Return the interpreter of each framework. The command line takes precedence over pytest's configuration file.
 
-    Paths on the command line are relative to the directory in which pytest was started, those in the file to pytest's
-    root directory.
+    Paths on the command line are relative to the directory in which pytest was started. Paths in the file are relative
+    to pytest's root directory.
 
     pytest.UsageError: an entry is not FRAMEWORK=PATH.
     """

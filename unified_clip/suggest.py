@@ -29,7 +29,7 @@ class Replay:
     """The thresholds that an adaptive rule has for recorded norms."""
 
     thresholds: Sequence[float]
-    """The threshold of each norm. inf for a norm that the rule does not limit."""
+    """The threshold of each norm. inf if the rule does not limit the norm."""
 
     clipped: float
     """The share of the norms above their thresholds, from 0 to 1."""
@@ -67,7 +67,8 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
 
-        In a training with this rule, norms after the first clip would differ, and so would the later thresholds.
+        In a training with this rule, the norms after the first clip would differ from these norms, and the later
+        thresholds, too.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.
@@ -148,8 +149,7 @@ def suggest_threshold(records: Any, percentile: float = 90.0, *, skip: int = 0) 
     """Suggest a threshold that clips only rare large steps: a percentile of the total norms of a run.
 
     Record a few hundred steps without clipping (a threshold of inf only measures), or with a threshold well above the
-    usual norms. If many of the recorded steps were clipped, the norms differ from the norms of a training without
-    clipping.
+    usual norms. If many of the recorded steps were clipped, the norms are not those of a training without clipping.
 
     Args:
         records: The path of a file from `unified_clip.record`, or an iterable of norms: numbers, or the `last` of each
@@ -225,7 +225,8 @@ def _recorded(path: Path) -> Iterator[float]:
     """Yield the total norm of each step in a recording. Several norms of a step are combined into their 2-norm.
 
     FileNotFoundError: there is no such file.
-    ValueError: the file is no complete recording, or has no clip call with a total norm. OSError: it cannot be read.
+    ValueError: the file is not a complete recording, or has no clip call with a total norm. OSError: the file cannot be
+    read.
     """
     if not path.exists():
         raise FileNotFoundError(NO_FILE.format(path=path, file=shlex.quote(path.name)))

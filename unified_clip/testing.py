@@ -28,7 +28,7 @@ TIMEOUT = 120.0
 """The number of seconds that a framework may take, from its start to its result."""
 
 MOST_RTOL = 0.1
-"""The largest `rtol`. With a larger one, gradients of another order of magnitude could pass."""
+"""The largest `rtol`. With a larger `rtol`, gradients of a different order of magnitude could pass."""
 
 PASS_GRADIENTS = "Call backward() first, and pass a list instead of a generator."
 """The remedy in errors about containers without a gradient."""
@@ -47,8 +47,8 @@ def assert_gradients_equal(a: Any, b: Any, max_ulp: float = 0, *, rtol: float = 
         max_ulp: The maximum difference of two elements in units in the last place (ULP). NaN equals NaN. The distance
             of NaN and a number is infinite. The distance of 0.0 and -0.0 is 1.
         rtol: The maximum difference of two elements relative to the largest element of the gradient in `b`. An element
-            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. If a sum nearly cancels, a difference
-            of many ULP may be small on this scale.
+            passes if it is within max_ulp or within rtol. Parity suites use 1e-5. Where the terms of a sum nearly
+            cancel, a difference of many ULP may be small on this scale.
 
     Raises:
         AssertionError: Names, dtypes, shapes or elements differ. The message names the tensors, the first element that
@@ -103,8 +103,8 @@ def assert_clip_parity(
 
     For a function of your own, use `assert_suite_passes`.
 
-    Each framework runs in a process of its own, on the CPU. So this process imports no framework, and frameworks that
-    conflict in one process can be compared. Starting the processes takes most of the time.
+    Each framework runs in a process of its own, on the CPU. So this process imports no framework, and you can compare
+    frameworks that conflict in one process. Starting the processes takes most of the time.
     The call runs as one case of `unified-clip parity`.
 
     Args:
@@ -163,9 +163,9 @@ def assert_clip_parity(
 
 
 def assert_suite_passes(suite: str | PathLike[str], frameworks: Sequence[str] | None = None) -> None:
-    """Fail unless a parity suite passes, as it does for `unified-clip parity --suite SUITE`. Write no report.
+    """Fail unless a parity suite passes, by the rules of `unified-clip parity --suite SUITE`. Write no report.
 
-    A suite can list functions of your own, so you can test these.
+    A suite can list your own functions, so you can test them.
 
     Args:
         suite: The directory with suite.toml, or another .toml file.
