@@ -159,7 +159,7 @@ class HostPath:
         return self._writes(partial(_fill_with_zeros, views), lambda: self.zeroed([], keep))
 
     def _writes(self, write: Callable[[], object], results: Callable[[], list[Tensor]]) -> list[Write]:
-        """Return the writes of a change: first report it to automatic differentiation, then write into memory.
+        """Return two writes: report the change to automatic differentiation, and then write into memory.
 
         write: Writes into memory. results: Returns the same values in new tensors, for frameworks that assign.
         """

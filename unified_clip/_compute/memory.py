@@ -126,7 +126,7 @@ def expanded(subject: str) -> ValueError:
 
 
 def _same_memory(a: Array, b: Array) -> bool:
-    """Return whether two arrays view the same memory, with elements in any order, as a tensor and its transpose do."""
+    """Return whether two arrays have the same elements of memory, in any order, as a tensor and its transpose do."""
     if a.dtype != b.dtype or np.lib.array_utils.byte_bounds(a) != np.lib.array_utils.byte_bounds(b):
         return False
     dense = [view.nbytes == np.subtract(*np.lib.array_utils.byte_bounds(view)[::-1]) for view in (a, b)]

@@ -100,7 +100,7 @@ Checksum = Callable[[Sequence[tuple[Leaf, Tensor]]], int]
 
 
 def contents(gradients: Iterable[tuple[Leaf, Any]]) -> dict[str, tuple[str, Any]]:
-    """Return (text that names the gradient, compared value) for each gradient, by its name, or without a name by its
+    """Return (text that names the gradient, compared value) for each gradient. The key is its name, or else its
     position.
 
     The position in the text may differ between ranks.

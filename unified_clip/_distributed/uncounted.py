@@ -28,7 +28,7 @@ class SharedSet(NamedTuple):
     key: Hashable
     number: int
     is_first: bool
-    """These fields are those of `replicas.Copies`."""
+    """`key`, `number` and `is_first` are the fields of `replicas.Copies`."""
 
     indices: Sequence[int]
     identities: Sequence[Hashable]
