@@ -19,7 +19,7 @@ from .divergence import NUMBERS, Agreement, Divergence, DivergencePoint, diverge
 from .lines import NO_CALLS
 from .optimizers.iterations import align_optimizers
 from .optimizers.joint_steps import join_steps
-from .optimizers.skipped import align_skipped
+from .optimizers.skipped import align_skipped, have_same_rates
 from .optimizers.steps import StepDifference, number_calls, step_differences
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
@@ -135,6 +135,7 @@ def compare(
         left, right = number_calls(left, right)
     left, right = join_steps(left, right)
     if not has_effect:
+        have_one_schedule = have_same_rates(left, right)
         left, right, skipped = align_skipped(left, right)
     left, right = merge_loops(left, right)
     shared_names = names_from_a_to_b(left, right, names or {})
@@ -153,7 +154,10 @@ def compare(
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
     points = list(map(as_rule, points, causes))
-    differences = [*skipped, *effective(step_differences(left, right), pairs, has_effect)]
+    of_steps = step_differences(left, right)
+    if skipped and have_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
+        of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]
+    differences = [*skipped, *effective(of_steps, pairs, has_effect)]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)
     advance("compare", 1)
     if not (explained or agreements):

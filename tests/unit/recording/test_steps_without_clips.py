@@ -140,6 +140,58 @@ def test_a_step_that_one_run_skips_is_the_only_cause(
     assert f"This difference can follow from the one at step {min(skipped)}." in printed_text(comparison)
 
 
+@pytest.mark.parametrize("skipped", [{1}, {3}, {2, 5}], ids=str)
+@pytest.mark.parametrize("is_old", [True, False])
+def test_learning_rates_of_schedules_that_count_steps_follow_from_a_skipped_step(
+    tmp_path: Path, skipped: set[int], is_old: bool
+) -> None:
+    whole, partial = run_lines(), run_lines(skipped)
+    for number, step in enumerate(each for each in partial if "optimizer" in each):
+        step["settings"] = {"lr": 0.5 ** (number + 1)}
+    comparison = write_and_compare(tmp_path, *((partial, whole) if is_old else (whole, partial)))
+    assert steps_and_kinds(comparison) == [(min(skipped), "skipped step")]
+
+
+def not_finite_from(iteration: int, *, weights: bool = True) -> list[dict[str, Any]]:
+    """A run without a skipped step, whose gradients are not finite from an iteration on.
+
+    weights: Whether the weights are then not finite, from the next iteration on.
+    """
+    lines = run_lines()
+    for line in lines:
+        if "call" in line and line["step"] >= iteration:
+            weight = math.nan if weights and line["step"] > iteration else line["parameters"]["weight"]["weight"]
+            parameters = {"weight": {"norm": math.nan, "shape": [8], "weight": weight}}
+            line.update(norm=math.nan, coef=math.nan, parameters=parameters)
+    return lines
+
+
+@pytest.mark.parametrize("clips", [True, False], ids=["loss scaler", "apply_if_finite"])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_weights_that_are_not_finite_follow_from_a_step_that_the_other_run_skips(
+    tmp_path: Path, clips: bool, is_old: bool
+) -> None:
+    whole, partial = not_finite_from(3), run_lines({3}, clips=clips, passes=clips)
+    comparison = write_and_compare(tmp_path, *((partial, whole) if is_old else (whole, partial)))
+    assert steps_and_kinds(comparison) == [(3, "skipped step")]
+    name, complete = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    (cause,) = comparison.findings
+    assert cause.sentence.startswith(f"{complete} makes step 3 of the optimizer, and {name} skips it. ")
+    reason = f"The gradients of {complete} are not finite there (norm nan), and optax.apply_if_finite skips such a step"
+    assert (reason in cause.sentence) is not clips
+    assert (f"Or {name} ends 1 step earlier." in cause.sentence) is not clips
+
+
+def test_gradients_that_are_not_finite_for_finite_weights_have_a_cause_of_their_own(tmp_path: Path) -> None:
+    comparison = write_and_compare(tmp_path, not_finite_from(4, weights=False), run_lines({3}))
+    assert (4, "not finite in one run") in steps_and_kinds(comparison)
+
+
+def test_a_run_of_known_backward_passes_that_ends_earlier_skips_no_step(tmp_path: Path) -> None:
+    whole = [line for line in run_lines() if line["step"] < 7]
+    assert (3, "not finite in one run") in steps_and_kinds(write_and_compare(tmp_path, not_finite_from(3), whole))
+
+
 @pytest.mark.parametrize("decays", [True, False])
 def test_a_step_that_is_skipped_before_the_clip_shows_in_the_backward_passes(tmp_path: Path, decays: bool) -> None:
     comparison = write_and_compare(tmp_path, run_lines(decays=decays), run_lines({3}, clips=False, decays=decays))

@@ -62,12 +62,23 @@ def join(
 
 
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
-    """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them."""
+    """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them.
+
+    If weights are not finite there, the gradients follow from them.
+    """
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
-        divergence: [cause for cause in causes if divergence.step <= first or cause.kind not in CONSEQUENCES]
+        divergence: [
+            cause for cause in causes if divergence.step <= first or cause.kind not in _consequences(divergence)
+        ]
         for divergence, causes in explained.items()
     }
+
+
+def _consequences(divergence: Divergence) -> set[str]:
+    values = (divergence.a, divergence.b)
+    is_finite = all(math.isfinite(each) for each in values if isinstance(each, float))
+    return CONSEQUENCES if is_finite or divergence.stage != "weight" else {*CONSEQUENCES, "not finite in one run"}
 
 
 def effective(

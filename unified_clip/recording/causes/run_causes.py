@@ -85,10 +85,12 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
 
 
 def _not_finite(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    for run, line, other in ((point.a, pair.a, pair.b), (point.b, pair.b, pair.a)):
+    in_a = {b: a for a, b in pair.names.items()}
+    for run, line, other, partners in ((point.a, pair.a, pair.b, pair.names), (point.b, pair.b, pair.a, in_a)):
         if all(map(math.isfinite, line.known_norms())) or not all(map(math.isfinite, other.known_norms())):
             continue
-        names = [name for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        bad = [name for name, each in line.parameters.items() if not math.isfinite(each.norm)]
+        names = [partners.get(name, name) if name.isdecimal() else name for name in bad]
         counts = "" if line.nan is None else f": {line.nan} NaN and {line.inf} inf"
         where = f", in {before_clips.listed(names)}" if names else ""
         sentence = f"the gradients of {run.name} are not finite{counts}{where}. The other run's gradients are finite"

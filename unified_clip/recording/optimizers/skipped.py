@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from statistics import mode
 
@@ -11,7 +12,7 @@ from ...causes.observation import Cause
 from ..divergence import Divergence
 from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
-from .steps import StepDifference, have_equal_shapes, is_late, same_setting
+from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates, same_setting
 
 Skips = dict[int, int]
 """The number of training iterations without a step before a step of the optimizer, by the number of this step."""
@@ -49,8 +50,14 @@ def _difference(
     run: RecordedRun, other: RecordedRun, skipped: Sequence[int], counts: tuple[int, int]
 ) -> StepDifference:
     step, more = skipped[0], len(skipped) - 1
-    bad = [norm for line in run.lines if line.step == step for norm in line.known_norms() if not math.isfinite(norm)]
-    reason = f" Its gradients are not finite there (norm {bad[0]}), and a loss scaler skips such a step." if bad else ""
+    reason = ""
+    if bad := _bad_norms(run, step):
+        reason = f" Its gradients are not finite there (norm {bad[0]}), and a loss scaler skips such a step."
+    elif (bad := _bad_norms(other, step)) and not any(line.step == step for line in run.lines):
+        reason = (
+            f" The gradients of {other.name} are not finite there (norm {bad[0]}), and optax.apply_if_finite skips "
+            f"such a step without a clip call. Or {run.name} ends {more + 1} step{'s' * (more > 0)} earlier."
+        )
     sentence = (
         f"{other.name} makes step {step} of the optimizer, and {run.name} skips it"
         f"{f' and {more} later step' + 's' * (more > 1) if more else ''}.{reason} Later steps are compared by "
@@ -58,6 +65,11 @@ def _difference(
         "avoids overflows"
     )
     return StepDifference(Divergence(step, "steps", *counts), Cause("skipped step", sentence))
+
+
+def _bad_norms(run: RecordedRun, step: int) -> list[float]:
+    lines = (line for line in run.lines if line.step == step)
+    return [norm for line in lines for norm in line.known_norms() if not math.isfinite(norm)]
 
 
 def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
@@ -77,22 +89,23 @@ def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
     numbers = [step.step for step in run.optimizer_steps]
     if numbers != list(range(1, len(numbers) + 1)) or is_late(run) or is_late(other):
         return run
-    skips = dict(_after_bad_gradients(run))
+    skips = dict(_after_bad_gradients(run)) or _before_steps_of(other, run)
     if not skips:
         skips = dict(_after_more_passes(run))
         numbered = _numbered(run, skips)
         is_count = len(run.optimizer_steps) + sum(skips.values()) == len(other.optimizer_steps)
-        if not (is_count or (_have_same_rates(numbered, other) and not _have_same_rates(run, other))):
+        if not (is_count or (have_same_rates(numbered, other) and not have_same_rates(run, other))):
             return run
     return _numbered(run, skips) if skips else run
 
 
-def _have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
+def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
     """Return whether the learning rates are equal in all steps of the same number."""
     rates = [
         {step.step: step.settings["lr"] for step in run.optimizer_steps if "lr" in step.settings} for run in (a, b)
     ]
-    return all(same_setting(rates[0][step], rates[1][step]) for step in rates[0].keys() & rates[1].keys())
+    both = [(rates[0][step], rates[1][step]) for step in rates[0].keys() & rates[1].keys()]
+    return all(same_setting(*each, rounding=rounding_of_rates(a, b)) for each in both)
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
@@ -113,6 +126,22 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
             and not (passes[step] or 0) % (count + 1)
         ):
             yield step, count
+
+
+def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
+    """Return the skips of a run that makes fewer steps than another run, if it may skip that run's steps with gradients
+    that are not finite. Return {} if the backward passes of the run are known, which show its skips.
+
+    optax.apply_if_finite makes neither a clip call nor a step of the optimizer then. The first such steps count.
+    """
+    missing = len(other.optimizer_steps) - len(run.optimizer_steps)
+    is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
+    by_step = calls_by_step(other)
+    steps = [each.step for each in other.optimizer_steps]
+    bad = [step for step in steps if step in by_step and all(map(_is_bad, by_step[step]))][: max(0, missing)]
+    if is_known or len(bad) < missing or any(map(_is_bad, run.lines)):
+        return {}
+    return dict(Counter(step - place for place, step in enumerate(bad)))
 
 
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:

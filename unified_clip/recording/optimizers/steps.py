@@ -119,7 +119,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         first_of_kind["", ""] = StepDifference(
             Divergence(1, "clips", *counts), Cause("clipping after the step", sentence)
         )
-    rounding = _rounding_of_rates(a, b)
+    rounding = rounding_of_rates(a, b)
     shift = _rate_shift(a, b, rounding)
     clips = [calls_by_step(run) for run in (a, b)]
     differences: list[StepDifference] = []
@@ -156,7 +156,7 @@ def _momentum(a: RecordedRun, b: RecordedRun) -> Iterator[StepDifference]:
             return
 
 
-def _rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
+def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
     """Return the rounding error of a schedule of learning rates that one of the runs computes in float32.
 
     A schedule subtracts numbers near its peak, so the error of a small rate is that of the peak. Return TINY if
