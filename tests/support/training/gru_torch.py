@@ -11,7 +11,7 @@ import unified_clip.torch as uc
 
 
 def gates(array: np.ndarray) -> torch.Tensor:
-    """Convert the gates z, r, h of Keras to r, z, h."""
+    """Convert the gates z, r, h of Keras to r, z, n of PyTorch."""
     update, reset, new = np.split(array, 3, axis=-1)
     return torch.from_numpy(np.concatenate([reset, update, new], axis=-1).T.copy())
 

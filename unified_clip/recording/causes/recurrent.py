@@ -30,8 +30,8 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
         return None
     sentence = (
         f"the gates of {enumeration(list(map(repr, names)))} have the same order in both runs. Keras' GRU has the "
-        "order z, r, h, and the GRU of PyTorch and Paddle r, z, h: exchange the first two thirds of these weights and "
-        "of their biases"
+        "order z, r, h, that of PyTorch r, z, n, and that of Paddle r, z, c: exchange the first two thirds of these "
+        "weights and of their biases"
     )
     return Cause("other initial weights", sentence)
 
