@@ -35,7 +35,7 @@ def listed(kit: Kit, request: pytest.FixtureRequest) -> list[KnownDifference]:
 class Ran(NamedTuple):
     """The differences of the framework's own functions, and the versions that its worker told."""
 
-    found: dict[tuple[str, str], NativeResult]
+    differences: dict[tuple[str, str], NativeResult]
     versions: dict[str, dict[str, str]]
 
 
@@ -47,14 +47,14 @@ def ran(kit: Kit, listed: list[KnownDifference]) -> Ran:
     came = run_worker.run_worker(
         run_worker.command(kit.name), [run_worker.WorkItem(NATIVE, case) for case in cases], chosen.timeout
     )
-    found: dict[tuple[str, str], NativeResult] = {}
+    differences: dict[tuple[str, str], NativeResult] = {}
     for case in cases:
         item = run_worker.WorkItem(NATIVE, case)
         outcome = came.by_case[NATIVE, case.name]
         judged = judge_result(item, oracle.expect(case), outcome, chosen.frameworks[kit.name], ())
         if judged.native is not None:
-            found[kit.name, case.name] = judged.native
-    return Ran(found, {kit.name: came.versions})
+            differences[kit.name, case.name] = judged.native
+    return Ran(differences, {kit.name: came.versions})
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def known(kit: Kit, listed: list[KnownDifference], ran: Ran) -> list[KnownDiffer
 
 
 def problems(known: list[KnownDifference], ran: Ran) -> list[str]:
-    judgements, results = match.match_deviations(known, ran.found, ran.versions)
+    judgements, results = match.match_deviations(known, ran.differences, ran.versions)
     return [*filter(None, (problem for _, problem in judgements.values())), *(r.problem for r in results if r.problem)]
 
 
