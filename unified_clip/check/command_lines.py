@@ -33,6 +33,9 @@ IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 """Matches a command that edits a configuration file."""
 
 ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s;'\"]*)", re.MULTILINE)
+CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
+"""Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` set none."""
+
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
 """Parts of a value that is only known at run time."""
@@ -143,8 +146,10 @@ def _settings(text: str) -> Iterator[Setting]:
     An assignment of a variable that the text reads is left out.
     """
     assigned = ASSIGNED.findall(text)
-    count = Counter(name for name, _ in assigned)
-    constants = {name: value for name, value in assigned if count[name] == 1 and isinstance(option_value(value), float)}
+    changed = Counter(first or second for first, second in CHANGED.findall(text))
+    constants = {
+        name: value for name, value in assigned if changed[name] == 1 and isinstance(option_value(value), float)
+    }
     variables = {first or second for first, second in VARIABLE.findall(text)}
     variables |= {*re.findall(r"\$\{(\w+)", text)}
 

@@ -37,7 +37,7 @@ SCRIPTS = {
     "argparse": script(PARSER, "args = parser.parse_args()"),
     "known arguments": script(PARSER, "args, rest = parser.parse_known_args()"),
     "another destination": script(
-        PARSER.replace("--max-grad-norm", "--threshold").replace("type=float", "dest='max_grad_norm'"),
+        PARSER.replace("--max-grad-norm", "--clip-norm").replace("type=float", "dest='max_grad_norm'"),
         "args = parser.parse_args()",
     ),
     "a function": script(PARSER, "def get():\n    args = parser.parse_args()\n    return args\n\nargs = get()"),
@@ -51,6 +51,18 @@ SCRIPTS = {
     "transformers": script(CLASS, "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()"),
     "an object": script(CLASS, "args = Args()"),
     "absl": script(ABSL, "", "FLAGS.max_grad_norm"),
+    "a later parameter": script(
+        PARSER, "def main(model, args):\n    pass\n\noptions = parser.parse_args()\nmain(x, options)"
+    ),
+    "several classes": script(
+        CLASS, "parser = HfArgumentParser((Args, Model))\nargs, model = parser.parse_args_into_dataclasses()"
+    ),
+    "Tap": script(CLASS.replace("Args", "Args(Tap)"), "args = Args().parse_args()"),
+    "a derived class": script(CLASS + "class Big(Args):\n    depth: int = 2\n\n\n", "args = tyro.cli(Big)"),
+    "other attributes": script(
+        PARSER,
+        "args = parser.parse_args()\nargs.device = 'cpu'\nsettings = vars(args)\nsettings['n'] = 2\nlog.update(args)",
+    ),
 }  # fmt: skip
 
 
@@ -77,6 +89,45 @@ UNKNOWN = {
     "set_defaults": script(PARSER, "parser.set_defaults(max_grad_norm=5.0)\n" + PARSED),
     "a changed object": script(CLASS, "args = tyro.cli(Args, default=Args(max_grad_norm=5.0))"),
     "another name": script(PARSER, PARSED, "args.other"),
+    "unpacked defaults": script(PARSER, "parser.set_defaults(**settings)\n" + PARSED),
+    "a dict of defaults": script(PARSER, "parser.set_defaults(settings)\n" + PARSED),
+    "a required option": script(PARSER.replace("default", "required=True, default"), PARSED),
+    "an update by keyword": script(PARSER, PARSED + "\nvars(args).update(max_grad_norm=5.0)"),
+    "an item": script(PARSER, PARSED + "\nvars(args)[name] = 5.0"),
+    "a dict in a variable": script(PARSER, PARSED + "\nsettings = vars(args)\nsettings |= other"),
+    "another dict": script(PARSER, PARSED + "\nargs.__dict__ = other"),
+    "__setattr__": script(PARSER, PARSED + "\nargs.__setattr__(name, 5.0)"),
+    "globals": script(PARSER, PARSED + "\nglobals()['args'] = load()"),
+    "exec": script(PARSER, PARSED + "\nexec(open('configurator.py').read())"),
+    "an action's default": script(PARSER, "parser.actions[0].default = 5.0\n" + PARSED),
+    "a method": script(CLASS, "args = Args()\nargs.load_yaml(path)"),
+    "a loop": script(PARSER, PARSED + "\nfor args in sweep:\n    pass"),
+    "a walrus": script(PARSER, PARSED + "\nif args := load():\n    pass"),
+    "a context": script(PARSER, PARSED + "\nwith load() as args:\n    pass"),
+    "a second target": script(PARSER, PARSED + "\nrest, args = load()"),
+    "a pattern": script(PARSER, PARSED + "\nmatch load():\n    case args:\n        pass"),
+    "an import": script(PARSER, PARSED + "\nfrom settings import args"),
+    "a checkpoint": script(PARSER, PARSED + "\nargs = checkpoint.args"),
+    "a later parameter": script(PARSER, PARSED + "\n\ndef main(model, args):\n    pass\n\nmain(model, load())"),
+    "a keyword": script(PARSER, PARSED + "\n\ndef main(*, args):\n    pass\n\nmain(args=load())"),
+    "a constructor": script(
+        PARSER,
+        PARSED + "\n\nclass A:\n    def __init__(self, args):\n        self.args = args\n\nA(load())",
+        "self." + READ,
+    ),
+    "a lambda": script(PARSER, PARSED + "\nclip = lambda args: None"),
+    "an attribute": script(PARSER, PARSED + "\nself.args = load(args)", "self." + READ),
+    "an attribute of a base class": script(PARSER, PARSED, "self." + READ),
+    "configuration files": script(PARSER.replace("ser()", "ser(default_config_files=['a.conf'])"), PARSED),
+    "configargparse": script(PARSER.replace("argparse", "configargparse"), PARSED),
+    "tyro's default": script(CLASS, "args = tyro.cli(Args, default=load())"),
+    "tyro's arguments": script(CLASS, "args = tyro.cli(Args, args=OPTIONS)"),
+    "another class": script(CLASS, "@dataclass\nclass Other(Base):\n    pass\n\nargs = tyro.cli(Other)"),
+    "an imported class": script(CLASS, "from settings import Other\n\nargs = tyro.cli(Other)"),
+    "a class and a parser": script(CLASS, "args = parser.parse_args()"),
+    "an attribute of a class": script(CLASS + "class Big(Args):\n    max_grad_norm = 5.0\n\n\n", "args = Big()"),
+    "absl's set_default": script(ABSL, "FLAGS.set_default('max_grad_norm', 5.0)", "FLAGS.max_grad_norm"),
+    "absl's item": script(ABSL, "FLAGS['max_grad_norm'].value = 5.0", "FLAGS.max_grad_norm"),
 }
 
 
@@ -96,6 +147,18 @@ def test_a_default_is_named_if_it_may_not_be_the_threshold(check: Check, option:
     finding = only_finding(check({"a.py": source.format(default)}))
     assert finding.kind == "unknown"
     assert finding.does.endswith(f"By default, it is {shown} (--{option}).")
+
+
+@pytest.mark.parametrize("names", ['"-c", "--max-grad-norm"', '"--max-grad-norm", "--clip"'])
+def test_a_default_is_named_if_one_name_of_the_option_does_not_show_a_clip(check: Check, names: str) -> None:
+    finding = only_finding(check({"a.py": script(PARSER.replace('"--max-grad-norm"', names), PARSED).format("1.0")}))
+    assert finding.kind == "unknown"
+    assert re.search(r"By default, it is 1\.0 \((-c|--clip)\)\.$", finding.does)
+
+
+@pytest.mark.parametrize("default", ["10**399", "1" + "0" * 350])
+def test_a_default_that_no_float_can_hold_is_unknown(check: Check, default: str) -> None:
+    assert only_finding(check({"a.py": script(PARSER, PARSED).format(default)})).kind == "unknown"
 
 
 RUN = "python -m torch.distributed.run {} \\\n  --max-grad-norm {}\n"
@@ -119,6 +182,22 @@ OTHER_RULE = UNSET.replace("clip_grad_norm_", "clip_grad_value_")
         (RUN.format("a.py", 0.0), {"a.py": UNSET}, "unknown"),
         (RUN.format("a.py", 1.0), {"a.py": script(PARSER, "args = load()")}, "unknown"),
         (RUN.format("a.py", 1.0), {"a.py": UNSET.replace("max", "limit")}, "unknown"),
+        (
+            RUN.format("a.py", 1.0),
+            {"a.py": UNSET.replace("type=float", "type=lambda text: float(text) / 2")},
+            "unknown",
+        ),
+        (RUN.format("a.py", 1.0), {"a.py": UNSET.replace("type=float", "action=Scaled")}, "unknown"),
+        ("python b.py\n" + RUN.format("a.py", 1.0), {"a.py": UNSET}, "same"),
+        ("python a.py\n" + RUN.format("b.py", 1.0), {"a.py": UNSET}, "unknown"),
+        ("python b.py && " + RUN.format("a.py", 1.0), {"a.py": UNSET}, "unknown"),
+        ("# as a.py\n" + RUN.format("$FILE", 1.0), {"a.py": UNSET}, "unknown"),
+        ("FILE=a.py\n" + RUN.format("$FILE", 1.0), {"a.py": UNSET}, "same"),
+        ("CLIP=1.0\n" + RUN.format("a.py", "$CLIP"), {"a.py": UNSET}, "same"),
+        ("CLIP=1.0\n" + RUN.format("a.py", "$CLIP --CLIP=$CLIP CLIP=$CLIP"), {"a.py": UNSET}, "same"),
+        ("CLIP=1.0\n[ $BIG ] && CLIP=5.0\n" + RUN.format("a.py", "$CLIP"), {"a.py": UNSET}, "unknown"),
+        ("CLIP=1.0\nfor CLIP in 5 6; do\n" + RUN.format("a.py", "$CLIP"), {"a.py": UNSET}, "unknown"),
+        ("CLIP=1.0\nread -r CLIP\n" + RUN.format("a.py", "$CLIP"), {"a.py": UNSET}, "unknown"),
     ],
 )
 def test_a_command_line_has_the_rule_of_the_script_that_it_runs(

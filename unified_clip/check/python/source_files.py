@@ -29,7 +29,6 @@ from ...port.clip_site import SET_OUTSIDE, ClipSite, PortedFile, UnreadableFile
 from ...port.rules.function import MADE_OF_GRADIENT
 from ...port.source_files import port_all
 from ..clip_use import ONE_PER_GROUP, OWN, ClipUse
-from ..command_lines import Setting, is_clip
 from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import may_name_clip
@@ -294,7 +293,7 @@ def _with_option(source: Source, code: str, use: ClipUse) -> ClipUse:
     use = replace(use, option=option.name)
     if option.default is None:
         return use
-    if option.default > 0 and is_clip(Setting(1, option.name, float(option.default), False)):
+    if option.default > 0 and option.is_clip:
         config = ClipConfig(**{**rule.data(), "threshold": option.default})
         clip = f"{use.clip} by default: {option.shown} is not passed"
         return replace(use, config=config, rule=None, why_unknown="", clip=clip)

@@ -13,33 +13,45 @@ from typing import NamedTuple
 from ...._static_values import is_number
 from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source, last_name
+from ....config.formats.trainers.torch.megatron import COMMENT
 from ....errors import ConfigError
 from ...clip_use import ClipUse
+from ...command_lines import Setting, is_clip
+from . import parsed
 
-PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
-"""The methods of parsers, such as argparse's, that read the command line."""
-
-PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
-"""The functions that read the command line into a class."""
-
-DICT = re.compile(r"vars\(|__dict__")
-"""Matches an object's attributes as a dict."""
-
-FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
 DEFINITIONS = ("DEFINE_float", "DEFINE_integer")
+
+SCRIPT = re.compile(r"(?<![\w.-])[\w-][\w.-]*\.py(?!\w|\.\w)")
+"""Matches the file name of a Python script."""
 
 
 class Option(NamedTuple):
     """An option of the command line."""
 
     name: str
-    """The name of the option's value in Python, such as "max_grad_norm"."""
+    """The name of the option's value in Python, such as "max_grad_norm". '' if the parser converts the value."""
 
     shown: str
-    """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm"."""
+    """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm".
+
+    Of several names, such as "-c" and "--max-grad-norm", the first one that is not named like a clip.
+    """
 
     default: float | None
     """The default. None if there is none, or if it is no number."""
+
+    is_clip: bool
+    """Whether all names of the option show that it is a clip."""
+
+
+class _Definition(NamedTuple):
+    names: list[str]
+    default: ast.expr
+    is_plain: bool = True
+    """Whether the value is a number as the command line has it."""
+
+    owner: str = ""
+    """The class whose field the option is."""
 
 
 def find(source: Source, code: str) -> Option | None:
@@ -51,23 +63,31 @@ def find(source: Source, code: str) -> Option | None:
         node = source.followed(ast.parse(code, mode="eval").body)
     except SyntaxError:
         return None
-    if not isinstance(node, ast.Attribute) or _is_set(source, node.attr) or not _is_parsed(source, node.value):
+    definitions = list(_definitions(source, node.attr)) if isinstance(node, ast.Attribute) else []
+    if not isinstance(node, ast.Attribute) or len(definitions) != 1:
         return None
-    defaults = list(_defaults(source, node.attr))
-    if len(defaults) != 1:
+    (option,) = definitions
+    if not parsed.is_unchanged(source, node, option.owner):
         return None
-    shown, expression = defaults[0]
     value = None
-    with contextlib.suppress(ConfigError):
-        value = source.constant(expression)
-    return Option(node.attr, shown, value if is_number(value) else None)
+    with contextlib.suppress(ConfigError, OverflowError):
+        constant = source.constant(option.default)
+        value = float(constant) if is_number(constant) else None
+    unclear = [name for name in option.names if not _is_clip(name)]
+    shown = (unclear or option.names)[0]
+    return Option(node.attr if option.is_plain else "", shown, value, is_clip=not unclear)
+
+
+def _is_clip(name: str) -> bool:
+    return is_clip(Setting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
 def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
     """Return all clips, with the effect of command lines that pass a threshold to a script among them.
 
-    A command line belongs to a script if its file has the script's file name. The script must read the option as the
-    threshold of a clip. If scripts of that name clip by several rules, the effect is unknown.
+    A command line belongs to the scripts that its line names, or else to those that its file names. Each of them must
+    be among the checked files, and read the option as the threshold of a clip. If scripts clip by several rules, the
+    effect is unknown.
 
     uses: All clips in files and in Python source.
     """
@@ -77,110 +97,64 @@ def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     (value,) = use.values
-    text = use.path.read_text("utf-8", "replace")
+    readers = [reader for reader in readers if reader.option == use.option]
+    rules = {
+        script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
+        for script in _scripts(use)
+    }
     configs = {
         ClipConfig(**{**rule.data(), "threshold": value}).dumps("json")
-        for reader in readers
-        if reader.option == use.option and re.search(rf"(?<![\w.]){re.escape(reader.path.name)}(?!\w)", text)
-        if (rule := reader.config or reader.rule) is not None and value > 0
+        for rule in itertools.chain.from_iterable(rules.values())
+        if rule is not None and value > 0
     }
-    return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if len(configs) == 1 else use
+    is_known = all(rules.values()) and len(configs) == 1
+    return replace(use, config=ClipConfig.loads(configs.pop(), "json"), why_unknown="") if is_known else use
 
 
-def _is_set(source: Source, name: str) -> bool:
-    """Return whether code may set the option, other than by the command line and by the option's own default."""
-    for node in source.nodes:
-        match node:
-            case ast.Attribute(attr=attribute, ctx=ast.Store()) if attribute == name:
-                return True
-            case ast.Call(func=function, keywords=keywords) if name in [each.arg for each in keywords]:
-                classes = [each for each in source.nodes if isinstance(each, ast.ClassDef)]
-                if last_name(function) in ("set_defaults", "replace", *(each.name for each in classes)):
-                    return True
-            case ast.Call(func=ast.Name(id="setattr")):
-                return True
-            case ast.Call(func=ast.Attribute(value=owner, attr="update")) if DICT.search(ast.unparse(owner)):
-                return True
-    return False
+def _scripts(use: ClipUse) -> set[str]:
+    """Return the file names of the scripts in a command line. If it has none, return those in its whole file."""
+    lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
+    first = last = min(use.line, len(lines)) - 1
+    while first > 0 and lines[first - 1].endswith("\\"):
+        first -= 1
+    while last < len(lines) - 1 and lines[last].endswith("\\"):
+        last += 1
+    return {*(SCRIPT.findall("\n".join(lines[first : last + 1])) or SCRIPT.findall("\n".join(lines)))}
 
 
-def _defaults(source: Source, name: str) -> Iterator[tuple[str, ast.expr]]:
-    """Yield (option, expression) for each default that the source gives to an option."""
+def _definitions(source: Source, name: str) -> Iterator[_Definition]:
+    """Yield each definition of an option in the source. `name`: the name of the option's value in Python."""
     for node in source.nodes:
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument"), args=names, keywords=keywords):
-                given = {each.arg: each.value for each in keywords}
-                texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-                option = next((text for text in texts if text.startswith("--")), "")
-                destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))
-                if isinstance(destination, ast.Constant) and destination.value == name:
-                    yield option, given.get("default", ast.Constant(None))
+                definition = _of_argument(names, {each.arg: each.value for each in keywords}, name)
+                if definition is not None:
+                    yield definition
             case ast.Call(func=function, args=[ast.Constant(value=option), default, *_]) if option == name:
                 if last_name(function) in DEFINITIONS:
-                    yield f"--{name}", default
+                    yield _Definition([f"--{name}"], default)
             case ast.ClassDef(name=owner, body=body):
                 for line in body:
-                    if isinstance(line, ast.AnnAssign) and last_name(line.target) == name:
-                        yield f"{owner}.{name}", _field_default(line.value)
+                    match line:
+                        case ast.AnnAssign(target=target, value=value) | ast.Assign(targets=[target], value=value):
+                            if last_name(target) == name:
+                                yield _Definition([f"{owner}.{name}"], _field_default(value), owner=owner)
+
+
+def _of_argument(names: Sequence[ast.expr], given: dict[str | None, ast.expr], name: str) -> _Definition | None:
+    """Return the definition of `add_argument(*names, **given)`, or None if it defines an option of another name."""
+    texts = [each.value for each in names if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    option = next((text for text in texts if text.startswith("--")), "")
+    destination = given.get("dest", ast.Constant(option.lstrip("-").replace("-", "_")))
+    if not (isinstance(destination, ast.Constant) and destination.value == name):
+        return None
+    is_plain = last_name(given.get("type", ast.Name("float"))) in ("float", "int") and "action" not in given
+    is_required = ast.unparse(given.get("required", ast.Constant(False))) != "False"
+    default = ast.Constant(None) if is_required else given.get("default", ast.Constant(None))
+    return _Definition(texts, default, is_plain)
 
 
 def _field_default(value: ast.expr | None) -> ast.expr:
     if isinstance(value, ast.Call) and last_name(value.func) == "field":
         return next((each.value for each in value.keywords if each.arg == "default"), ast.Constant(None))
     return value or ast.Constant(None)
-
-
-def _is_parsed(source: Source, owner: ast.expr) -> bool:
-    """Return whether an expression, such as `args` or `self.args`, has the values of the command line for sure."""
-    if source.dotted(owner) in FLAGS:
-        return True
-    name = last_name(owner)
-    values = [*_assigned(source, name), *_passed(source, name)]
-    return bool(values) and all(_parses(source, value) or _calls_parser(source, value) for value in values)
-
-
-def _assigned(source: Source, name: str) -> list[ast.expr]:
-    """Return the values of a name. That of the first target is the whole value, as in `args, rest = parse()`."""
-    values = [value for value in source.bound.get(name, []) if value is not None]
-    for node in source.nodes:
-        match node:
-            case ast.Assign(targets=[ast.Tuple(elts=[first, *_])], value=value) if last_name(first) == name:
-                values.append(value)
-    return values
-
-
-def _passed(source: Source, name: str) -> list[ast.expr]:
-    """Return the first arguments of calls of the source's functions whose first parameter has a name."""
-    functions = {
-        node.name
-        for node in source.nodes
-        if isinstance(node, ast.FunctionDef) and node.args.args and node.args.args[0].arg == name
-    }
-    passed = [call.args[0] for call in source.calls if last_name(call.func) in functions and call.args]
-    return [each for each in passed if last_name(each) != name]
-
-
-def _parses(source: Source, value: ast.expr) -> bool:
-    """Return whether an expression reads the command line, or makes an object of a class with its defaults."""
-    value = value.value if isinstance(value, ast.Subscript) else value
-    if not isinstance(value, ast.Call):
-        return False
-    if source.dotted(value.func) in PARSE_FUNCTIONS:
-        return True
-    classes = [node.name for node in source.nodes if isinstance(node, ast.ClassDef)]
-    return last_name(value.func) in (*PARSES, *classes) and not value.args and not value.keywords
-
-
-def _calls_parser(source: Source, value: ast.expr) -> bool:
-    """Return whether an expression calls a function of the source that returns what it reads from the command line."""
-    if not isinstance(value, ast.Call):
-        return False
-    name = last_name(value.func)
-    functions = [node for node in source.nodes if isinstance(node, ast.FunctionDef) and node.name == name]
-    values: list[ast.expr | None] = []
-    for node in itertools.chain.from_iterable(map(ast.walk, functions)):
-        if isinstance(node, ast.Return):
-            values += _assigned(source, node.value.id) if isinstance(node.value, ast.Name) else [node.value]
-    # The variable outside of the function often has the same name, as in `args = get_args()`.
-    values = [each for each in values if not (isinstance(each, ast.Call) and last_name(each.func) == name)]
-    return bool(values) and all(inner is not None and _parses(source, inner) for inner in values)

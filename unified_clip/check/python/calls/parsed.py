@@ -1,0 +1,186 @@
+"""Whether an object of a script, such as `args`, has the values of the command line, and nothing else sets them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+
+from ....config.formats.python_source import FUNCTIONS, Source, last_name
+
+PARSES = frozenset({"parse_args", "parse_known_args", "parse_intermixed_args", "parse_args_into_dataclasses"})
+"""The methods of parsers, such as argparse's, that read the command line."""
+
+PARSE_FUNCTIONS = frozenset({"simple_parsing.parse", "tyro.cli"})
+"""The functions that read the command line into a class."""
+
+FLAGS = ("absl.flags.FLAGS", "absl.app.flags.FLAGS")
+
+ATTRIBUTES = re.compile(r"vars\(|__dict__|globals\(|locals\(")
+"""Matches code of an object's attributes as a dict, or of variables as a dict."""
+
+SETTERS = frozenset({"setattr", "__setattr__", "set_default", "set_defaults", "exec"})
+"""Functions that set values by names that only run time may know."""
+
+CHANGES = re.compile(r"_*(update|load|merge|set|override|from|read|pop|clear|replace|__setitem__)")
+"""Matches the names of methods that may set attributes of an object, or items of a dict."""
+
+CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
+"""Arguments of parsers that also read options from files."""
+
+
+def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
+    """Return whether an expression, such as `args.max_grad_norm`, has the value of the command line for sure.
+
+    owner: The class that has the option as a field, or '' for an option of a parser.
+    """
+    classes = _with_derived(source, owner) if owner else set()
+    if any(_sets(source, node, read, classes) for node in source.nodes) or "configargparse" in source.packages:
+        return False
+    if source.dotted(read.value) in FLAGS:
+        return not owner
+    name = last_name(read.value)
+    values = [*_assigned(source, name, type(read.value)), *_passed(source, name)]
+    others = [value for value in values if not _is_same(value, name)]
+    is_stored = any(isinstance(node, type(read.value)) for node in _stores(source, name))
+    is_known = is_stored or isinstance(read.value, ast.Name)
+    return bool(others and is_known) and all(_has_options(source, value, classes) for value in others)
+
+
+def _with_derived(source: Source, owner: str) -> set[str]:
+    """Return the names of a class and of the classes that derive from it."""
+    names, before = {owner}, 0
+    while before < len(names):
+        before = len(names)
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef) and names & {*map(last_name, node.bases)}:
+                names.add(node.name)
+    return names
+
+
+def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
+    """Return whether code may set the option, other than by the command line and by the option's own default."""
+    match node:
+        case ast.Attribute(attr=name, ctx=ast.Store()):
+            return name in (read.attr, "default", "__dict__")
+        case ast.Subscript(value=table, slice=ast.Constant(value=key)) if source.dotted(table) in FLAGS:
+            return key == read.attr
+        case ast.Subscript(value=table, slice=key, ctx=ast.Store()):
+            is_other = isinstance(key, ast.Constant) and key.value not in (read.attr, last_name(read.value))
+            return not is_other and _is_attributes(source, table)
+        case ast.AugAssign(target=table, op=ast.BitOr()):
+            return _is_attributes(source, table)
+        case ast.Call(func=function, args=positional, keywords=keywords):
+            names = {each.arg for each in keywords}
+            is_named = not names.isdisjoint({None, read.attr})
+            name = last_name(function)
+            if name in SETTERS:
+                return is_named or bool(positional)
+            if name in ("replace", *classes) and is_named:
+                return True
+            if isinstance(function, ast.Attribute) and CHANGES.match(name):
+                return _is_attributes(source, function.value) or _is_same(function.value, last_name(read.value))
+            return not names.isdisjoint(CONFIG_FILES)
+    return False
+
+
+def _is_attributes(source: Source, table: ast.expr) -> bool:
+    values = source.bound.get(table.id, []) if isinstance(table, ast.Name) else [table]
+    return any(value is not None and ATTRIBUTES.search(ast.unparse(value)) for value in values)
+
+
+def _is_same(value: ast.AST, name: str) -> bool:
+    """Return whether an expression is an object's name or attribute, as `args` and `self.args` are for "args"."""
+    is_own = isinstance(value, ast.Attribute) and last_name(value.value) == "self"
+    return last_name(value) == name and (isinstance(value, ast.Name) or is_own)
+
+
+def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
+    for node in source.nodes:
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store) and last_name(node) == name:
+            yield node
+
+
+def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
+    """Yield the values of a name, and also those of attributes of this name if `kind` is `ast.Attribute`.
+
+    That of the first target is the whole value, as in `args, rest = parse()`. For other bindings, such as the variable
+    of a loop, yield the code around the name.
+    """
+    for node in _stores(source, name):
+        if isinstance(node, ast.Attribute) and kind is ast.Name:
+            continue
+        parent = source.parents[node]
+        match parent, source.parents.get(parent):
+            case ((ast.Assign(value=value) | ast.NamedExpr(value=value)), _):
+                yield value
+            case ast.AnnAssign(value=value), _:
+                yield from [value] if value is not None else []
+            case ast.Tuple(elts=[first, *_]), ast.Assign(value=value) if first is node:
+                yield value
+            case _:
+                yield parent
+    for other in source.nodes:
+        match other:
+            case ast.MatchAs(name=bound) | ast.alias(name=bound, asname=None) | ast.alias(asname=bound):
+                yield from [other] if bound == name else []
+
+
+def _passed(source: Source, name: str) -> Iterator[ast.AST]:
+    """Yield the arguments that calls in the source pass to parameters of this name.
+
+    Yield each lambda with such a parameter itself, since its calls are unknown.
+    """
+    for node in source.nodes:
+        if not isinstance(node, FUNCTIONS):
+            continue
+        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        if isinstance(node, ast.Lambda):
+            yield from [node] if name in names else []
+            continue
+        outer = source.parents[node]
+        function = outer.name if node.name == "__init__" and isinstance(outer, ast.ClassDef) else node.name
+        index = names.index(name) - (names[0] in ("self", "cls")) if name in names else len(names)
+        for call in source.calls:
+            if last_name(call.func) == function and name in [*names, *(each.arg for each in node.args.kwonlyargs)]:
+                yield from call.args[index : index + 1]
+                yield from [each.value for each in call.keywords if each.arg == name]
+
+
+def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
+    value = source.followed(value) if isinstance(value, ast.expr) else value
+    return _parses(source, value, classes) or _calls_parser(source, value, classes)
+
+
+def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
+    """Return whether an expression reads the command line, or makes an object of a class with its defaults.
+
+    classes: The classes that have the option as a field. If there are none, a parser has the option.
+    """
+    value = value.value if isinstance(value, ast.Subscript) else value
+    if not isinstance(value, ast.Call):
+        return False
+    if source.dotted(value.func) in PARSE_FUNCTIONS:
+        is_plain = {each.arg for each in value.keywords} <= {"description", "prog"}
+        return is_plain and len(value.args) == 1 and last_name(value.args[0]) in classes
+    if value.args or value.keywords:
+        return False
+    if isinstance(value.func, ast.Attribute) and value.func.attr in PARSES:
+        parser = source.followed(value.func.value)
+        return not classes or any(last_name(node) in classes for node in ast.walk(parser))
+    return last_name(value.func) in classes
+
+
+def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
+    """Return whether an expression calls a function of the source that returns what it reads from the command line."""
+    if not isinstance(value, ast.Call):
+        return False
+    name = last_name(value.func)
+    functions = [node for node in source.nodes if isinstance(node, ast.FunctionDef) and node.name == name]
+    values: list[ast.AST | None] = []
+    for node in [inner for function in functions for inner in ast.walk(function)]:
+        if isinstance(node, ast.Return):
+            values += _assigned(source, node.value.id) if isinstance(node.value, ast.Name) else [node.value]
+    # The variable outside of the function often has the same name, as in `args = get_args()`.
+    values = [each for each in values if not (isinstance(each, ast.Call) and last_name(each.func) == name)]
+    return bool(values) and all(inner is not None and _parses(source, inner, classes) for inner in values)
