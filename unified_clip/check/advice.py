@@ -45,14 +45,14 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""The code that clips by a shared configuration, by the package that the training script uses."""
+"""For each package that a training script may use: the code that clips there by the shared configuration."""
 
 CALLS = {
     ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),
     ("torch", "value"): ("", f"torch.nn.utils.clip_grad_value_(model.parameters(), {THRESHOLD})"),
     ("tensorflow", "global_norm"): ("tensorflow", f"gradients, norm = tf.clip_by_global_norm(gradients, {THRESHOLD})"),
 }
-"""(family, call) of a framework's function, by its package and rule."""
+"""The (family, call) of a framework's function, by (package, rule)."""
 
 SOURCE_FORMATS = {"optax": "optax", "paddle": "paddle"}
 """The format whose export is Python source with a clip, by package."""
@@ -93,7 +93,7 @@ UNUSED = (
 )
 
 UNSUPPORTED = "which unified_clip does not support"
-"""A part of the reason for a clip that no clip configuration can replace with the same effect."""
+"""The words in the reason of an unknown clip whose effect no clip configuration can have."""
 
 KEEP = "To keep this clip, ignore it with a reason in check.ignore."
 
@@ -116,8 +116,8 @@ class Advisor:
 
         The first part is the smallest change, if there is one: the settings of the trainer's file, or the call or the
         arguments of the framework. For a clip that differs in family or eps only, the first part is advice to accept
-        the clip instead. The second part is advice to clip by the configuration itself. After settings of a trainer's
-        file that the check accepts, there is no second part.
+        the clip instead. The second part is advice to clip by the configuration itself. If the first part is settings
+        that the check accepts, there is no second part.
         """
         if use.config is not None and family_difference(use.config, self._config) is not None:
             return _lines(f"To accept differences of this size, {PASS_NEAREST}", self._or_by_code(use))
@@ -147,7 +147,7 @@ class Advisor:
         return _lines(f"{where}:", self._with_note(text, name), self._or_by_code(use))
 
     def switch_off(self, use: ClipUse) -> str:
-        """Return the keys or arguments that switch a trainer's own clip off, or advice."""
+        """Return the keys or arguments that switch a trainer's own clip off, or advice if there are none."""
         if use.is_set_outside:
             return SWITCH_OFF_OUTSIDE
         name = use.format or ARGUMENT_FORMATS.get(use.package, "")
@@ -159,7 +159,7 @@ class Advisor:
         return self._exported_arguments(name) or REMOVE
 
     def has_off_key(self, use: ClipUse) -> bool:
-        """Return whether a key or an argument switches a trainer's clip off. False: the clip key has to be left out."""
+        """Return whether a key or an argument switches a trainer's clip off. If not, leave out its key."""
         if not use.format:
             return True
         keys = self._keys(use) if use.format in FORMATS else None
@@ -188,8 +188,8 @@ class Advisor:
     def _approval(self, use: ClipUse) -> str:
         """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
 
-        If keys of the trainer correct the file, they come first. For a key that no known trainer reads, the entry
-        approves only the rule and threshold of the configuration.
+        If other values of the trainer's keys correct the file, these keys come before the entry. For a key that no
+        known trainer reads, the entry approves only the rule and threshold of the configuration.
         """
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         threshold = self._config.threshold
@@ -209,7 +209,7 @@ class Advisor:
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
         """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.
 
-        format_: The name of the trainer's format. instead: The advice without an engine.
+        format_: The name of the trainer's format. instead: The advice for code without an engine.
         """
         adapted = engines.adapted(instead, use.engine)
         if not adapted:
@@ -245,7 +245,7 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys with which a trainer's file of unknown effect has the one of the configuration, or ''."""
+        """Return the keys that give a trainer's file of unknown effect the effect of the configuration, or ''."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""
@@ -262,7 +262,7 @@ class Advisor:
             return None
 
     def _literal(self, use: ClipUse) -> str:
-        """Return the call or the arguments in source that have the effect of the configuration, or ''.
+        """Return the call or the arguments in Python source that have the effect of the configuration, or ''.
 
         They may have another family or eps. If the check does not accept that, ACCEPT_NEAREST follows.
         """
@@ -291,7 +291,7 @@ class Advisor:
         return f"{text}\n{ACCEPT_NEAREST}" if text and not self._is_accepted(name) else text
 
     def _accepted(self, settings: dict[str, Any], call: str) -> str:
-        """Return `call` with the configuration's threshold for THRESHOLD, or '' if more than family and eps differ.
+        """Return `call` with the configuration's threshold in it, or '' if more than family and eps differ.
 
         If the check does not accept the family or eps, ACCEPT_NEAREST follows.
         settings: The settings with the effect of that call.
@@ -310,12 +310,12 @@ class Advisor:
             return ""
 
     def _exported_arguments(self, name: str) -> str:
-        """Return what `_exported` returns as arguments of Python, such as "clipnorm=1.0"."""
+        """Return the text of `_exported` as arguments in Python, such as "clipnorm=1.0"."""
         text = self._exported(name, "json")
         return ", ".join(f"{path[-1]}={value!r}" for path, value in leaves(json.loads(text))) if text else ""
 
     def _is_accepted(self, name: str) -> bool:
-        """Return whether the check accepts what `_exported` returns."""
+        """Return whether the check accepts the configuration that `_exported` returns."""
         try:
             convert.write(self._config, name, nearest=self._nearest)
         except NotRepresentableError:

@@ -25,7 +25,7 @@ from .rules import ignoring, off, required, unread
 from .trainer_files import SOURCES
 
 MAX_BYTES = 1 << 20
-"""Larger files count as data: they are only searched for names of clips."""
+"""The check treats larger files as data: it only searches them for names of clips."""
 
 MAX_NOTEBOOK_BYTES = 64 << 20
 """Larger notebooks count as data. The limit is higher than for other files, because outputs may be images."""
@@ -54,7 +54,8 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration, and return the report.
 
-    A path or pattern of `check.require` without a clip, and a rule of `check` without effect are findings, too.
+    Three more findings: a path without a clip, a pattern of `check.require` without a clip, and a rule of the table
+    `check` without effect.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
     advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in
@@ -189,9 +190,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
 
 
 def _without_hydra(uses: Sequence[ClipUse], sources: Sequence[Path], file_uses: Found) -> list[ClipUse]:
-    """Return the clips without those of a Lightning Trainer whose arguments are in a known file that Hydra composes.
+    """Return the clips, except those of a Lightning Trainer whose arguments are in a known file that Hydra composes.
 
-    A note replaces such a clip, except beside a clip of unified_clip: there, it has to be off.
+    A note replaces such a clip. A clip of the Trainer beside one of unified_clip stays, since it has to be off.
 
     uses: The clips in Python source. sources: The checked Python files. file_uses: The clips in configuration files.
     """
@@ -226,7 +227,7 @@ def _with_any_nonfinite(
 ) -> Iterator[ClipUse]:
     """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of `config`.
 
-    Leave out code there that changes only this key.
+    In these files, leave out code that changes only this key.
     """
     for use in uses:
         if not _matches_any(rules.nonfinite, use, root):
@@ -277,15 +278,15 @@ def _is_inherited(use: ClipUse) -> bool:
 
 
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
-    """Return what two entries of one clip share: its place, its effect, and the entry of `check.ignore` for it."""
+    """Return (path, line, effect, index of the entry of `check.ignore`). Clips with the same one are repeats."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
     return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
 def _leave_to_trainer(file_uses: Found, root: Path) -> None:
-    """Replace a clip of Accelerate that leaves the threshold to TrainingArguments by a note, if files use Trainer.
+    """If files use Trainer, replace clips of Accelerate that leave the threshold to TrainingArguments by notes.
 
-    Accelerate's file then has no value, or "auto".
+    In such a clip, Accelerate's file has no value, or "auto".
     root: The directory of the clip configuration.
     """
     trainers = [use for use in file_uses.uses if use.format in BY_TRAINER or use.package in BY_TRAINER]
@@ -300,9 +301,9 @@ def _leave_to_trainer(file_uses: Found, root: Path) -> None:
 
 
 def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
-    """Return words for the nearest clip that sets the threshold, such as "as args.json:1 sets it", or that may set it.
+    """Return words for the nearest clip that sets or may set the threshold, such as "as args.json:1 sets it".
 
-    Trainers of another project are left out: `patterns.is_near` decides.
+    Leave out trainers of another project: `patterns.is_near` decides which these are.
 
     file: The file that leaves its threshold to one of the trainers. Trainers in its directory are the nearest.
     root: The directory of the clip configuration.

@@ -46,20 +46,24 @@ class ClipUse:
     """The reason why the effect of the clip is unknown, or '' if it is known."""
 
     rule: ClipConfig | None = None
-    """For a clip in Python source whose threshold is only known at run time: its other settings. The threshold in it
-    stands for any."""
+    """For a clip in Python source whose threshold is only known at run time: its other settings. The threshold in these
+    settings stands for any number.
+    """
 
     rejected: str = ""
-    """For a trainer's clip in Python source: why the trainer rejects its threshold, as beside DeepSpeed's. The effect
-    is unknown then, unless `config` differs from the clip configuration."""
+    """For a trainer's clip in Python source: why the trainer rejects its threshold, such as another threshold of
+    DeepSpeed. The effect is then unknown, unless `config` differs from the clip configuration.
+    """
 
     unclipped: bool = False
-    """For a step of an optimizer, or an optimizer: whether it has no clip for sure, while another one of the file has
-    one. It counts as no clip for `check.require`."""
+    """For an optimizer or one of its steps: whether it surely has no clip, while another optimizer or step of the file
+    has one. It counts as no clip for `check.require`.
+    """
 
     option: str = ""
-    """For a clip in Python source: the option of the command line with its threshold, such as "max_grad_norm". For a
-    command line: the option that it passes, with the number in `values`."""
+    """For a clip in Python source: the command-line option that sets its threshold, such as "max_grad_norm". For a
+    command line: the option that it passes, with the number in `values`.
+    """
 
     values: tuple[Any, ...] = ()
     """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
@@ -68,7 +72,7 @@ class ClipUse:
     """For a trainer's configuration: the file that was read, which may inherit the clip from `path`."""
 
     bases: tuple[Path, ...] = ()
-    """For a trainer's configuration: the other files that it was read with, such as base files."""
+    """For a trainer's configuration: the other files that the check read with it, such as base files."""
 
     by_default: bool = False
     """For a trainer: whether its file or its arguments have no clip key with a value."""
@@ -86,7 +90,7 @@ class ClipUse:
     """For Python source: whether this clip is off, and the same file clips by unified_clip."""
 
     twice: str = ""
-    """For a trainer's clip in Python source: the clip of unified_clip in the same file, with its line. Both clip."""
+    """For a trainer's clip in Python source: the clip of unified_clip in the same file, with its line, if both clip."""
 
     is_set_outside: bool = False
     """For Python source: whether the trainer reads its clip from a file or the command line, as LightningCLI does."""
@@ -104,7 +108,8 @@ class ClipUse:
     """The trainer's version in `check.formats`."""
 
     engine: str = ""
-    """The training engine that the file or the code chooses, if code cannot clip there as usual, such as "DeepSpeed".
+    """The training engine, such as "DeepSpeed", that the file or the code chooses, if code cannot clip as usual under
+    it.
     """
 
     package: str = ""

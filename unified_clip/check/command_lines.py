@@ -21,13 +21,14 @@ SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 
 NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 OVERRIDE = re.compile(rf"(?<![\w./$-])(?:[+~]*({NAME})=(?=\\?[\"']?([^\s;'\"\\)]*))|~({NAME})(?![\w.=/]))")
-"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and its removal, such as ~clip_grad_norm.
+"""Matches Hydra's override of a key, such as trainer.max_grad_norm=1.0, and the removal of a key, such as
+~clip_grad_norm.
 
-The value is not consumed, so that overrides in the value of a variable match, too.
+The match ends before the value, so that overrides inside the value of a variable match, too.
 """
 
 WRITTEN = re.compile(rf"\s*(?:- )?[\"']?({NAME})[\"']?:\s+[\"']?((?:[\d.]|\$[\w{{])[^\s,\"']*)")
-"""Matches a line of a YAML or JSON file that a script writes, with a number or a variable, as in a heredoc."""
+"""Matches a line with a number or a variable in YAML or JSON that a script writes, as in a heredoc."""
 
 IN_PLACE = re.compile(r"\b(sed|perl|yq)\b.*\s-\w*i|\b(yq|jq)\b.*=")
 """Matches a command that edits a configuration file."""
@@ -112,7 +113,7 @@ def in_strings(path: Path, document: Document) -> list[ClipUse]:
 def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield (path of keys, text) for each string, and for each list of strings.
 
-    The text of a variable of a container in Kubernetes, as in {name: A, value: "1"}, is A=1.
+    For a variable of a Kubernetes container, such as {name: A, value: "1"}, the text is A=1.
     """
     if isinstance(data, list) and all(isinstance(each, str) for each in data):
         data = " ".join(data)
@@ -126,7 +127,7 @@ def texts(data: Any, path: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ..
 
 
 def is_clip(setting: Setting) -> bool:
-    """Return whether a setting is named like a clip. An override counts whatever its value, also null."""
+    """Return whether a setting is named like a clip. An override counts even if its value is null."""
     value = setting.value
     if setting.is_override or (isinstance(value, str) and value.startswith(RUN_TIME)):
         value = value if isinstance(value, str) and not value.startswith(RUN_TIME) and value != REMOVED else 1.0
@@ -141,9 +142,10 @@ def _document(setting: Setting, value: Any) -> Document:
 
 
 def _settings(text: str) -> Iterator[Setting]:
-    """Yield each option and override, by line. `$NAME` has the number that the text assigns to NAME only once.
+    """Yield each option and override, by line. `$NAME` stands for the number that the text assigns to NAME, if it
+    assigns NAME only once.
 
-    An assignment of a variable that the text reads is left out.
+    Leave out the assignment of a variable that the text reads.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))

@@ -20,8 +20,9 @@ from .clip_use import ClipUse, shown
 from .model import TITLES, Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
-"""Matches the words for the norm in a description such as "changes the norm from 10 to 1". In a second description
-about the same norm, "it" replaces them."""
+"""Matches the words for the norm in a description such as "changes the norm from 10 to 1". If a second description is
+about the same norm, "it" replaces these words there.
+"""
 
 
 NO_DEFAULT = (
@@ -71,10 +72,11 @@ class Judge:
     def judge(self, use: ClipUse, *, nearest: bool = False) -> tuple[Result, Finding | None]:
         """Return (result, finding) for a clip. The finding is None if the result is "same", "near" or "off".
 
-        A clip with an unknown effect always has a finding. A trainer's default in a file of `check.explicit` is
-        missing, unless it differs.
+        A clip with an unknown effect always has a finding. A trainer's default in a file of `check.explicit` has the
+        result "missing", unless it differs.
 
-        nearest: Whether a clip that differs in family or eps only is near. This adds a sentence to `notes`.
+        nearest: Whether a clip that differs in family or eps only has the result "near". Each one adds a sentence to
+        `notes`.
         """
         if use.rejected and use.config is not None:
             is_drift = not use.must_be_off and family_difference(use.config, self.config) is None
@@ -107,7 +109,7 @@ class Judge:
         return "drift", self._drift(use, use.config, advisor)
 
     def _unclipped(self, use: ClipUse, advisor: Advisor) -> Finding:
-        """Return the finding of an optimizer without a clip, beside one with a clip."""
+        """Return the finding of an optimizer without a clip, in a file that clips for another optimizer."""
         glob = patterns.relative(use.path, self._file.resolve().parent)
         entry = ENTRY.format(glob=glob, clip=use.clip)
         edit = f"{advisor.advice_by_code(use)}\nOr, if it needs no clip, add to {self._file.name}:\n{entry}"
@@ -134,10 +136,10 @@ class Judge:
         return self._finding(use, "drift", does, edit, differences, effect)
 
     def _other_rule(self, use: ClipUse, *, nearest: bool) -> ClipConfig | None:
-        """Return a clip of unknown threshold, with the threshold of the configuration, if it differs all the same.
+        """Return the settings of a clip of unknown threshold, if they differ even with the configuration's threshold.
 
-        Return None if it may have the effect of the configuration. A configuration without a number as its threshold
-        is compared by its rule only.
+        Return None if the clip may have the effect of the configuration. If the configuration's threshold is no number,
+        compare only the rules.
         nearest: Whether a clip that differs in family or eps only is accepted.
         """
         if use.rule is None or is_off(self.config):
@@ -215,10 +217,10 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips that are near, or that a file sets or switches off.
+        """Sentences about accepted clips: those with the result "near", and those that a file sets or switches off.
 
-        Other sentences are about clips of trainers that do not always clip steps whose norm is not finite. Clips of the
-        same name and behaviour share such a sentence.
+        Further sentences are about trainers that do not always clip a step whose norm is not finite. Their clips of the
+        same name and behaviour share a sentence.
         """
         is_rule = self.config.nonfinite == "family"
         rule = f"{self._file.name} clips them by its rule." if is_rule else describe.nonfinite(self.config)
@@ -247,7 +249,7 @@ class Judge:
         )  # fmt: skip
 
     def _effect(self, config: ClipConfig, rows: Sequence[compare.Compared]) -> str:
-        """Return a sentence with the norm before and after a clip, and after the clip of the configuration.
+        """Return a sentence with three norms: before a clip, after it, and after the clip of the configuration.
 
         The sentence is about the example whose finite results differ most. If both clips give the same norm, the
         sentence also has the difference of elements.
@@ -274,7 +276,7 @@ class Judge:
 
 
 def _differences(compared: compare.Comparison) -> list[Difference]:
-    """Return the settings that differ, except for steps whose norm is not finite, on which there is a note."""
+    """Return the settings that differ, except the one for norms that are not finite, about which there is a note."""
     return [
         Difference(about=each.about, found=each.a, wanted=each.b)
         for each in compared.differences
@@ -285,7 +287,7 @@ def _differences(compared: compare.Comparison) -> list[Difference]:
 def _change(result: compare.ExampleResult, *, with_before: bool) -> str:
     """Return what a configuration does with an example, such as "changes the norm from 10 to 1".
 
-    with_before: Whether the norms before and after are of the same order, over the same parameters.
+    with_before: Whether the norms before and after the clip have the same norm_type and the same parameters.
     """
     if result.norm_clipped is None:
         return compare.OUTCOMES[result.outcome]
@@ -306,7 +308,9 @@ def clip_result(use: ClipUse, result: Result) -> Clip:
 
 
 def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: str) -> Finding:
-    """Return a finding that is about no clip, such as a missing one. `file`, `line`: its place. `clip`: its subject."""
+    """Return a finding about something other than a clip, such as a missing clip. `file`, `line`: its place. `clip`:
+    its subject.
+    """
     return Finding(
         kind=kind, path=shown(file), line=line, column=1, clip=clip, does=why, wanted="", differences=[], effect="",
         edit=edit,

@@ -35,8 +35,9 @@ class Finding(ReportModel):
     kind: Kind
     """"drift": the clip differs, is on in a file of `check.off`, or clips twice. "missing": a path or a pattern of
     `check.require` has no file with a clip, a file of `check.each` has no clip, or a file of `check.explicit` has only
-    the trainer's default. Or an optimizer has no clip, and the file clips for another one. "unknown": the effect of the
-    clip cannot be read from the file. "unused": a rule of the table `check` has no effect."""
+    the trainer's default. Or an optimizer has no clip, and the file clips for another optimizer. "unknown": the effect
+    of the clip cannot be read from the file. "unused": a rule of the table `check` has no effect.
+    """
 
     path: str
     """The path of the file. It is relative if the file is below the working directory."""
@@ -145,8 +146,9 @@ class CheckReport(ReportModel):
     """Findings that an entry of `check.ignore` covers."""
 
     notes: list[str]
-    """Sentences about what is no finding, such as differences that `--nearest` accepts, files without a clip of their
-    own, and patterns that were not checked."""
+    """Sentences about facts that are no findings, such as differences that `--nearest` accepts, files without a clip of
+    their own, and patterns that were not checked.
+    """
 
     counts: Counts
 

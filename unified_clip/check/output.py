@@ -19,7 +19,7 @@ from .model import TITLES, CheckReport, Clip, Finding
 
 STYLES = {"drift": "bold red", "missing": "bold red", "unknown": "bold yellow", "unused": "bold yellow"}
 ERRORS = ("drift", "missing")
-"""The kinds of findings that are errors for GitHub. Others are warnings."""
+"""The kinds of findings that are errors for GitHub. Findings of other kinds are warnings."""
 
 MAX_LINES = 20
 """Up to this number of clips, a check without findings prints a line for each."""
@@ -60,7 +60,8 @@ def as_text(report: CheckReport, *, printed: bool = False) -> str:
 
 
 def _clip_lines(report: CheckReport) -> list[str]:
-    """Return a line for each clip, with its place, its result, its name and its family. With findings, return [].
+    """Return a line for each clip, with its place, its result, its name and its family. If there are findings, return
+    [].
 
     If there are more than MAX_LINES clips, return a line for each kind of clip, with the numbers of clips and files.
     """
@@ -76,7 +77,9 @@ def _clip_lines(report: CheckReport) -> list[str]:
 
 
 def _ignored_lines(report: CheckReport) -> list[str]:
-    """Return a line for each reason of ignored findings, with the first place, the clip, and the number of others."""
+    """Return a line for each reason of ignored findings, with the first place, its clip, and the number of further
+    places.
+    """
     reasons: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)

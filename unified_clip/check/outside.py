@@ -32,7 +32,7 @@ def reads_file(use: ClipUse) -> bool:
 def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]:
     """Return the clips in files that the trainer of a script may read: its configuration files near the script.
 
-    Files whose clip has to be off are left out. root: The directory of the clip configuration.
+    Leave out files whose clip has to be off. root: The directory of the clip configuration.
     """
     return [
         each

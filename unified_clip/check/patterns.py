@@ -31,7 +31,7 @@ def relative(path: Path, root: Path) -> str:
 def is_near(one: Path, other: Path, root: Path) -> bool:
     """Return whether two files may be of one project.
 
-    This is so if the directory of one contains the other, or if a directory below `root` contains both.
+    This is so if the directory of one file contains the other file, or if a directory below `root` contains both.
     """
     folders = [os.path.realpath(path.parent) for path in (one, other)]
     shared = Path(os.path.commonpath(folders))

@@ -136,7 +136,8 @@ def _candidates(path: Path) -> list[Candidate]:
 def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse]) -> list[ClipUse]:
     """Return the clips of a shell script: one of each trainer, and an unknown one for each other option that may clip.
 
-    If two trainers read the same option, or one reads none, return the clip that `_chosen` returns for all trainers.
+    If two trainers read the same option, or a trainer reads no option, return the clip that `_chosen` returns for all
+    trainers.
 
     candidates: (format, parsed file) for each format that recognises the script. uses: The clip of each candidate.
     """

@@ -44,8 +44,8 @@ class TrainerKeys(NamedTuple):
 def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     """Return the keys with which a file has the effect of `target`, and what is wrong with them.
 
-    The keys are tried in several places: where `config export` writes them, and where the file has its own. The first
-    ones with which the trainer reads the wanted clip are returned.
+    Try the keys in several places: where `config export` writes them, and where the file has its own. Return the first
+    keys with which the trainer reads the wanted clip.
 
     NotRepresentableError: the trainer does not support a setting.
     """
@@ -125,7 +125,7 @@ def _result(
     """Return (same, problem) for a file with these keys.
 
     same: Whether its effect is that of `target`, also in family and eps. problem: The reason why the effect differs in
-    more than that, or ''.
+    more than family and eps, or ''.
     """
     data = document.data
     for path, value in changes.items():

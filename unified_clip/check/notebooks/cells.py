@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 NOTEBOOK = ".ipynb"
 
 PYTHON_MAGICS = ("time", "timeit", "capture", "prun", "debug", "python", "python3", "pypy", "memit", "mprun", "lprun")
-"""Magics for a whole cell whose rest is Python."""
+"""Magics of a whole cell, after which the rest of the cell is Python."""
 
 FILES = ("writefile", "file", "writetemplate")
 """Magics that write the rest of the cell to a file."""
@@ -129,7 +129,7 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """Yield the lines in the file for each line of each cell. Where they are not found, the lines are 1.
+    """For each cell, yield the number in the file of each of its lines, or 1 for lines that are not found.
 
     text: The text of the notebook. cells: The source of each code cell, as a list of strings.
     """
@@ -159,7 +159,7 @@ def _line_of(ends: Sequence[int], position: int) -> int:
 
 
 def _python(lines: Sequence[str]) -> tuple[list[str] | None, list[str]]:
-    """Return (lines of Python, lines of commands) of a cell. The first is None if the cell is not Python."""
+    """Return (lines of Python, lines of commands) of a cell. The first item is None if the cell is not Python."""
     empty = [""] * len(lines)
     if _parses(lines):
         return list(lines), empty

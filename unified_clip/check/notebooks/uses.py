@@ -14,7 +14,7 @@ from . import cells
 from .cells import NOTEBOOK, Notebook, NotebookError
 
 LINE = re.compile(r"(?:(?P<file>[\w.-]+\.\w+), )?(?P<word>[Ll])ine (?P<line>\d+)")
-"""Matches a line in a reason, with the file before it, if any."""
+"""Matches words such as "line 3" in a reason, with the name of a file before them, if any."""
 
 NOT_PYTHON = "This cell names a clip and is not valid Python. Correct it, or ignore it with a reason in check.ignore."
 NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignore it with a reason in check.ignore."
@@ -23,7 +23,8 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 def others(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook that are not in its Python source: in command lines, and in other languages.
 
-    If the file is no notebook and its text names a clip, return one unknown clip. Return [] for another file.
+    If the file has a notebook's suffix but is no valid notebook, return one unknown clip if its text names a clip.
+    Return [] for any other file.
     """
     if path.suffix.lower() != NOTEBOOK:
         return []
@@ -41,7 +42,9 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. Those in notebooks get their line in the file, and the cell and its line in their names."""
+    """Yield the clips. A clip in a notebook gets its line in the file. Its name gets the cell, and the line in the
+    cell.
+    """
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
@@ -66,7 +69,7 @@ def _place(notebook: Notebook, line: int) -> cells.Place:
 
 
 def _renamed(text: str, path: Path, notebook: Notebook) -> str:
-    """Return a text with the cell and its line in place of each line of the notebook's source."""
+    """Return a text. The cell, and the line in the cell, replace each line of the notebook's source."""
 
     def words(match: re.Match[str]) -> str:
         if match["file"] not in (None, path.name):

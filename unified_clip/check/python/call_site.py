@@ -13,7 +13,7 @@ from ..clip_use import THRESHOLD
 from .optimizers import is_made
 
 TENSORS = ("parameters", "tensors", "t_list", "module")
-"""The names of the arguments of clip functions for parameters, gradients or a model."""
+"""The names of the arguments by which clip functions get parameters, gradients or a model."""
 
 PARAMETERS = re.compile(r"parameters\(|param_groups|trainable_(variables|weights)")
 """Matches an expression that yields the parameters of a model, or their groups."""
@@ -76,7 +76,7 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
 
     If the call passes no threshold, or the function has two, the code has no THRESHOLD.
 
-    parameters: The names of the function's parameters, in order. limits: Those that set the threshold.
+    parameters: The names of the function's parameters, in order. limits: The names of those that set the threshold.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]
@@ -156,7 +156,7 @@ def _pattern(source: Source, tensors: ast.expr, depth: int = 0) -> str:
 
 
 def _pattern_of_definition(source: Source, node: ast.expr, name: str, depth: int) -> str:
-    """Return the pattern of a call of a function of the file, or of an attribute that the file sets.
+    """Return the pattern for a call of a function that the file defines, or for an attribute that the file sets.
 
     node: The call or the attribute. name: The name of the function or attribute.
 
@@ -188,7 +188,7 @@ def _part(source: Source, owner: ast.expr) -> str:
 
     owner: The expression before `.parameters()`.
 
-    ConfigError: `owner` is a part of another model, with an index that is only known at run time, as in `blocks[i]`.
+    ConfigError: `owner` is a part of a model, but its name is unknown, as that of `blocks[i]`.
     """
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):

@@ -91,7 +91,7 @@ def config(source: Source, call: ast.Call | None, threshold: float | None = None
 
 
 def rule(source: Source, call: ast.Call | None) -> ClipConfig | None:
-    """Return the settings of a call of an engine's method without its threshold, for which 1 stands.
+    """Return the settings of a call of an engine's method, with 1 in place of its threshold.
 
     Return None if this is no such call, or if another argument is only known at run time.
     """

@@ -1,4 +1,4 @@
-"""Find the training engine that Python source chooses, if code cannot clip as usual under it, such as DeepSpeed."""
+"""Find the training engine, such as DeepSpeed, that Python source chooses, if code cannot clip as usual under it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Find settings of clips that Python source passes indirectly: as strings, dicts, unpacked or excluding arguments."""
+"""Find settings of clips that Python source passes indirectly: in strings, in dicts, in unpacked arguments, or by
+excluding parameters.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ COMMANDS = re.compile(
 PERCENT = re.compile(r"%(\(\w+\))?[-+#0-9.]*[a-z]")
 BRACES = re.compile(r"\{[^{}]*\}")
 RUN_TIME = "${...}"
-"""Stands for a part of a command line that is only known at run time, as a shell's variable."""
+"""Stands for a part of a command line that is only known at run time, such as a shell's variable."""
 
 CLIPPING = "gradient_clipping"
 PORTED = ("deepspeed", "accelerate")

@@ -27,7 +27,8 @@ MAX_NORM = re.compile(r"(?i)max_?norm")
 
 
 def read(path: Path) -> list[ClipUse]:
-    """Return a list with one unknown clip: the first setting in a file that is named like a clip, as grad_clip = 1.0.
+    """Return a list with one unknown clip: the first setting in a file that is named like a clip, such as grad_clip =
+    1.0.
 
     A setting counts only if its value has a number other than 0. Return [] if the file has no such setting, or is not
     valid Python.
@@ -94,7 +95,7 @@ def _value(node: ast.expr) -> object:
     """Return the value of a literal, of `dict(name=value)`, or of arithmetic with numbers. Return None for other code.
 
     A call `field(...)` of a dataclass with one keyword argument, such as `field(default=1.0)`, has the value of that
-    argument. If the argument is a lambda, it has the value of the lambda's body.
+    argument. If the argument is a lambda, the call has the value of the lambda's body.
     """
     match node:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=[ast.keyword(value=value)]):

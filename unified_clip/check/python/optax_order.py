@@ -19,7 +19,7 @@ KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 """The transformations of optax, besides its clips, after which a clip still clips gradients."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
-"""Functions of flax whose result keeps a transformation, and is not one."""
+"""Functions of flax whose result contains a transformation, but is no transformation itself."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 
@@ -48,8 +48,8 @@ such tuples."""
 def misplaced(source: Source) -> dict[ast.Call, str]:
     """Return the reason for each clip of optax or `as_optax` that is not among the first in `optax.chain`.
 
-    After other clips, and after transformations in KEEPS_GRADIENTS, a clip still counts as one of the first. Parts of a
-    chain are also found in variables and in lists, if these are assigned once.
+    After other clips, and after transformations in KEEPS_GRADIENTS, a clip still counts as one of the first. Find parts
+    of a chain also in variables and lists that the source assigns once.
     """
     reasons: dict[ast.Call, str] = {}
     for call in source.calls:
@@ -174,7 +174,9 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node is a call of `as_optax` with an optimizer. It returns the updates of that optimizer."""
+    """Return whether a node is a call of `as_optax` with an optimizer. Such a call returns the updates of that
+    optimizer.
+    """
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

@@ -24,10 +24,9 @@ WHY = (
 
 
 def read(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
-    """Yield (call, name, reason) for each call in a file of unified_clip that may change settings of a `ClipConfig`.
+    """Yield (call, name, reason) for each call in a file with unified_clip that may change settings of a `ClipConfig`.
 
-    Calls such as `object.__setattr__(self, "name", value)` and copies that update other names than those of settings
-    are left out.
+    Leave out calls such as `object.__setattr__(self, "name", value)`, and copies that update no setting.
     """
     for call in source.calls:
         if name := _override(source, call):

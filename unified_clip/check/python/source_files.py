@@ -145,7 +145,7 @@ def _under_accelerate(use: ClipUse, why: str) -> ClipUse:
 
 
 def _without_measures(uses: list[ClipUse]) -> list[ClipUse]:
-    """Return the clips without calls whose threshold is infinite, in files with another clip: these measure a norm."""
+    """Return the clips. In files with another clip, leave out calls with an infinite threshold: they measure a norm."""
     known = [use for use in uses if use.config is not None and not is_off(use.config) and not use.unused]
     clipping = {path for use in known for path in (use.path, *use.users)}
     return [use for use in uses if not (use.call and use.config and is_off(use.config) and use.path in clipping)]
@@ -171,7 +171,7 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
-    """Return the frameworks' clips without calls of unified_clip's methods, such as `clip_`. Tensors have it, too."""
+    """Return the frameworks' clips without calls of unified_clip's methods. PyTorch's tensors have `clip_`, too."""
     places = {path: _own_calls(known, config_calls.KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
@@ -282,8 +282,8 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
 def _with_option(source: Source, code: str, use: ClipUse) -> ClipUse:
     """Return a clip of unknown threshold with the option that sets the threshold, if there is one.
 
-    The effect is that of the default if the check reports the option where a script passes it. Otherwise, the effect
-    stays unknown, as for a default of 0, which often switches the clip off.
+    The effect is that of the option's default, if the check recognises the option by its name on command lines.
+    Otherwise, the effect stays unknown. It also stays unknown for a default of 0, which often switches the clip off.
 
     code: The code of the threshold.
     """
@@ -302,7 +302,7 @@ def _with_option(source: Source, code: str, use: ClipUse) -> ClipUse:
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:
-    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip whose class the file calls."""
+    """Return whether a call, such as `set_gradient_clip(clip)`, only gets a clip that another call makes."""
     passed = [*call.args, *(each.value for each in call.keywords)] if call is not None else []
     made = [source.followed(each) for each in passed]
     return len(made) == 1 and isinstance(made[0], ast.Call) and clip_function(source.dotted(made[0].func)) is not None

@@ -15,7 +15,7 @@ CALLBACKS = {
     "integrations.transformers_callback.ClipCallback": ("transformers", "trl"),
     "integrations.lightning_callback.ClipCallback": ("lightning", "pytorch_lightning"),
 }
-"""The packages of the trainers to which each callback of unified_clip belongs."""
+"""For each callback of unified_clip: the packages of the trainers that call it."""
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
 """The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""

@@ -49,12 +49,12 @@ def _is_stored(source: Source, node: ast.expr) -> bool:
 
 
 def is_attribute_used(source: Source, name: str) -> bool:
-    """Return whether code may clip by an attribute of this name, of any object but a module that the file imports."""
+    """Return whether code may clip by an attribute of this name, of any object except an imported module."""
     return any(is_use(source, node) for node in _attribute_references(source, name))
 
 
 def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
-    """Return whether the code around an expression may clip by its value, a clip configuration."""
+    """Return whether the code around an expression, whose value is a clip configuration, may clip by this value."""
     parent = source.parents[node]
     match parent:
         case ast.Attribute(attr=name):
@@ -162,7 +162,7 @@ def _clamps(source: Source, node: ast.Attribute) -> bool:
 
 
 def _is_shadowed(source: Source, node: ast.AST, name: str, scope: ast.AST | None) -> bool:
-    """Return whether a function around a read, inside `scope`, has a variable of this name itself."""
+    """Return whether a function around a read, inside `scope`, has its own variable of this name."""
     for outer in source.around(node):
         if outer is scope:
             return False

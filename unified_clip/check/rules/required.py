@@ -74,8 +74,8 @@ def check(
     for a path, since the report has them, but not for a pattern.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
-    files: The checked files. file_uses: The clips in these files. ignored: The clips of these with a finding that
-    `check.ignore` covers, and that are off or have an unknown effect.
+    files: The checked files. file_uses: The clips in these files. ignored: Those of these clips that are off or have an
+    unknown effect, and whose finding `check.ignore` covers.
     """
     findings = list(_paths_without_clip(clip, paths, files, file_uses))
     clipping = _clipping([use for use in file_uses.uses if use not in ignored])
@@ -123,7 +123,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
 
 
 def _clipping(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files of these clips. Leave out clips that clip nothing for sure."""
+    """Return the real paths of the files of these clips. Leave out clips that surely clip nothing."""
     return _files([use for use in uses if not (use.unused or use.must_be_off or use.unclipped)])
 
 

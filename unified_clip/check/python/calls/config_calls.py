@@ -74,7 +74,7 @@ def _own(node: ast.expr, known: Mapping[str, Own], made: Mapping[tuple[int, int]
 def unused_clippers(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
     """Yield each clipper that its file does not use, as `unused.marked` returns it.
 
-    Yield also an attribute that is assigned a configuration, as in `self.clip = CLIP`, if the file uses neither.
+    Also yield an assignment such as `self.clip = CLIP`, if the file uses neither the attribute nor the configuration.
     """
     for node in source.nodes:
         match node:

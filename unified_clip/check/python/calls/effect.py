@@ -1,4 +1,4 @@
-"""Judge a clip call by its place in the code: the same rules for the frameworks' calls and for unified_clip's."""
+"""Find the effect of a clip call by its place in the code, by the same rules for frameworks and unified_clip."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def of_unknown_threshold(source: Source, call: ast.Call | None, meaning: Meaning
 
 
 def kind_of(function: ClipFunction) -> str:
-    """Return the kind of a function, with "class" for optax's, and "functional" for those that return gradients."""
+    """Return the kind of a function: "class" for optax, "functional" for `clip_by_...`, else the kind from `port`."""
     if function.name.startswith("optax."):
         return "class"
     return "functional" if function.name.rpartition(".")[2].startswith("clip_by_") else function.kind

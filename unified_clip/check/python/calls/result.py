@@ -17,13 +17,13 @@ REPLACED = (
     "the two lines."
 )
 PASSES = (ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Starred, ast.Subscript)
-"""Code around a clip whose value has the clip in it."""
+"""Kinds of code whose value contains a clip that is written inside it."""
 
 
 def check(source: Source, call: ast.Call) -> None:
     """Check the use of the result of a clip.
 
-    A variable outside of functions may be used by another file, so only a second assignment to it is an error.
+    Another file may use a variable outside of functions, so only a second assignment to it is an error.
 
     ConfigError: no code uses the result, or the variable that gets it has another value before it is used.
     """
@@ -46,7 +46,7 @@ def check(source: Source, call: ast.Call) -> None:
 
 
 def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
-    """Check the statements after an assignment. ConfigError: one of them assigns to `name` before any reads it."""
+    """Check the statements after an assignment. ConfigError: one assigns to `name` before any reads `name`."""
     parent = source.parents[statement]
     blocks = [block for _, block in ast.iter_fields(parent) if isinstance(block, list) and statement in block]
     for following in blocks[0][blocks[0].index(statement) + 1 :] if blocks else ():
@@ -61,7 +61,8 @@ def _check_next(source: Source, statement: ast.stmt, name: str) -> None:
 def _is_read(source: Source, scope: ast.AST, statement: ast.stmt, name: str) -> bool:
     """Return whether code of a function may read a variable after an assignment.
 
-    Later lines count, all lines of a loop around the assignment, and functions inside this function.
+    Three kinds of code count: later lines, all lines of a loop around the assignment, and functions inside this
+    function.
     """
     loops = {outer for outer in source.around(statement) if isinstance(outer, ast.For | ast.While)}
     for node in _reads(scope, name):

@@ -61,7 +61,7 @@ def _own_functions() -> dict[str, OwnFunction]:
 def uses(path: Path) -> list[ClipUse]:
     """Return the clips by unified_clip in a Python file: the uses of its functions and of `ClipConfig`.
 
-    If the file names unified_clip and is not valid Python, return one unknown clip. Do so as well if names are only
+    If the file names unified_clip and is not valid Python, return one unknown clip. Also return one if names are only
     known at run time, because of `import *` or `getattr`.
     """
     text = python_source(path).decode("utf-8", "replace")
@@ -124,7 +124,7 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
 
 
 def _rule(source: Source, call: ast.Call, name: str) -> ClipConfig | None:
-    """Return the settings of a call of unified_clip's function without its threshold, for which 1 stands.
+    """Return the settings of a call of unified_clip's function, with 1 in place of its threshold.
 
     Return None for any other call, and if another argument is only known at run time.
     """

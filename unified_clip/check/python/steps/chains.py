@@ -30,13 +30,14 @@ WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a clip of unknown effect for each optimizer that is built without a clip, beside one that has a clip.
+    """Return a clip of unknown effect for each optimizer without a clip, if the file builds another one with a clip.
 
     An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off.
-    If one function builds both, the clip has `unclipped`. All others together are one clip.
+    If one function builds both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
+    clip.
 
-    owners: The code of optimizers whose steps are in the file. These are judged by their steps, unless the file also
-    builds the same optimizer with a clip, as in another branch of an `if`.
+    owners: The code of optimizers whose steps are in the file. `unclipped.py` judges these by their steps, unless the
+    file also builds the same optimizer with a clip, as in another branch of an `if`.
     """
     made = sorted(
         (call for call in source.calls if _package(source, call)), key=lambda call: (call.lineno, call.col_offset)
@@ -87,7 +88,7 @@ def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
 
 
 def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:
-    """Return whether a call clips, is of a function of the file that clips, or is of the package and gets a clip."""
+    """Return whether a call clips, calls a function of the file that clips, or passes a clip to the package."""
     if _is_clip(timeline, call) or any(event.kind == "clip" for event in timeline.of_callees(call)):
         return True
     if source.dotted(call.func).partition(".")[0] != package:

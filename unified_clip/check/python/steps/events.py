@@ -20,7 +20,7 @@ APPLY = ("apply_gradients", "apply")
 """Methods of Keras' optimizers that take gradients."""
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Methods and functions that change parameters, of objects that may be no optimizers."""
+"""Methods and functions that change parameters, also if their object is no optimizer."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]
@@ -101,7 +101,7 @@ class Timeline:
         return [event for callee in self._callees(call) for event in self.events(callee)]
 
     def callers(self, node: ast.AST) -> list[ast.Call]:
-        """Return the calls of the function around a node, by its name. Functions of imported modules are other ones."""
+        """Return the calls of the function around a node, by its name. Leave out functions of imported modules."""
         function = self.function(node)
         name = getattr(function, "name", "")
         named = [call for call in self.source.calls if last_name(call.func) == name != ""]
@@ -172,14 +172,14 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call may unscale gradients: by its name, or since code of another file gets the scaler."""
+        """Return whether a call may unscale gradients: by its name, or as it passes the scaler to another file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
         """Return whether a call clips gradients, or has the name of a function that does.
 
-        A method `clip_` that gets parameters is one of unified_clip: tensors have this method, too.
+        A method `clip_` counts only if it gets parameters, as in unified_clip: tensors have a method `clip_`, too.
         """
         if (call.lineno, call.col_offset) in self._clips or CLIP_NAME.search(last_name(call.func)) is not None:
             return True

@@ -128,8 +128,8 @@ class Flow:
     def outer_calls(self, node: ast.AST) -> Iterator[ast.Call]:
         """Yield the calls that get the value of an expression, also through variables and functions of the file.
 
-        An item of a tuple, list or dict is followed by its index or key. A call of a function of the file that returns
-        the value does not get it.
+        Follow an item of a tuple, list or dict by its index or key. A call of a function of the file does not count if
+        that function returns the value.
         """
         seen: set[_Holder] = set()
         waiting: list[tuple[ast.AST, _Slots]] = [(node, ())]
@@ -234,7 +234,7 @@ def code_of(node: ast.AST) -> str:
 
 
 def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
-    """Yield (variable, value, False) for each variable that code sets. The last is True if a value is added."""
+    """Yield (variable, value, whether the code only adds this value to it) for each variable that code sets."""
     match node:
         case ast.Assign(targets=targets, value=value):
             yield from ((*pair, False) for target in targets for pair in _pairs(target, value))
@@ -251,7 +251,9 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (variable, value) for each variable of a target. Variables of a tuple get the whole of another value."""
+    """Yield (variable, value) for each variable of a target. If only the target is a tuple, each variable gets the
+    whole value.
+    """
     match target, value:
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), ast.Tuple(elts=values)) if len(targets) == len(
             values

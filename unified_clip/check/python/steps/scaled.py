@@ -1,4 +1,4 @@
-"""Find clips of gradients that a `GradScaler` has scaled, and not unscaled yet: one of the code, or Accelerate's."""
+"""Find clips of gradients that the code's own `GradScaler`, or Accelerate's, has scaled and not yet unscaled."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 
 
 def _precision(source: Source, files: Mapping[str, str]) -> str:
-    """Return a sentence about the mixed precision that may be fp16, or '' if it is another one for sure.
+    """Return a sentence about the mixed precision that may be fp16, or '' if the precision is surely not fp16.
 
     files: The precision in Accelerate's files, by file, which applies if no argument of `Accelerator` sets it.
     """
@@ -154,7 +154,7 @@ def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
 
 
 def _scales(timeline: Timeline, owner: ast.expr) -> bool:
-    """Return whether an object is an enabled `GradScaler`. Without a class in the file, its name decides."""
+    """Return whether an object is an enabled `GradScaler`. If the file does not show its class, its name decides."""
     calls = [node for node in timeline.flow.reached(owner) if isinstance(node, ast.Call)]
     classes = [call for call in calls if timeline.source.dotted(call.func).endswith("Scaler")]
     return any(_is_enabled(timeline.source, call) for call in classes) if classes else is_scaler_name(owner)

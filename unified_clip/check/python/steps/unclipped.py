@@ -132,7 +132,7 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
     """Return a clip for each step in `judged` that is not clipped, or for which that is unknown.
 
-    A step of an optimizer whose other steps are clipped is left out if it is unknown.
+    Leave out an unknown step if other steps of the same optimizer are clipped.
     """
     owners = {each.owner for each in clipped}
     uses: dict[ast.Call, ClipUse] = {}

@@ -42,12 +42,12 @@ AUTO = (
 
 
 def problem(source: Source, path: Path, line: int, column: int, config: ClipConfig) -> tuple[str, bool]:
-    """Return (the reason why the clip of a trainer may have another effect under DeepSpeed, or '', is it an error).
+    """Return (reason, is_rejected). The reason: why a trainer's clip may have another effect under DeepSpeed, or ''.
 
-    The second is True if the trainer rejects the clip, since DeepSpeed has another threshold.
+    is_rejected: Whether the trainer rejects the clip, since DeepSpeed has another threshold.
 
-    The clip is an argument of a call, or a call, at this place of the file `path`. Settings in a dict are read
-    elsewhere. config: The effect of the clip without DeepSpeed.
+    The clip is an argument of a call, or a call, at this place of the file `path`. `indirect.py` reads settings in a
+    dict. config: The effect of the clip without DeepSpeed.
     """
     values = [each.value for call in calls_at(source, line, column) for each in call.keywords if each.arg == KEY]
     choices = [choice for value in values for choice in _choices(source, value)]
