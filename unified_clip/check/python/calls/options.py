@@ -83,7 +83,7 @@ def _is_clip(name: str) -> bool:
 
 
 def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return all clips, with the effect of command lines that pass a threshold to a script among them.
+    """Return all clips. A command line that passes a threshold to a script gets the effect of the script's clip.
 
     A command line belongs to the scripts that its line names, or else to those that its file names. Each of them must
     be among the checked files, and read the option as the threshold of a clip. If scripts clip by several rules, the

@@ -59,7 +59,7 @@ def _with_derived(source: Source, owner: str) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether code may set the option, other than by the command line and by the option's own default."""
+    """Return whether code other than the parser, and other than the option's own default, may set the option."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -104,7 +104,7 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
     """Yield the values of a name, and also those of attributes of this name if `kind` is `ast.Attribute`.
 
-    That of the first target is the whole value, as in `args, rest = parse()`. For other bindings, such as the variable
+    In `args, rest = parse()`, the value of `args` is the whole of `parse()`. For other bindings, such as the variable
     of a loop, yield the code around the name.
     """
     for node in _stores(source, name):
@@ -172,7 +172,7 @@ def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
 
 
 def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
-    """Return whether an expression calls a function of the source that returns what it reads from the command line."""
+    """Return whether an expression calls a function of the source that reads and returns the command line."""
     if not isinstance(value, ast.Call):
         return False
     name = last_name(value.func)
