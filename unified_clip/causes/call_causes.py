@@ -1,9 +1,9 @@
 """Find the cause of a difference: test the known causes on the numbers of a call.
 
-Tests of the tensors come first: they find swapped results, for example. After them, each cause in `hypotheses` predicts
-a norm and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every
-element: bit for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit.
-The cause is unknown if no cause counts, or if causes of different kinds do.
+Tests of the tensors come first: they find swapped results, for example. Then each cause in `hypotheses` predicts a norm
+and coefficients. A cause fits if the call returned the predicted norm, and the coefficients explain every element: bit
+for bit, or else within a few roundings. A cause that fits counts only if the correct call does not fit. The cause is
+unknown if no cause counts, or if causes of different kinds count.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 def find_cause(call: Observation) -> Cause | None:
     """Return the cause of the difference between a call and the correct call.
 
-    Return None if nothing differs, if no cause fits, or if causes of different kinds fit. If the results have other
-    shapes or dtypes than the correct ones, or their number differs, return None unless results are swapped or missing.
+    Return None if nothing differs, if no cause fits, or if causes of different kinds fit. If `forms_differ`, return a
+    cause only if results are swapped or missing.
     """
     with np.errstate(all="ignore"):  # no warnings: overflow is one of the causes
         if cause := swapped(call) or without_result(call):
@@ -39,7 +39,7 @@ def find_cause(call: Observation) -> Cause | None:
 
 
 def forms_differ(call: Observation) -> bool:
-    """Return whether a result has another shape or dtype than the correct one, or the number of results differs."""
+    """Return whether a result differs from the correct one in shape or dtype, or the number of results differs."""
     forms = [[tensor and (tensor.dtype, tensor.shape) for tensor in side] for side in (call.expected, call.after)]
     return forms[0] != forms[1]
 
@@ -91,10 +91,10 @@ def swapped(call: Observation) -> Cause | None:
 
 
 def without_result(call: Observation) -> Cause | None:
-    """Return a cause if some gradients have no result. Else return None, as for a call that only measures.
+    """Return a cause if some gradients have no result. Else, and for a call that only measures, return None.
 
     If the call returned another number of results than expected, all its results must be correct and in order. Only
-    then is it known which ones are missing.
+    then can this function find which ones are missing.
     """
     if len(call.after) == len(call.expected):
         pairs = enumerate(zip(call.expected, call.after, strict=True))
@@ -114,8 +114,8 @@ def without_result(call: Observation) -> Cause | None:
 def beyond_range(call: Observation) -> Cause | None:
     """Return a cause if numbers were too large or too small for the dtype of the computation. Else return None.
 
-    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite. If the
-    call returns no norm, a total norm beyond the range is a sign, too, if every element became 0.
+    The signs are a norm of inf or 0 that should be another number, and infinite elements that should be finite. For a
+    call that returns no norm, there is one more sign: the total norm is beyond the range, and every element became 0.
     """
     norm, expected = call.norm, call.expected_norm
     is_narrow = any(gradient is not None and gradient.dtype == "float16" for gradient in call.before)
@@ -158,10 +158,11 @@ def _log2(norm: float, p: float) -> float:
 
 
 def _of_norm(kind: CauseKind, sentence: str, call: Observation) -> Cause:
-    """Return the cause of a wrong norm of 0 or inf. It has another kind if the gradients do not follow from this norm.
+    """Return the cause of a wrong norm of 0 or inf. The cause has another kind if gradients do not follow from this
+    norm.
 
     A gradient follows from a norm of 0 if it is unchanged, and from a norm of inf if it became 0. Gradients that are
-    correct, or have only NaN, count as following, too.
+    correct, or have only NaN, also count as following from this norm.
     """
     for number, _, _, result in call.sides():
         scaling = call.scalings[number]
@@ -235,7 +236,7 @@ def signs(call: Observation) -> Cause | None:
 
 
 def _is_near(result: Float64s, right: Float64s, dtype: str) -> bool:
-    """Return whether numbers agree up to a few roundings to a dtype, or to float32 if it has more digits."""
+    """Return whether numbers agree up to a few roundings to a dtype, or to float32 if the dtype has more digits."""
     rtol = max(CLOSE, 2.0 ** (3 - FORMATS[dtype].precision)) if dtype in FORMATS else 0.0
     return np.allclose(result, right, rtol=rtol, atol=0.0, equal_nan=True)
 
@@ -269,7 +270,7 @@ def touched(call: Observation) -> Cause | None:
 
 
 def norm_after(call: Observation) -> Cause | None:
-    """Return a cause if the results are correct up to rounding, and the norm is that of the results. Else None."""
+    """Return a cause if the results are correct up to rounding, and the returned norm is theirs. Else None."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NORM_TOLERANCE) or not call.after:
         return None
@@ -287,8 +288,8 @@ def norm_after(call: Observation) -> Cause | None:
 def by_value(call: Observation) -> Cause | None:
     """Return a cause if a clip by norm clips each element to the threshold. Else return None.
 
-    In at least one gradient, elements must be clipped, and no coefficient may explain the result. Otherwise, a clip by
-    a norm is as likely.
+    At least one gradient must have clipped elements and a result that no coefficient explains. Otherwise, a clip by a
+    norm is as likely.
     """
     is_shown = False
     for number, before, _, result in call.sides():

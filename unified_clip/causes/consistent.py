@@ -1,9 +1,9 @@
 """Choose the causes of one function's differences over all its cases.
 
 In a degenerate case, such as one tensor or one element, several causes predict the same numbers. So a cause that fits
-one case is tested on the other cases of the function. A cause counts as contradicted if it predicts clearly other
-numbers than the correct call in another case, and the function did not return them. Of the causes that no case
-contradicts, the one that explains the most differences is named.
+one case is tested on the other cases of the function. Another case contradicts a cause if the cause predicts clearly
+other numbers for it than the correct call, and the function did not return these numbers. Of the causes that no case
+contradicts, the report names the one that explains the most differences.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BY_KIND = ("clipped twice", "need_clip", "rows")
 """Kinds of causes whose sentences have numbers or names of one case."""
 
 LEFT_OUT = ("left out", "not scaled")
-"""Kinds of causes that are about some gradients, by name."""
+"""Kinds of causes that name some of the gradients."""
 
 ALSO_HYPOTHESES = ("not clipped", "another eps")
 """Kinds of causes that show in the tensors of one call, but that other calls can contradict."""
 
 OF_ROUNDING = ("float32", "touched", "16 bits", "scaled gradients")
-"""Kinds of causes that are named although no hypothesis about settings fits."""
+"""Kinds of causes that the report names even if no hypothesis about settings fits."""
 
 SETTINGS = ("another condition", "another eps", "another norm type", "another threshold", "scaled gradients")
 """Kinds of causes that should show with every dtype of the gradients."""
@@ -45,7 +45,7 @@ ROUNDING = ("float32", "")
 
 
 class Diagnosis(NamedTuple):
-    """The cause of one difference, or the reason why none is named."""
+    """The cause of one difference, or the reason why the report names none."""
 
     cause: Cause | None = None
     contradiction: str = ""
@@ -60,7 +60,7 @@ class _Call:
 
     @cached_property
     def dtypes(self) -> frozenset[str]:
-        """The dtypes of the gradients. float64 counts as float32: few causes depend on which of both it is."""
+        """The dtypes of the gradients. float64 counts as float32: few causes differ between these two."""
         dtypes = (gradient.dtype for gradient in self.call.counted.values())
         return frozenset("float32" if dtype == "float64" else dtype for dtype in dtypes)
 
@@ -109,9 +109,9 @@ class _Call:
     def can_judge(self, other: _Call) -> bool:
         """Return whether a cause of another call should show in this call, too.
 
-        This call must be regular. Both must have the same rule, norm_type and eps, and both or neither get their norm
-        from the caller. A call with sparse gradients judges only others with sparse gradients, because a function can
-        have a mistake for them alone. `_contradicts` decides about calls with other dtypes.
+        This call must be regular. Both calls must have the same rule, norm_type and eps. The caller must pass the norm
+        to both calls, or to neither. A call with sparse gradients judges only calls with sparse gradients, because a
+        function can have a mistake for them alone. `_contradicts` decides about calls with other dtypes.
         """
         here, there = self.call, other.call
         settings = [(each.by, each.p, each.eps, each.passed_norm is None) for each in (here, there)]
@@ -178,10 +178,10 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 
 
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
-    """Return one of the calls that contradict a hypothesis, if they show that it is wrong, else None.
+    """Return one of the calls that contradict a hypothesis, if they show that the hypothesis is wrong, else None.
 
-    One correct call shows this. Calls with a difference may have another mistake, too. They count as such if they have
-    at least as many lists of gradients as the calls that the hypothesis explains.
+    One correct call shows this. Calls with a difference may have another mistake instead. They show it only if they
+    have at least as many lists of gradients as the calls that the hypothesis explains.
 
     explained: The calls whose difference the hypothesis explains.
     """
@@ -195,7 +195,8 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return, as a cause, the hypothesis that explains the most differences. Return None if several kinds do.
+    """Return, as a cause, the hypothesis that explains the most differences. Return None if hypotheses of several kinds
+    explain equally many.
 
     fitting: (number of differences that the hypothesis explains, hypothesis) tuples.
     """
@@ -219,7 +220,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return what a hypothesis about one call predicts for another call. Return [] if it predicts nothing for it."""
+    """Return what a hypothesis about one call predicts for another call, or [] if it predicts nothing there."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT:
@@ -240,8 +241,8 @@ def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
     """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
 
     The first hypothesis is about the gradients with the same indices, names and shapes, and the second about those with
-    the same positions from the end. Return [] if the hypothesis leaves out no gradients, or if the other call lacks one
-    of them: a mistake may leave out gradients of certain shapes only.
+    the same positions from the end. Return [] if the hypothesis leaves out no gradients. Also return [] if the other
+    call lacks one of these gradients: a mistake may leave out gradients of certain shapes only.
     """
     here, there = source.call, target.call
     left, size = hypothesis.about, len(here.before)

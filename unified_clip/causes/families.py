@@ -1,7 +1,7 @@
-"""Causes with a number that several calls of one function determine together: another eps, or another threshold.
+"""Causes with a number, such as another eps or threshold, that several calls of one function determine together.
 
-Each call bounds the number by an interval. A cause is named only if one number is in the intervals of all correct calls
-and of most others.
+Each call bounds the number by an interval. `fitting_families` yields a cause only if one number is in the intervals of
+all correct calls, and of most calls with a difference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONDITIONS = {
 of the threshold."""
 
 LARGEST_EPS = 1.0
-"""The largest eps that is named."""
+"""The largest eps that a cause may have."""
 
 DIGITS = (1, 2, 3, 6, 17)
 
@@ -44,8 +44,8 @@ def fitting_families(
     threshold.
 
     this: The call whose difference is to be explained. The cause is about this call.
-    correct: The calls without a difference that can be compared with `this`.
-    differing: The other calls with a difference that can be compared with it.
+    correct: The comparable calls without a difference.
+    differing: The other comparable calls, which have a difference.
     """
     if not _has_correct_norm(this) or this.by == "per slice" or this.threshold == math.inf:
         return
@@ -86,8 +86,8 @@ def fitting_families(
 def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterator[str]:
     """Yield the conditions under which a function scales gradients to the threshold, in words.
 
-    common: A function of the exponents of the norm and of the threshold. It returns the interval of the quotients of
-        both above which all calls are scaled.
+    common: A function of the exponents of the norm and of the threshold. It returns an interval of quotients of these
+        two powers. All calls with a quotient above it are scaled.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -101,7 +101,7 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
 def _threshold(this: Observation, threshold: float, factor: float) -> Cause:
     """Return the cause that every threshold is multiplied by a factor.
 
-    If the call returns no norm, the norm may be divided by it, too.
+    If the call returns no norm, a norm that is divided by this factor may be the cause instead.
     """
     kind: CauseKind = "another threshold"
     sentence = instead("a threshold of", threshold, this.threshold)
@@ -151,7 +151,7 @@ def lists_of(calls: Iterable[Observation]) -> int:
 
 
 def _overlap(left: Interval, right: Interval) -> Interval:
-    """Return the numbers in both intervals. If there are none, the first end is above the second."""
+    """Return the interval of the numbers in both intervals. If it is empty, its first end is above its second."""
     return max(left[0], right[0]), min(left[1], right[1])
 
 
@@ -191,9 +191,9 @@ def _eps_on_coefficient(call: Observation, norm: float, coefs: Interval) -> Inte
 
 
 def _ratios(call: Observation, powers: tuple[int, int]) -> Interval:
-    """Return the largest quotient of norm and threshold of an unchanged gradient, and the smallest of a scaled one.
+    """Return two quotients of norm and threshold: the largest of an unchanged gradient, the smallest of a scaled one.
 
-    The first is above the second if a gradient is neither unchanged nor scaled to the threshold.
+    The first quotient is above the second if a gradient is neither unchanged nor scaled to the threshold.
 
     powers: The exponents of the norm and of the threshold in the quotient.
     """
@@ -221,7 +221,9 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the simplest number in an interval: a preferred one, or one with few digits. None if it is unbounded."""
+    """Return the simplest number in an interval: a preferred one, or one with few digits. Return None for an unbounded
+    interval.
+    """
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

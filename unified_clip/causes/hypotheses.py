@@ -1,6 +1,6 @@
 """Known causes of a difference, such as another eps, as hypotheses about a call.
 
-Each hypothesis predicts norms and coefficients. `call_causes` compares them with those of the call.
+Each hypothesis predicts norms and coefficients. `call_causes` compares these predictions with the numbers of the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
 
 LARGEST_EPS = 1e-2
-"""The largest eps that is named beside another cause that explains the same numbers."""
+"""The largest eps that the sentence of another cause may add, if both explain the same numbers."""
 
 FEW_NORMS = 8
 """If a call has fewer norms than this, rounding can look like another eps by chance."""
@@ -158,8 +158,8 @@ def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
 def _lost(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that some gradients are wrongly returned unchanged or as zeros, and the others are clipped.
 
-    In the first hypothesis, the norm includes these gradients. In the second hypothesis, the norm leaves them out. The
-    second is only for a clip by the total norm. Yield none if no gradient was returned unchanged or as zeros.
+    In the first hypothesis, the norm includes these gradients. In the second one, which needs a clip by the total norm,
+    the norm leaves them out. Yield none if no gradient was returned unchanged or as zeros.
     """
     wrong = {number: call.scalings[number] for number in call.wrong}
     lost = {n: 1.0 if each.is_unchanged else 0.0 for n, each in wrong.items() if each.is_unchanged or each.is_zero}
@@ -179,8 +179,9 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few or too many gradients.
 
-    The norm may leave out one gradient, or all gradients with one dtype or number of axes, or all others. It may
-    include gradients that it should exclude. A hypothesis has no kind if rounding could change the norm as much.
+    The norm may leave out one gradient, or all gradients with one dtype or number of axes, or all gradients without it.
+    It may include gradients that it should exclude. A hypothesis has no kind if rounding could change the norm as much
+    as these gradients do.
 
     slack: The relative error up to which numbers count as equal.
     """
@@ -214,7 +215,7 @@ def _other_norms(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that gradients are clipped by another norm than the correct one.
 
     The norm may be the total norm, or the norm of each tensor, with each common eps. It may also be a measured norm,
-    although the caller passes one.
+    although the caller passes a norm.
     """
     others: tuple[By, ...] = ("per tensor", "global")
     for by in others:
@@ -287,7 +288,7 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
 def _or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
     """Return words such as ", or with eps of about 0.001", for the eps that gives the same coefficients.
 
-    Return '' if no eps up to LARGEST_EPS does, or if the call does not clip by the total norm.
+    Return '' if no eps up to LARGEST_EPS gives them, or if the call does not clip by the total norm.
 
     coefs: The coefficient of each gradient.
     """

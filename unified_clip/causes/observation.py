@@ -21,7 +21,7 @@ NORM_TOLERANCE = 1e-6
 """A returned norm may be the rounded correct norm if their relative difference is at most this."""
 
 CLEAR_FACTOR = 8
-"""A cause fits only if the correct call does not fit, even within this many times the error that the cause may have."""
+"""A cause fits only if the correct call does not fit, even with this many times the allowed relative error."""
 
 
 CauseKind = Literal[
@@ -77,7 +77,7 @@ def instead(what: str, actual: float | Sequence[float], expected: float | Sequen
 
 
 def apart(left: Sequence[float], right: Sequence[float], form: str = ".6g") -> tuple[str, str]:
-    """Return both sides as texts, with the format specification `form`, such as ".6g".
+    """Return both lists of numbers as texts, with the format specification `form`, such as ".6g".
 
     If both texts are equal, use more digits until they differ.
     """
@@ -105,23 +105,25 @@ class Hypothesis(NamedTuple):
     eps: float | None = None
     threshold: float | None = None
     tolerance: float = 0.0
-    """The relative error of the coefficients that the cause itself explains."""
+    """The relative error of the coefficients to which the cause itself leads."""
 
     coefs: Sequence[float] = ()
     """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: all, or none."""
+    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: the cause is about
+    all gradients, or about none.
+    """
 
     is_mean: bool = False
-    """Whether `norms` are multiples of the correct norms: another threshold gives the same coefficients."""
+    """Whether `norms` may be multiples of the correct norms, so that another threshold gives the same coefficients."""
 
 
 def common_cause(fitting: Sequence[Hypothesis]) -> Cause | None:
-    """Return the cause that hypotheses have in common which explain the same numbers.
+    """Return the common cause of hypotheses that explain the same numbers.
 
-    Return None if they are of several kinds, or if rounding alone could explain the numbers. For another eps, the
-    sentence names an eps outside of the root and one inside the root, if both fit.
+    Return None if the hypotheses are of several kinds, or if rounding alone could explain the numbers. For another eps,
+    the sentence names an eps outside of the root and one inside the root, if both fit.
     """
     first, kinds = fitting[0], {each.kind for each in fitting}
     if len(kinds) > 1 or not first.kind:
@@ -314,7 +316,8 @@ class Observation:
         return self.explains(hypothesis, slack)
 
     def fitting(self, possible: Sequence[Hypothesis], slack: float) -> list[Hypothesis]:
-        """Return the hypotheses that fit. If an eps inside the root fits, add each eps outside of it that is as close.
+        """Return the hypotheses that fit. If an eps inside the root fits, add each equally close eps outside of the
+        root.
 
         possible: The hypotheses to test.
         slack: The relative error up to which numbers count as equal.
@@ -328,10 +331,10 @@ class Observation:
     def explains(self, hypothesis: Hypothesis, slack: float) -> bool:
         """Return whether a hypothesis explains the norm that the call returned, and the coefficient of each gradient.
 
-        The correct call may also explain them.
+        The correct call may explain these numbers, too.
 
-        slack: The relative error up to which numbers count as equal. For coefficients, `hypothesis.tolerance` counts if
-            it is larger.
+        slack: The relative error up to which numbers count as equal. For coefficients, a larger `hypothesis.tolerance`
+            replaces it.
         """
         if not self.norm_fits(self._returned(hypothesis) or [self.total_norm], slack):
             return False

@@ -65,7 +65,8 @@ def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> t
     """Return (smallest, largest) coefficient with which `before` becomes `after` in every finite element.
 
     The smallest is above the largest if no coefficient explains all elements, or if the dtype is no dtype of floats.
-    The bounds are (-inf, inf) if every element of `before` is 0, infinite or NaN, so that none bounds the coefficient.
+    The bounds are (-inf, inf) if every element of `before` is 0, infinite or NaN, so that no element bounds the
+    coefficient.
 
     roundings: The allowed error of a product, in ULP.
     """
@@ -107,7 +108,7 @@ class Scaling:
     """Whether the expected result is the unchanged gradient."""
 
     is_zero: bool
-    """Whether all elements are 0, but were not before the call."""
+    """Whether all elements are 0 after the call, but were not all 0 before it."""
 
     distance: float
     """The largest difference from the expected result, divided by the largest element of the expected result."""

@@ -1,4 +1,4 @@
-"""Hypotheses about how a norm was added up: with eps inside the root, from the norms of tensors, or in 16 bits."""
+"""Hypotheses about the sum in a norm: eps inside the root, a combination of the tensors' norms, or 16-bit sums."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NARROW = ("bfloat16", "float16")
 """The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
 
 NEAR_STEPS = 8
-"""A norm in a 16-bit dtype may be this many half ULPs off: several roundings, and squares that are added in any order.
-"""
+"""A norm in a 16-bit dtype may be this many half ULPs off, because of several roundings, and squares in any order."""
 
 
 MIN_ELEMENTS = 4
-"""With fewer elements, many norms give the same bits."""
+"""Fewer elements than this show too little: many norms give the same bits."""
 
 
 def rounding_noise(elements: int) -> float:
     """Return the relative error that a norm computed in float32 seldom exceeds.
 
-    elements: The number of elements. The error grows with the square root of this number: roundings partly cancel.
+    elements: The number of elements. The error grows only with the square root of this number, because roundings partly
+    cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
 
@@ -73,7 +73,9 @@ MEANS: dict[str, Callable[[Sequence[float]], float]] = {
     "the mean of the norms of the tensors": lambda norms: math.fsum(norms) / len(norms),
     "the root of the mean of the squared norms": lambda norms: math.hypot(*norms) / math.sqrt(len(norms)),
 }
-"""More such ways: means, which another threshold explains as well if all lists have the same number of tensors."""
+"""More ways to compute one number: means. If all lists have the same number of tensors, another threshold explains a
+mean as well.
+"""
 
 
 def combined_otherwise(call: Observation) -> Iterator[Hypothesis]:
@@ -178,7 +180,7 @@ def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> d
 
 
 def _added_up(tensors: Sequence[Float64s], dtype: str) -> list[float]:
-    """Return the norms that result if the sums of squares of the tensors are added up in a 16-bit dtype, in order."""
+    """Return the norms that result from adding up the tensors' squares in a 16-bit dtype, in order."""
     norms = []
     for squares_are_rounded in (True, False):
         total = 0.0

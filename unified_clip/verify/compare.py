@@ -38,8 +38,9 @@ class Verification:
     clips: RecordingComparison
     rows: Sequence[StepComparison]
     unclipped: Sequence[ScriptRun]
-    """Training steps that yield their gradients before the clip. For these training steps, the results of the clip
-    calls were compared."""
+    """Training steps that yield their gradients before the clip. For these training steps, `verify` compared the
+    results of the clip calls.
+    """
 
     finding: Cause | None
     """A cause outside of the clips, such as another dtype or another learning rate. None if there is none."""
@@ -128,7 +129,7 @@ def compare_steps(
 def _oriented(old: ScriptRun, new: ScriptRun, names: Names) -> Names:
     """Return the names of --map as {old name: new name}.
 
-    The file may also have the new names first, if every line does.
+    The file may also have the new name first, if every line has it first.
 
     VerifyError: a name is unknown, or the file mixes both directions.
     """
@@ -185,7 +186,7 @@ def reject_changing_outputs(run: ScriptRun) -> None:
 
 
 def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> None:
-    """Check that both training steps clip, or that one of them clips and the other one is known to never clip.
+    """Check that both training steps clip, or that one of them clips and the other one surely never clips.
 
     VerifyError: a run has no clip call on gradients.
     """

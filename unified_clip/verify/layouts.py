@@ -43,6 +43,6 @@ def match_layout(old: Values, new: Values, names: Names) -> Layout:
 
 
 def closest_axes(old: Float64s, new: Float64s) -> tuple[int, ...] | None:
-    """Return the order of axes in which `new` is closest to `old`, or None if none gives it this shape."""
+    """Return the order of axes in which `new` is closest to `old`, or None if no order has that shape."""
     orders = [axes for axes in itertools.permutations(range(new.ndim)) if new.transpose(axes).shape == old.shape]
     return min(orders, key=lambda axes: float(np.abs(old - new.transpose(axes)).sum()), default=None)

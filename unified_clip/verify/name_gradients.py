@@ -25,8 +25,9 @@ from ..tensors.types import Dense, encode
 from .run import ScriptRun
 
 CLOSE = 1e-4
-"""The relative difference up to which two norms count as equal. One of them is computed: the norm before the clip times
-the coefficient."""
+"""The relative difference up to which two norms count as equal. One of the two is not measured, but computed: the norm
+before the clip times the coefficient.
+"""
 
 Parameters = Mapping[str, Dense]
 
@@ -40,8 +41,8 @@ class NameMatch(NamedTuple):
     names: Mapping[str, str]
     """The name that the training step yields for each gradient, by its name in the recording.
 
-    A gradient without a match has no entry. If its own name is taken by a match, its entry is its name with
-    " of the call" appended.
+    A gradient without a match has no entry. If a match has taken the gradient's own name, the entry is this name with "
+    of the call" appended.
     """
 
     yields_unclipped: bool
@@ -62,8 +63,8 @@ class NameMatcher:
     def match(self, line: RecordedCall, directory: Path, others: Sequence[RecordedWeights] = ()) -> NameMatch | None:
         """Match the gradients of a call with those that the training step yields, by their norms and shapes.
 
-        Also match the recorded weights of the gradients, and shapes that only one gradient has. Return None if the call
-        has a single tensor, and it is no gradient.
+        Also match by the recorded weights of the gradients, and by shapes that only one gradient has. Return None if
+        the only tensor of the call is no gradient.
 
         line: The recorded call.
         directory: The directory of the recording.
@@ -92,8 +93,9 @@ class NameMatcher:
     def _may_be_gradient(self, line: RecordedCall) -> bool:
         """Return whether the only tensor of a call may be a gradient.
 
-        If the recording has the tensor's origin, it decides. Otherwise, return True for a tensor with the shape of a
-        parameter. The exception is a tensor that is clipped by value in a step that yields gradients: return False.
+        If the recording has the tensor's origin, the origin decides. Otherwise, return True for a tensor with the shape
+        of a parameter. There is one exception: return False for a tensor that a step with gradients in its output clips
+        by value.
         """
         if line.is_gradient is not None:
             return line.is_gradient
@@ -173,7 +175,8 @@ def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[floa
     """Return (the largest relative difference between the recorded weights `own` and the yielded `name`, whether the
     names differ).
 
-    A recorded name may have more parts in front, with other separators: "net/bn/beta" for "bn.beta".
+    Two names count as the same if the recorded one has more parts in front, or other separators: "net/bn/beta" is
+    "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:
@@ -211,8 +214,8 @@ def _norm(line: RecordedCall, tensor: Dense) -> float:
 def clipped_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
     """Return the gradients after a call, by their names in the recording.
 
-    If they were not stored, compute them from the gradients before the call. Return {} if these were not stored
-    either, or if the coefficients are unknown, as for a clip per slice.
+    If they were not stored, compute them from the gradients before the call. Return {} if the gradients before the call
+    were not stored either, or if the coefficients are unknown, as for a clip per slice.
 
     UnreadableError: the file with the gradients is missing or damaged.
     """
@@ -237,7 +240,7 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient, or [] if unknown, or for a clip by value or per slice."""
+    """Return the coefficient of each gradient. Return [] if it is unknown, and for a clip by value or per slice."""
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

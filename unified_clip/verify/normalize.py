@@ -34,7 +34,7 @@ class NormalizedRecording:
     """The gradients before the clip calls, by step and name, if the recording has them."""
 
     clipped: dict[int, dict[str, Dense]] = field(default_factory=lambda: defaultdict(dict))
-    """The gradients after the clip calls, by step and name, if the recording has them or they can be computed."""
+    """The gradients after the clip calls, by step and name, if the recording has them or `verify` can compute them."""
 
     unclipped: set[int] = field(default_factory=set)
     """The steps after which the training step yields unclipped gradients."""
@@ -49,7 +49,7 @@ class NormalizedRecording:
     """The step of each recorded call, in order."""
 
     calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
-    """The calls by step, before any are merged."""
+    """The calls by step, before any merging."""
 
     common_names: Mapping[str, str] = field(default_factory=dict)
     """The name that both runs share, by name in this run. Lists of gradients are sorted by the shared name."""
@@ -58,7 +58,7 @@ class NormalizedRecording:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the shared names of the gradients of each call of a step, before any are merged."""
+        """Return the shared names of the gradients of each call of a step, before any merging."""
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:
@@ -157,7 +157,8 @@ def _with_optimizers(
 ) -> list[RecordedCall | OptimizerStep]:
     """Return the calls of a recording and, among them, the steps of optimizers.
 
-    An optimizer's step comes before the calls of its training step if no recorded call was before it, else after.
+    If no recorded call of a training step precedes an optimizer's step, put this step before the calls, else after
+    them.
 
     lines: The calls, after some were merged.
     recorded: The calls as they were recorded.
@@ -218,7 +219,8 @@ def _merge_calls(
     """Merge consecutive calls of a step that clip one gradient each with the same settings into one call.
 
     A call with a gradient that the merged call already has begins a new merged call. So does a call whose gradient the
-    run `other` clips with other gradients: its clips are of several networks, of which this run leaves out parameters.
+    run `other` clips together with further gradients: `other` then clips several networks, and this run leaves out
+    parameters of them.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:
@@ -249,7 +251,7 @@ def _in_order_of(
 ) -> list[RecordedCall]:
     """Return the calls of one step in the order of the other run.
 
-    Keep their order if calls share parameters, or if the calls of the other run have other parameters.
+    Keep the order of the calls if they share parameters, or if the calls of the other run have other parameters.
 
     order: The parameters of each call of this run.
     expected: The parameters of each call of the other run.
@@ -261,7 +263,7 @@ def _in_order_of(
 
 
 def _sort_by_name(line: RecordedCall, common_names: Mapping[str, str]) -> RecordedCall:
-    """Return a call with its parameters, norms and coefficients sorted by name: frameworks differ in the order.
+    """Return a call with its parameters, norms and coefficients sorted by name: frameworks sort them differently.
 
     Return a call unchanged if it has no norm of each tensor.
 

@@ -22,10 +22,10 @@ from .step_comparison import StepComparison
 from .step_pairing import ParameterDistance
 
 MAX_ROWS = 12
-"""A table with up to this many rows is printed whole."""
+"""Up to this many rows, `verify` prints a table in full."""
 
 FIRST_ROWS = 3
-"""A longer table is shortened: this many rows are printed at its beginning, and from the first difference on."""
+"""Of a longer table, `verify` prints this many rows at the beginning, and this many from the first difference on."""
 
 MOST_PARAMETERS = 3
 """A sentence has at most this many parameters that differ. The JSON data have all of them."""
@@ -143,8 +143,8 @@ def _uncompared(result: Verification) -> str:
 def _stages(result: Verification) -> list[str]:
     """Return sentences about the clip calls, the clipped gradients and the updates, with the cause of a difference.
 
-    If clipped gradients or updates differ before any clip call does, their sentences come first. The cause then follows
-    the first sentence.
+    If clipped gradients or updates differ before any clip call does, the sentences about them come first. The cause
+    then follows the first sentence.
     """
     why = [str(result.finding)] if result.finding else []
     clips = list(with_remedies(describe(result.clips), remedies(result.clips)))

@@ -72,7 +72,7 @@ class Script:
 class StepOutput:
     """The tensors that a training step yields after one step: parameters, gradients and unclipped gradients.
 
-    Gradients that it does not yield are None.
+    Gradients that the training step does not yield are None.
     """
 
     parameters: Mapping[str, Dense]

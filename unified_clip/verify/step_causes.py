@@ -35,11 +35,11 @@ def find_cause(
 ) -> Cause | None:
     """Return a cause outside of the clips, such as another dtype or another learning rate, or None if there is none.
 
-    Causes of different gradients before the clip are looked for only if `clips` has no other causes than rounding and
-    those in OUTSIDE_THE_CLIP. At the first step with a difference, causes of different clipped gradients or updates are
-    always looked for. If `clips` has no difference, the cause may be rounding of at most ROUNDING ULP.
+    Examine gradients before the clip only if all causes in `clips` are rounding or in OUTSIDE_THE_CLIP. Always examine
+    the clipped gradients and updates at the first step with a difference. If `clips` has no difference, the cause may
+    be rounding of at most ROUNDING ULP.
 
-    rerun: A function that runs the new training step again. None: square weights are not transposed for a test.
+    rerun: A function that runs the new training step again. None: do not try to transpose square weights.
     """
     kinds = {cause.kind for cause in clips.findings if not cause.kind.startswith("rounding")}
     if "other initial weights" in kinds:  # the recordings have the weights themselves
@@ -74,10 +74,10 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
-    """Return the comparison without the causes that `by_elimination` finds: they do not hold beside another cause.
+    """Return the comparison without causes from `by_elimination`, which are no causes if `finding` is one.
 
-    Causes of different optimizer steps have the same kinds, and remain. However, weight decay before the clip explains
-    another weight decay of the optimizer.
+    Keep causes of different optimizer steps, although they have the same kinds. There is one exception: weight decay
+    before the clip explains another weight decay of the optimizer.
 
     finding: The other cause. It also replaces a cause of its own kind.
     """
@@ -98,7 +98,8 @@ def _other_gradients(
 
     Return None if a training step yields no parameters after this step.
 
-    Both training steps yield all parameters, so these agree before this step, unless one began with other weights.
+    Both training steps yield all parameters. So the parameters agree before this step, unless a training step began
+    with other weights.
     """
     if not row.parameters.update:
         return None
@@ -153,7 +154,7 @@ def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -
 def _updated_before(
     row: StepComparison, clips: RecordingComparison, recordings: Sequence[NormalizedRecording]
 ) -> Cause | None:
-    """Return a cause if the first gradients that differ follow other updates of the same step, as of a GAN, else None.
+    """Return a cause if other updates of the same step precede the first gradients that differ, as in a GAN, else None.
 
     The updates are those of the parameters of earlier clip calls of the step. Their difference must be large enough to
     explain that of the gradients.
@@ -198,7 +199,7 @@ def _changed_after_clip(row: StepComparison, recordings: Sequence[NormalizedReco
 def _amplified_rounding(
     rows: Sequence[StepComparison], beyond: StepComparison | None, clips: RecordingComparison, max_ulp: float
 ) -> Cause | None:
-    """Return the cause "rounding" if the updates differ first, and only as the rounding of the gradients explains.
+    """Return the cause "rounding" if the updates differ first, and the rounding of the gradients explains this.
 
     Later differences must be at most GROWTH times as large. Return None, too, if the steps of optimizers differ.
 
@@ -242,7 +243,8 @@ def _uncleared_gradients(
 ) -> Cause | None:
     """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
 
-    Only one step is examined: the first whose difference in clips has no cause, except by elimination, or else step 1.
+    Examine one step only: the first whose difference in clips has no cause, except by elimination. If there is none,
+    examine step 1.
     """
     unexplained = (
         divergence.step
@@ -263,7 +265,8 @@ def _uncleared_gradients(
 def _other_dtype(pairing: StepPairing, rows: Sequence[StepComparison]) -> Cause | None:
     """Return a cause if the two training steps use different dtypes for a parameter, and this explains the difference.
 
-    It does if both differ at the first step by no more than the rounding to these dtypes. Else return None.
+    The dtypes explain it if both training steps differ at the first step by no more than the rounding to these dtypes.
+    Else return None.
     """
     differing = [(name, dtypes) for name, dtypes in pairing.dtypes.items() if dtypes[0] != dtypes[1]]
     if not differing:
@@ -283,7 +286,7 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
     """Return the cause "rounding that has grown" if it applies, else None.
 
     It applies if the earlier steps differ by at most `max_ulp`, and the first larger difference is at most GROWTH times
-    as large as theirs.
+    as large as that of the earlier steps.
     """
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:

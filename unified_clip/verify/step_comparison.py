@@ -42,7 +42,8 @@ class Sensitivity:
 
     The update of Adam or a similar optimizer is a mean of an element's gradients, divided by a mean of their sizes. So
     if the gradients of an element differ by a part r of their size, the numerator and the denominator of the update
-    differ by up to r, in units of the largest update. For a tiny gradient, the rounding of its terms is a large part.
+    differ by up to r, in units of the largest update. For a tiny gradient, r is large: the rounding of the terms of its
+    sum is a large part of its size.
     """
 
     def __init__(self) -> None:
@@ -120,8 +121,9 @@ class StepComparison:
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages of `differing`, except those that rounding explains: at the size of the total norm, or
-        amplified by the optimizer (see `Sensitivity`)."""
+        """Return the stages of `differing` that rounding does not explain. Rounding may have the size of the total
+        norm, or the optimizer may amplify it (see `Sensitivity`).
+        """
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()
         rounded |= {"update"} if self.parameters.update_is_rounding else set()

@@ -25,7 +25,7 @@ Some steps round twice.
 """
 
 GREATEST = 2.0**127
-"""Above this number, one ULP of float32 does not grow any more."""
+"""For larger numbers than this, a distance is in ULP of float32 at this number."""
 
 
 class ParameterDistance(NamedTuple):
@@ -96,8 +96,9 @@ class StepPairing:
     def noise(self, step: int, recordings: Sequence[NormalizedRecording], known: Collection[str]) -> set[str]:
         """Return the parameters whose clipped gradients are only rounding noise in both training steps.
 
-        Their norms are at most ROUNDING ULP of the total norm, and not both 0. The true gradient is then likely 0.
-        Leave out gradients that differ by at most ROUNDING ULP, unless they are in `known`: noise of earlier steps.
+        The two norms of such a gradient are at most ROUNDING ULP of the total norm, and not both 0. The true gradient
+        is then likely 0. Leave out gradients that differ by at most ROUNDING ULP, unless `known`, the noise of earlier
+        steps, has them.
         """
         pairs = list(self.gradients(step, recordings))
         norms = [[float(np.linalg.norm(side)) for side in (pair.old, pair.new)] for pair in pairs]
@@ -169,7 +170,7 @@ class StepPairing:
         """Return the side, "old" or "new", whose gradients still include its gradients of the step before.
 
         Each of its gradients is then the sum of the other side's gradient and of its own gradient at the step before.
-        Return None if this holds for neither side.
+        Return None if no side has such gradients.
         """
         now = self.gradients_before(step, recordings)
         for earlier in ([side.clipped for side in recordings], [side.before for side in recordings]):
@@ -263,8 +264,8 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
     """Yield the updates, except those that follow from gradients that are only rounding noise.
 
-    Adam divides a gradient by its own size, so noise moves a weight as far as a gradient does. An update of more than
-    twice the largest update of the other parameters is yielded.
+    Adam divides a gradient by its own size, so noise moves a weight as far as a gradient does. However, yield an update
+    of more than twice the largest update of the other parameters.
 
     noise: The parameters whose gradients are only rounding noise.
     """

@@ -6,7 +6,8 @@ directory OUT:
 - `recording.jsonl`, with the gradients beside it.
 - `N.safetensors`, the Nth output of the function.
 - `N.resynced.safetensors`, its parameters after the weights of the old step were copied into them, with --resync.
-- `ended.json` at the end: the number of outputs and whether the function yields, or why it is rejected.
+- `ended.json` at the end: the number of outputs and whether the function yields, or why the worker rejects the
+  function.
 
 An exception of the function ends the process with its traceback.
 """

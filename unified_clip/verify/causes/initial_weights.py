@@ -1,4 +1,4 @@
-"""Find parameters that a training step begins with other weights than those of --weights, or in another order."""
+"""Find parameters with which a training step begins with other weights than those of --weights, or in another order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""A parameter began with other weights if its first update misses the bounds by this many times the largest distance by
-which the updates that set the bounds miss them."""
+"""The updates that set the bounds miss them by some distance, too. A parameter began with other weights if its first
+update misses the bounds by this many times the largest such distance.
+"""
 
 
 class FirstMoves(NamedTuple):
@@ -27,10 +28,10 @@ class FirstMoves(NamedTuple):
     """The magnitude of each element of the gradient."""
 
     moves: Float64s
-    """How far each element moves against its gradient. Negative if it moves along with its gradient."""
+    """How far each element moves against its gradient. Negative if the element moves along with its gradient."""
 
     error: float
-    """The rounding error of a move, because the parameter is rounded when it is stored."""
+    """The rounding error of a move, which comes from storing the parameter."""
 
     to_zero: Float64s
     """The move of each element that would make its weight 0. Weight decay is a part of this move."""
@@ -80,7 +81,7 @@ class Bounds:
 def _is_decay(misfits: Float64s, parameter: FirstMoves) -> bool:
     """Return whether all misfits of a parameter are towards 0, by less than half of the weight.
 
-    Return False for a single misfit, or two, which may be so by chance.
+    Return False for one or two misfits, which may point towards 0 by chance.
     """
     wrong = misfits != 0
     with np.errstate(divide="ignore"):
@@ -122,7 +123,7 @@ class InitialWeights:
         return all(own.is_sharp and own.misfit(each) <= own.limit for own, others in both for each in others.values())
 
     def cause(self, frameworks: Frameworks) -> Cause | None:
-        """Return a cause if a training step begins with other weights, or has not transposed some, else None."""
+        """Return a cause if a training step begins with other or untransposed weights, else None."""
         orders = self._orders(frameworks)
         for side, other in (("new", "old"), ("old", "new")):
             names = self._different(side, other)
@@ -139,8 +140,8 @@ class InitialWeights:
     def _different(self, side: str, other: str) -> list[str]:
         """Return the parameters whose first update on this side fits neither the other side nor its own side.
 
-        Updates of its own side show that the optimizers of both sides do not differ instead. Return [] if weight decay
-        may explain the update of one of these parameters.
+        An update that fits its own side is left out, because the optimizers of the two sides may differ instead. Return
+        [] if weight decay may explain the update of one of these parameters.
         """
         moves, reference = self._moves[side], self._moves[other]
         if not moves or not reference:

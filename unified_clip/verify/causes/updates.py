@@ -44,7 +44,7 @@ def cause_of_update(
 ) -> Cause | None:
     """Return the cause of different updates, if nothing else differs at the first step with a difference.
 
-    Return None if the steps of optimizers differ up to this step: `clips` has these causes.
+    Return None if the steps of optimizers differ up to this step: `clips` has the causes of these differences.
     """
     if any(divergence.stage in STAGES and divergence.step <= row.step for divergence in clips.divergences):
         return None
@@ -94,7 +94,7 @@ def _without_update(updates: Sequence[TensorPair], step: int) -> Cause | None:
 def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int) -> Cause | None:
     """Return a cause if the optimizers of both runs make different numbers of steps in a training step, else None.
 
-    Return None, too, if no step of an optimizer was recorded on one side: it may make steps that are not recorded.
+    Return None, too, if one side has no recorded step of an optimizer: its steps may be unrecorded.
     """
     old, new = (len(each.optimizer_steps_at(step)) for each in recordings)
     if not old or not new or old == new:
@@ -108,7 +108,7 @@ def _other_number_of_steps(recordings: Sequence[NormalizedRecording], step: int)
 
 
 def advice_on_settings(recordings: Sequence[NormalizedRecording], step: int) -> str:
-    """Return advice: the settings to compare at a step, if the recorded settings do not differ up to this step."""
+    """Return advice on the settings to compare. The recorded settings must not differ up to this step."""
     sides = [each.optimizer_steps_at(step) for each in recordings]
     if all(sides):
         names = [set().union(*(each.settings for each in side)) for side in sides]
