@@ -17,7 +17,7 @@ from .rounding import PRODUCT, same
 from .runs import RecordedCall, RecordedRun
 
 MIN_SHARE = 0.5
-"""Two calls can be the same clip if they share at least this part of their gradients."""
+"""Two calls can be the same clip if they have at least this part of their gradients in common."""
 
 Likeness = Sequence[Sequence[float | None]]
 """How much two calls are alike: for each call of the run with fewer calls, a number for each call of the other run.
@@ -27,7 +27,7 @@ The number is None if the two calls cannot be the same clip.
 
 
 class MissingCalls(NamedTuple):
-    """The clip calls that only one run makes in a step. All its other calls have a partner in the other run."""
+    """The clip calls that only one run makes in a step. All other calls of this run have a partner in the other run."""
 
     step: int
     is_first: bool
@@ -35,7 +35,7 @@ class MissingCalls(NamedTuple):
 
     calls: Sequence[RecordedCall]
     partners: Sequence[RecordedCall]
-    """The other calls in this step of the run that makes the missing calls."""
+    """The calls of this step that have a partner, in the run that makes the missing calls."""
 
     later: frozenset[int]
     """The positions, among the pairs of calls of this step, of the pairs that come after the first missing call."""
@@ -45,7 +45,7 @@ def align_calls(a: RecordedRun, b: RecordedRun, names: Names) -> tuple[RecordedR
     """Sort the calls of each step so that the same clips have the same position. Return (a, b, missing calls).
 
     The calls of a step keep their order if it is not clear which of them are the same clip, as for a loop in place of
-    one call. Calls that only one run makes come last in their step. Return those of the first such step.
+    one call. Calls that only one run makes come last in their step. The missing calls are those of the first such step.
 
     names: The name of a parameter in `b`, by its name in `a`.
     """
@@ -64,7 +64,7 @@ Aligned = tuple[list[RecordedCall], list[RecordedCall], MissingCalls | None]
 
 
 def _align_step(a: list[RecordedCall], b: list[RecordedCall], names: Names) -> Aligned | None:
-    """Return the calls of one step, sorted, and those that only one run makes. Return None to keep their order."""
+    """Return the sorted calls of one step, and the calls that only one run makes. Return None to keep their order."""
     is_first = len(a) < len(b)
     few, more = (a, b) if is_first or len(a) == len(b) else (b, a)
     shared_names: Mapping[str, str] = names if few is a else {new: old for old, new in names.items()}
@@ -134,7 +134,7 @@ def _share(call: RecordedCall, other: RecordedCall, names: Names) -> float | Non
 
 
 def _named(call: RecordedCall, names: Names) -> list[str]:
-    """Return the names of a call's gradients in the other run. Positions do not count as names."""
+    """Return the names that a call's gradients have in the other run. Positions do not count as names."""
     return [names.get(name, name) for name in call.parameters if not name.isdecimal()]
 
 
@@ -160,7 +160,7 @@ def _is_split(
 ) -> bool:
     """Return whether a run may clip the gradients of the missing calls in its own calls, as by one total norm.
 
-    few: The calls of the run that lacks calls. others: Their partners.
+    few: The calls of the run that lacks calls. others: Their partners in the other run.
     """
     own, paired, rest = (
         {name for call in calls for name in _named(call, known)}
@@ -190,7 +190,7 @@ def _partners(likeness: Likeness) -> list[int] | None:
 
 
 def _partners_in_order(likeness: Likeness) -> list[int] | None:
-    """Return the partners with the greatest sum of likeness in the order of the calls, or None."""
+    """Return the partners that keep the order of the calls and have the greatest sum of likeness, or None."""
     best: dict[int, tuple[float, list[int]]] = {-1: (0.0, [])}  # by index of the last partner
     for values in likeness:
         longer: dict[int, tuple[float, list[int]]] = {}

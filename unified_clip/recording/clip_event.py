@@ -1,4 +1,6 @@
-"""`ClipEvent`: the recorded fields of one clip. Some are known at once. Others wait for values from the device."""
+"""`ClipEvent`: the recorded fields of one clip. Some are known at once. The other fields wait for values from the
+device.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def make_namer(names: Any) -> Namer:
     it returns the name of the gradient's parameter. Without `names`, and for a parameter that is not in `names`, it
     returns the name from the framework, or None.
 
-    names: The argument `names` of `record`, or a function from a `Leaf` to its name, which is returned unchanged.
+    names: The argument `names` of `record`, or a function from a `Leaf` to its name. Such a function is returned
+    unchanged.
 
     TypeError: `names` has another type, or a name is not a string.
     ValueError: a list of names has a name twice.
@@ -165,7 +168,7 @@ class ClipEvent:
     """
 
     def __init__(self, clip: Clip, names: Mapping[str, int] | None, new: Collection[str] = ()) -> None:
-        """Record the clip. If its graph cannot report values, only the settings are recorded.
+        """Record the clip. If its graph cannot report values, record only the settings.
 
         names: The index of each gradient by name, if norms of gradients are recorded, else None.
         new: The names that no earlier call had.
@@ -238,9 +241,9 @@ class ClipEvent:
     def _measure(self, clip: Clip, names: Mapping[str, int], new: Collection[str]) -> None:
         """Record the norm of each gradient and of its weight, with the clip's `norm_type`, or 2 if it has none.
 
-        Outside graphs, also record the fingerprints of weights whose names are in `new`. For a clip by value with
-        bounds -c and c of gradients of one dtype, measure the largest absolute value of all gradients: it shows whether
-        the call clips.
+        Outside graphs, also record the fingerprints of weights whose names are in `new`. For a clip by value with the
+        bounds -c and c, and gradients of one dtype, also measure the largest absolute value of all gradients: it shows
+        whether the call clips.
         """
         backend, p = clip.gradients.backend, clip.p or 2.0
         gradients = {name: clip.gradients.values[index] for name, index in names.items()}
@@ -293,8 +296,8 @@ class ClipEvent:
     def _measure_shared(self, clip: Clip, names: Mapping[str, int]) -> None:
         """Record the norm of each sharded gradient, over all its shards.
 
-        Record nothing for norm types other than 1 and 2, and if the caller passed the total norm. Norms of weights, and
-        norms that cannot be computed, are left out. A rank records only the gradients that it has.
+        Record nothing for norm types other than 1 and 2, and if the caller passed the total norm. Leave out norms of
+        weights, and norms that this process cannot compute. A rank records only the gradients that it has.
         """
         if not clip.measured or clip.p is None or clip.p not in (1, 2):
             return

@@ -44,8 +44,8 @@ class RecordingComparison:
     """The calls of both runs that were compared."""
 
     divergences: Mapping[Divergence, Sequence[Cause]]
-    """The divergences to report, in the order in which they happen, each with its causes: those of clip calls and of
-    optimizers' steps. Empty if the runs are the same.
+    """The divergences of clip calls and of optimizers' steps to report, each with its causes, in the order in which
+    they happen. Empty if the runs are the same.
     """
 
     agreements: Sequence[Agreement]
@@ -171,7 +171,7 @@ def compare(
 
 
 def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
-    """Return the names of two files. If they are equal, prepend as many folders as distinguish them."""
+    """Return the names of two files. If the names are equal, prepend as many folders as distinguish them."""
     paths = [Path(path).parent.resolve() / Path(path).name for path in (a, b)]
     lengths = range(1, max(len(path.parts) for path in paths) + 1)
     names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)
@@ -179,7 +179,7 @@ def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
 
 
 def _never_clips(run: RecordedRun) -> bool:
-    """Return whether a run has no clip call, but steps of optimizers, and is not known to clip by hand."""
+    """Return whether a run has no clip call, but steps of optimizers, and no sign of a clip by hand."""
     return not run.lines and bool(run.optimizer_steps) and not _changed_by_hand(run)
 
 

@@ -56,8 +56,8 @@ class Dispatcher:
             HOOKS.switch(bool(self.natives))
 
     def after_fork(self) -> None:
-        """Make a new lock in a forked process, because a lock that another thread held stays locked there. End the
-        recordings that do not record forked processes.
+        """Make a new lock in a forked process, because a lock that another thread had at the fork stays locked there.
+        End the recordings that do not record forked processes.
         """
         self._changing = threading.Lock()
         for recording in self._recordings:

@@ -72,13 +72,13 @@ class Agreement(ReportModel):
 
 @dataclass(frozen=True)
 class DivergencePoint:
-    """A divergence, with both runs, and the pair of calls that shows it."""
+    """A divergence, with both runs and the pair of calls that has it."""
 
     a: RecordedRun
     b: RecordedRun
     pairs: Sequence[CallPair]
     index: int
-    """The index of the pair of calls. It is the number of pairs if only one run has a further call."""
+    """The index of the pair of calls. If only one run has a further call, it is the number of all pairs."""
 
     first: Divergence
     missing: MissingCalls | None = None
@@ -201,7 +201,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) for each coefficient that only one call has.
 
-    Leave out a coefficient if the call without it is not known to have changed its gradients.
+    Leave out a coefficient unless the call without it surely changed its gradients.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b

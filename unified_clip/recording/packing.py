@@ -22,7 +22,7 @@ class JoinedParameter(Parameter):
 
 
 JOINT = " + "
-"""The text between the names of parameters that are compared together."""
+"""The text between the names of parameters that `compare` treats as one."""
 
 
 def packed(
@@ -86,8 +86,8 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Return the calls of a step as one clip per tensor if they clip as the single call of the other run does.
 
-    A call by the total norm of some gradients is then a clip of the tensor that the other run has in their place. An
-    example are the two biases of PyTorch's GRU, for the one of Keras. All calls must have the same settings, and as
+    A call by the total norm of some gradients is then a clip of the tensor that the other run has in their place. For
+    example, PyTorch's GRU has two biases in place of Keras' single bias. All calls must have the same settings, and as
     many elements as the other run clips.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
@@ -156,7 +156,7 @@ def by_stored_rows(
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Pair a sparse gradient with stored rows of the other call if it is the only unpaired one with its columns."""
+    """Pair a sparse gradient with stored rows of the other call if no other unpaired gradient has its columns."""
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]
@@ -211,7 +211,8 @@ def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str
     """Return a call by the total norm with norms of stored rows in place of exact norms.
 
     Only the total norm of the stored rows was recorded. If it does not agree with the total norm of `other`, return the
-    call unchanged. If it agrees, and a single gradient has another norm in `other`, `other` has the norm of its rows.
+    call unchanged. If it agrees, and only one gradient has another norm in `other`, this other norm is that of the
+    gradient's stored rows.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):

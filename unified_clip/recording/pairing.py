@@ -26,7 +26,7 @@ Names = Mapping[str, str]
 
 
 def calls_by_step(run: RecordedRun) -> dict[int, list[RecordedCall]]:
-    """Return {step: its calls, in order}."""
+    """Return {step: calls of this step, in order}."""
     calls: dict[int, list[RecordedCall]] = {}
     for line in run.lines:
         calls.setdefault(line.step, []).append(line)
@@ -100,7 +100,7 @@ def _gain(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def greatest_setting(step: OptimizerStep, name: str) -> float:
-    """Return a setting of a step, the greatest one of several parameter groups, or 0 if it is not recorded."""
+    """Return a setting of a step: the greatest value of its parameter groups, or 0 if it is not recorded."""
     value = step.settings.get(name, 0.0)
     return float(max(value, default=0.0) if isinstance(value, tuple) else value)
 
@@ -256,7 +256,8 @@ def _with_steps_of(other: RecordedRun, run: RecordedRun) -> RecordedRun:
 def _merge_step(*rest: list[RecordedCall]) -> Iterator[list[RecordedCall]]:
     """Return an iterator over two lists: the calls of each run at one step, with the calls of a loop merged into one.
 
-    A loop clips one gradient per call, and the other run clips all of them in one call. Other calls remain.
+    A loop clips one gradient per call, and the other run clips all of them in one call. All other calls stay as they
+    are.
 
     rest: For each run, the list of its calls at this step. This function removes calls from these lists.
     """
@@ -296,7 +297,7 @@ def _count_beside(line: RecordedCall, other: RecordedCall) -> int:
 
 
 def _is_single(line: RecordedCall) -> bool:
-    """Return whether a call is known to clip exactly one gradient."""
+    """Return whether a call surely clips exactly one gradient."""
     return _tensor_count(line) == 1 or (line.rule == "global" and len(line.parameters) == 1)
 
 

@@ -77,7 +77,7 @@ class Recording:
     """Whether this recording goes on in forked processes."""
 
     stores_results = False
-    """Whether it stores the gradients before and after each call of a framework's function, for `verify`."""
+    """Whether this stores the gradients before and after each call of a framework's function, for `verify`."""
 
     def __init__(
         self, path: Path, norms: bool, gradients_every: int | None, names: Any, *, natives: bool = True

@@ -73,7 +73,8 @@ def same(left: object, right: object) -> bool:
 def ulps_at(scale: float, a: float, b: float) -> float:
     """Return the difference of two numbers, in ULP of the number `scale`, such as their total norm.
 
-    Return that in ULP of the numbers themselves if it is smaller, `scale` is 0, or one of the three is not finite.
+    If `scale` is 0, one of the three numbers is not finite, or the result is smaller, use ULP of the numbers
+    themselves.
     """
     if a == b or not all(map(math.isfinite, (a, b, scale))) or scale == 0:
         return distance(a, b).ulps

@@ -20,8 +20,8 @@ Key = tuple[int, str | None]
 class NoiseTracker:
     """Decides which numbers of two runs differ by rounding noise only.
 
-    A weight may differ by noise if the gradients of earlier calls were noise. So test the numbers of each pair of calls
-    while `follow` yields this pair.
+    A weight may differ by noise if the gradients of earlier calls were noise. So call `is_noise` for the numbers of a
+    pair of calls while `follow` yields this pair.
     """
 
     def __init__(self) -> None:

@@ -173,7 +173,7 @@ class RecordedCall(Table):
         return _listed(next((norm for norm in others if norm is not None), self.norm))
 
     def coefs(self) -> list[float | None]:
-        """Return the coefficients, with None for each that is unknown."""
+        """Return the coefficients, with None for each unknown one."""
         return [None] if self.rule == "global" and self.coef is None else _listed(self.coef)
 
     def known_coefs(self) -> list[float]:
@@ -193,7 +193,7 @@ class OptimizerStep(Table):
     """The class of the optimizer, such as `torch.optim.SGD`."""
 
     settings: dict[str, Setting] = {}
-    """The learning rate (`lr`) and other settings. One that differs between parameter groups has the values of all."""
+    """The learning rate (`lr`) and other settings. A setting that differs between groups has a value for each."""
 
     backward_calls: int | None = None
     """The number of backward passes since the previous step."""
@@ -262,7 +262,7 @@ class RecordedRun(Table):
     """The calls. If several processes were recorded, only the calls of the first process."""
 
     torn: bool
-    """Whether an incomplete last line was left out: the run ended while it was written."""
+    """Whether an incomplete last line was left out, because the run ended while it wrote this line."""
 
     name: str
     """The name of the run in printed sentences."""

@@ -52,7 +52,7 @@ def repeated(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def missing_names(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if only one run has some of the gradients, by name, also if the norms of the others differ."""
+    """Return a cause if only one run has some of the gradients, by name. The norms of shared gradients may differ."""
     only_a = [name for name in pair.a.parameters if name not in pair.names]
     only_b = [name for name in pair.b.parameters if name not in {*pair.names.values()}]
     rest = only_a or only_b
@@ -68,9 +68,9 @@ FROZEN = {"torch": "requires_grad=False", "paddle": "stop_gradient=True", "tenso
 
 
 def excluded_hint(run: RecordedRun, other: RecordedRun, line: RecordedCall) -> str:
-    """Return advice for a run that leaves out gradients, of frozen parameters or by need_clip=False.
+    """Return advice for a run that leaves out gradients: those of frozen parameters, or those with need_clip=False.
 
-    Leave out need_clip for frameworks without it, and for PyTorch's own functions, which ignore it. Return "" for
+    Do not mention need_clip for frameworks without it, and for PyTorch's own functions, which ignore it. Return "" for
     frameworks that do not mark frozen parameters.
     """
     hint = ""
@@ -161,9 +161,9 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
-    A weight that has the shape of a transposed one, but the same sequence of elements, was reshaped. A square matrix
-    with the same order of elements counts as not transposed if weights that are not square are transposed. Square
-    embeddings look alike, but frameworks do not transpose them.
+    A weight was reshaped if it has the transposed shape, but the same sequence of elements. A square matrix with the
+    same order of elements counts as not transposed if weights that are not square are transposed. Square embeddings
+    look alike, but frameworks do not transpose them.
 
     shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
@@ -254,8 +254,8 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     """Return the cause of gradients that differ although the weights of their call agree.
 
-    The weights of other calls, such as those of a second network, may have changed these gradients. They are compared
-    at the next call that has them, because no step has changed them in between.
+    The weights of other calls, such as those of a second network, may have changed these gradients. Compare the weights
+    of other calls at the next call that has them, because no step has changed them in between.
     """
     later, missing = _weights_of_other_calls(point, pair)
     for index, names in later.items():
@@ -307,9 +307,10 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later pair of calls: names of its weights}, which weights of other calls are unknown).
+    """Return ({index of a later pair of calls: names of its weights}, words for those that are unknown).
 
-    The second value is "" if all weights of other calls are known. If names are positions, all are unknown.
+    The second value is "" if all weights of other calls are known. If names are positions, all these weights are
+    unknown.
     """
     if not has_other_calls(point.a, pair.a) and not has_other_calls(point.b, pair.b):
         return {}, ""

@@ -34,7 +34,8 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (divergence, cause) for the first coefficients that differ because of another eps, or None if none do.
+    """Return (divergence, cause) for the first coefficients that differ because of another eps, or None if there are
+    none.
 
     The numbers may differ by less than --max-ulp.
     """
@@ -51,7 +52,7 @@ def _has_other_eps(pair: CallPair) -> bool:
 
 
 def _shown_by(pair: CallPair) -> Divergence | None:
-    """Return the largest divergence between two coefficients of equal norms, for two calls with another eps.
+    """Return the largest divergence between two coefficients of equal norms, for two calls whose eps differs.
 
     Return None if the eps changes no such coefficient, or if any norms differ by more than rounding.
     """
@@ -68,7 +69,7 @@ def _shown_by(pair: CallPair) -> Divergence | None:
 
 
 def _changes(norm: float, pair: CallPair) -> bool:
-    """Return whether the second call's coefficient for a norm would be another number with the first call's eps."""
+    """Return whether the second call's coefficient for a norm would change with the first call's eps."""
     limit = pair.b.threshold
     if not isinstance(limit, float):
         return False

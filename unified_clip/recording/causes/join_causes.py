@@ -1,4 +1,4 @@
-"""Join the differences between clip calls and those between optimizers' steps, so that each is explained once."""
+"""Join the differences of clip calls with those of optimizers' steps, so that a report explains each only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ the settings of the clip."""
 SHOWN_BY: Mapping[CauseKind, set[CauseKind]] = {
     "several clips before a step": {"clipped twice", "per tensor for global", "per group for global"}
 }
-"""The causes of calls that explain a difference of steps, by the kind of its cause."""
+"""By the kind of a cause of differing steps: the kinds of causes of calls that explain the same difference."""
 
 CONSEQUENCES = {"rounding that has grown", *before_clips.OUTSIDE_THE_CLIP}
 """The causes that follow from other updates before them."""
@@ -44,9 +44,9 @@ def join(
 ) -> dict[Divergence, Sequence[Cause]]:
     """Return the divergences of calls and of optimizers' steps with their causes, in the order in which they happen.
 
-    A difference of optimizers' steps is left out if a call has the same kind of cause, or a kind that SHOWN_BY has for
-    it. So is another weight decay if one run adds it before the clip. A divergence without a cause may get one by
-    elimination.
+    Leave out a difference of optimizers' steps if a call has the same kind of cause, or a kind that SHOWN_BY has for
+    it. Also leave out another weight decay if one run adds it before the clip. A divergence without a cause may get one
+    by elimination.
 
     points: The divergences of calls, with both runs.
     explained: The causes of the divergences in `points`.
@@ -64,7 +64,7 @@ def join(
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
     """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them.
 
-    If weights are not finite there, the gradients follow from them.
+    If weights are not finite at that difference, the gradients follow from these weights.
     """
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {
@@ -86,12 +86,12 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
-    A difference that acts before the clip is yielded if numbers of its step differ by more than ROUNDING ULP. Any other
-    difference is yielded if numbers of a later step do. Both are also yielded if these numbers were not compared. A
-    difference in clips is always yielded. The numbers are those in CHANGED.
+    Yield a difference that acts before the clip if numbers of its step differ by more than ROUNDING ULP. Yield any
+    other difference if numbers of a later step do. Also yield either kind if these numbers were not compared. Always
+    yield a difference in clips. The numbers are those in CHANGED.
 
-    A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So it
-    is not yielded if these weights were compared, and agree.
+    A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So do
+    not yield it if these weights were compared, and agree.
 
     has_effect: A function that returns whether updates differ at a step or later. If given, it decides on differences
         that act after the clip.
@@ -131,7 +131,7 @@ def _accumulated(
 ) -> tuple[Explained, list[StepDifference]]:
     """Keep one of two explanations of a step: the number of backward passes, or the causes of the gradients.
 
-    Return (explained, steps), without what was removed:
+    Return (explained, steps), after one of these removals:
 
     - If the gradients are scaled by the ratio of the numbers of backward passes, remove the cause "scaled gradients".
       If the run with more passes has the larger gradients, advise to divide its losses.
@@ -199,7 +199,7 @@ def _by_elimination(points: Sequence[DivergencePoint], joined: Explained) -> dic
     """Give the first divergence without a cause the cause that `before_clips.by_elimination` finds.
 
     Return all divergences with their causes. If an earlier divergence has a cause other than rounding, or optimizers'
-    steps differ earlier, change nothing: this may explain the later divergences, too.
+    steps differ earlier, change nothing: that cause or difference may explain the later divergences, too.
     """
     result = dict(joined)
     if any(divergence.stage in STAGES for divergence in joined):

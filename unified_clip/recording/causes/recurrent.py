@@ -37,7 +37,7 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:
-    """Return a cause if both runs clip per tensor, and one has several tensors in place of one of the other, else None.
+    """Return a cause if both runs clip per tensor, and one run splits a tensor of the other run, else None.
 
     The GRU of Keras has one bias of two rows, and that of PyTorch has two biases.
     """

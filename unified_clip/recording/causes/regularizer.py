@@ -26,7 +26,7 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
 
     Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount,
-    but only the regularizer does before the clip. The losses have to show it, or the norms of the gradients. Return
+    but only the regularizer does before the clip. The losses or the norms of the gradients have to show this. Return
     None, too, if the weights are unknown.
     """
     if point.first.stage not in ("gradient", "norm"):
@@ -51,7 +51,7 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""The weights that a run adds to its gradients, those that show nothing because they are about 0, and the evidence."""
+"""The weights that a run adds to its gradients, the weights that show nothing since they are about 0, the evidence."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:
@@ -77,8 +77,8 @@ def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: Call
 def _by_norms(decay: float, norms: Norms) -> Shown | None:
     """Return the weights whose gradients differ, or None if their norms do not show that the decay is the reason.
 
-    If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most the same with a
-    sum. All parameters have to allow the decay, and no number that is far from it.
+    If c times a weight w is added to a gradient g, c is at least (|g + c w| - |g|) / |w|, and at most (|g + c w| + |g|)
+    / |w|. For all parameters, these bounds have to allow the decay, and no number that is far from it.
     """
     names = _differing(norms)
     unknown = _without_effect(decay, norms)
@@ -114,10 +114,10 @@ def regularizer_cause(
 
     runs: The names of the original and the port.
     decays: The weight decay of the optimizer of each run, or None if it is unknown.
-    is_first: Whether the original adds it, and the port does not. False: the port adds it.
+    is_first: Whether the original adds the weight decay to the gradients. False: the port does.
     names: The names of these weights.
     unknown: The names of the weights that do not show whether they are added, because they are about 0.
-    evidence: A clause about the numbers that show it.
+    evidence: A clause about the numbers that show this.
     """
     old, new = runs
     run, other = runs if is_first else runs[::-1]
@@ -141,7 +141,7 @@ def regularizer_cause(
 
 
 def _weights(pair: CallPair) -> dict[str, float]:
-    """Return the norm of each weight by name, from the run that recorded it. Return {} if one is unknown."""
+    """Return the norm of each weight by name, from the run that recorded it. Return {} if a norm is unknown."""
     weights = {}
     for name, other in pair.names.items():
         norms = (pair.a.parameters[name].weight, pair.b.parameters[other].weight)

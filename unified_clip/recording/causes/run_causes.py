@@ -46,7 +46,8 @@ def find_causes(point: DivergencePoint) -> list[Cause]:
     """Return every cause that the recorded numbers at a divergence confirm.
 
     Of the causes whose numbers look alike, return only the first. If the numbers confirm no cause, return a possible
-    one, such as rounding that has grown, or []. If only one run has a call here, compare it with the calls around it.
+    one, such as rounding that has grown, or []. If only one run has a call here, compare this call with the calls
+    around it.
     """
     pair = point.pairs[point.index] if point.index < len(point.pairs) else None
     if pair is None:

@@ -31,7 +31,7 @@ RULES_FOR_GLOBAL: Mapping[CauseKind, str] = {"per tensor for global": "each", "p
 def after_the_step(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if the gradients are equal, but one run's weights have already been updated, else None.
 
-    Most weights have to differ, from the first call on.
+    Most weights have to differ, and they have to do so from the first call on.
     """
     if point.first.stage != "weight":
         return None
@@ -138,7 +138,7 @@ def _clips_again(before: RecordedCall | None, line: RecordedCall | None) -> Agai
 def shifted(point: DivergencePoint) -> Cause | None:
     """Return a cause if the norms of one run equal the norms of the other run one or two calls later, else None.
 
-    All calls by the total norm from the divergence on have to agree, with at least three different norms.
+    From the divergence on, all calls by the total norm have to agree in this way, with at least three different norms.
     """
     for run, other in point.both_ways():
         for shift in (1, 2):
@@ -178,7 +178,7 @@ def left_out_calls(point: DivergencePoint) -> Cause | None:
 
 
 def _have_one_gradient(a: RecordedCall, b: RecordedCall) -> bool:
-    """Return whether two calls of a run clip a gradient of the same name, or without names, have the same norms."""
+    """Return whether two calls of a run clip a gradient of the same name or, without names, have equal norms."""
     names = [{name for name in call.parameters if not name.isdecimal()} for call in (a, b)]
     return bool(names[0] & names[1]) if all(names) else have_near_norms(a, b)
 
@@ -213,7 +213,7 @@ def never_clips(point: DivergencePoint) -> Cause | None:
 
 
 def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether steps of optimizers without a recorded clip call are known to use unclipped gradients."""
+    """Return whether steps of optimizers without a recorded clip call surely use unclipped gradients."""
     changes = {step.changed for step in steps} - {None}
     return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
 
@@ -232,7 +232,7 @@ def one_is_shorter(point: DivergencePoint) -> Cause | None:
 def per_tensor(point: DivergencePoint) -> Cause | None:
     """Return a cause if one run clips by the total norm, and the other per tensor or per group, else None.
 
-    If the norms of the tensors or groups combine to the total norm, a 2-norm, the gradients are the same. Otherwise,
+    The gradients are the same if the norms of the tensors or groups combine to the total norm, as a 2-norm. Otherwise,
     return the result of `_split_by_counts`.
     """
     for run, other in point.both_ways():

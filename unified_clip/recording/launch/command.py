@@ -26,7 +26,7 @@ PACKAGE = Path(__file__).parents[2]
 STARTUP = PACKAGE / "recording" / "startup"
 
 FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-"""Signals that are passed on to the command. The terminal itself sends Ctrl-C to the command."""
+"""Signals that `unified-clip record` passes on to the command. The terminal itself sends Ctrl-C to the command."""
 
 
 def record_command(file: Path, command: Sequence[str], *, norms: bool, watch: bool = False) -> int:

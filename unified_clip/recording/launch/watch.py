@@ -116,7 +116,7 @@ class Watcher:
     def read(self) -> list[WatchedProcess]:
         """Read the new lines of all processes. Return the processes that have a file, in the order of their ranks.
 
-        Processes with an unknown rank come last. A file that cannot be read now is read later.
+        Processes with an unknown rank come last. A later call tries again to read a file that cannot be read now.
         """
         for path in sorted(self._directory.glob(f"*{PART}")):
             with suppress(OSError):
@@ -127,7 +127,7 @@ class Watcher:
 def plain_lines(processes: Sequence[WatchedProcess]) -> list[str]:
     """Return a line of text for each process, for files and pipes.
 
-    After `MOST_ROWS` processes, a line has the number of the others.
+    After `MOST_ROWS` processes, a line has the number of further processes.
     """
     lines = []
     for each in processes[:MOST_ROWS]:
@@ -142,8 +142,8 @@ def table_lines(processes: Sequence[WatchedProcess], size: os.terminal_size) -> 
     """Return the lines of a table of the processes, in color if stderr supports it.
 
     The lines take up to a third of a terminal of this size. If not all processes fit, or if there are more than
-    `MOST_ROWS`, a line has the number of the others. If there are no processes, a line explains that. If not even one
-    process fits, return [].
+    `MOST_ROWS`, a line has the number of further processes. If there are no processes, a line explains that. If not
+    even one process fits, return [].
     """
     from rich.console import Console
     from rich.table import Table
@@ -174,7 +174,7 @@ class Terminal:
         self._lines, self._size = 0, os.terminal_size((0, 0))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Draw these lines at the bottom of the terminal. Reserve room again if their number or the terminal changed.
+        """Draw these lines at the bottom of the terminal. If their number or its size changed, reserve room again.
 
         If there are no lines, or they would take more than a third of the terminal, only erase the lines of the last
         call. A line must fit the width of the terminal.

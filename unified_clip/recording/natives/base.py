@@ -25,7 +25,7 @@ PYTORCH_EPS = 1e-6
 
 
 class Needs(NamedTuple):
-    """Which tensors of a call the open recordings need."""
+    """The tensors of a call that the open recordings need."""
 
     results: bool
     """Whether a recording stores the gradients before and after the call."""
@@ -83,7 +83,7 @@ class Observer:
     def record(self, call: NativeCall, observed: ObservedTensors) -> None:
         """Record a call that has ended. Do nothing if the call has no gradients.
 
-        If its tensors are known not to be gradients, only the recordings of `verify` record the call.
+        If its tensors are surely no gradients, only the recordings of `verify` record the call.
         """
         weights = [None if each is None else _array(each) for each in observed.weights]
         running = RunningCall(
@@ -142,7 +142,7 @@ class RunningCall:
     def end(self, after: Sequence[Any], returned_norm: Any = None) -> None:
         """Record the call, which has ended.
 
-        after: The gradients after the call. They are not used if the call was made with `observed`.
+        after: The gradients after the call. Not used if `__init__` got `observed`.
         returned_norm: The norm that the function returned, if it returns one.
         """
         for recorder, event in self._events:
@@ -206,7 +206,7 @@ def clip_parameters(
 ) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
 
-    Return its result. If it raises an exception, record that, and raise the exception.
+    Return its result. If the function raises an exception, record and re-raise it.
 
     value_of: A function that converts the returned norm to a plain tensor.
     """

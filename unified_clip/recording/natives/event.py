@@ -64,7 +64,7 @@ class NativeEvent:
 
     @property
     def deferred(self) -> Deferred | None:
-        """The numbers that a device may still compute. None if all numbers are known."""
+        """The numbers that a device may still compute. None if no device has to compute any."""
         later = [each for each, _ in self._later]
         if not later:
             return None

@@ -25,12 +25,13 @@ SLACK = 2.0**-50
 """The relative rounding error of a bound on a coefficient: bounds are computed in float64."""
 
 ROUNDINGS = (0.5, 1.5, 2.5)
-"""How many ULP the product of a gradient and its coefficient may be off. The smallest value that explains all elements
-is used: 0.5 for one rounding, more for functions that also divide."""
+"""How many ULP the product of a gradient and its coefficient may be off. `coefficient` uses the smallest value that
+explains all elements: 0.5 for one rounding, a larger one for functions that also divide.
+"""
 
 
 USED_NORMS = ("passed_norm", "returned_norm", "stored_norm")
-"""The recorded norms that a function may use in place of the exact norm. The first that is recorded is used."""
+"""The recorded norms that a function may use in place of the exact norm. The first recorded one counts."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,8 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float 
 
     Return 1 if all bits are equal, and NaN if every element has become NaN.
 
-    Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number in
-    all intervals that is nearest to `formula`, or the middle of these intervals if `formula` is None.
+    Each element bounds the coefficient: only factors in an interval round to the observed result. Of the numbers in all
+    intervals, return the one nearest to `formula`, or the middle one if `formula` is None.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -17,7 +17,7 @@ from .hooks import HOOKS
 from .steps import decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
-"""The rule of each argument that makes an optimizer of Keras clip. The first that is set is used."""
+"""The rule of each argument that makes an optimizer of Keras clip. The first one that is set counts."""
 
 
 def install() -> None:

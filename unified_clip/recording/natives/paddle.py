@@ -201,8 +201,8 @@ def _settings_of(optimizer: Any, group: Any) -> dict[str, Any]:
 
 
 def _weight_decay(optimizer: Any, group: Any) -> Any:
-    """Return the weight decay of a group, or a list with each different value. Return None if `_decay_of` does for one
-    of its parameters.
+    """Return the weight decay of a group, or a list with each different value. Return None if `_decay_of` returns None
+    for one of its parameters.
     """
     decays = {_decay_of(optimizer, group, each) for each in group["params"]} or {0.0}
     return None if None in decays else of_groups(sorted(decays))

@@ -13,7 +13,7 @@ from ..optimizers.names import check_names
 from .hooks import HOOKS
 
 MOST_LOSSES = 1024
-"""The losses of at most this many backward passes are kept until the next step of an optimizer."""
+"""Until the next step of an optimizer, `Losses` keeps the losses of at most this many backward passes."""
 
 
 @contextmanager
@@ -115,7 +115,7 @@ class StepWatcher:
         *,
         is_users: bool = False,
     ) -> None:
-        """Record a step of an optimizer with the backward passes before it. Then begin to count them again.
+        """Record a step of an optimizer with the backward passes before it. Then start the count at 0 again.
 
         optimizer, settings, is_users: As for `record_step`, which may raise a ValueError.
         is_cleared: A function that returns whether the gradients of the step have become None or zero.
@@ -172,7 +172,8 @@ def decayed_elements(parameters: Iterable[tuple[Any, int]]) -> dict[str, list[in
 def plain(value: Any) -> Any:
     """Convert a value to a number, a bool or a list of numbers for JSON. Return None for any other value.
 
-    A tensor that is NaN becomes None, too, and so does a list with such an entry. A Python float that is NaN stays NaN.
+    A tensor that is NaN becomes None, too, and so does a list that contains such a tensor. A Python float that is NaN
+    stays NaN.
     """
     if isinstance(value, bool | int | float):
         return value

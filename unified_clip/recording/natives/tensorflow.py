@@ -117,8 +117,8 @@ def _mark_computed(
 ) -> None:
     """Mark the results of an eager operation on a gradient, such as `g / n`, as gradients.
 
-    The only result of an operation on one gradient belongs to the gradient's variable, if it has the same shape. In
-    graphs, nothing is marked, because `from_tape` follows the inputs of operations.
+    The only result of an operation on one gradient belongs to the gradient's variable, if it has the same shape. Do not
+    mark anything in graphs, because `from_tape` follows the inputs of operations there.
     """
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)

@@ -10,7 +10,7 @@ from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
 
 State = tuple[int, int]
-"""The identity of a gradient, and how often it was changed in place."""
+"""The identity of a gradient, and how often code changed it in place."""
 
 
 class GradientVersions:

@@ -22,7 +22,8 @@ Place = Literal[
 
 With a bias correction c = 1 - beta2**t of the second moment v at step t: "after" is sqrt(v / c) + eps, and "before" is
 (sqrt(v) + eps) / sqrt(c). Without a bias correction: "inside" is sqrt(v + eps), and "outside" is sqrt(v) + eps. The
-others are about Adamax, which divides by a maximum of gradients.
+places "to each gradient", "to the maximum" and "to the earlier maximum" are for Adamax, which divides by a maximum of
+gradients.
 """
 
 AFTER: Final = "after the bias correction"
@@ -50,7 +51,7 @@ PLACES: Mapping[str, Mapping[str, Place]] = {
 }  # fmt: skip
 """The place of epsilon, by the class of the optimizer in lower case, and by the first part of its module's name.
 
-The tests of each framework measure it: `test_the_place_of_epsilon` in `tests/frameworks/`.
+For each framework, `test_the_place_of_epsilon` in `tests/frameworks/` measures these places.
 """
 
 

@@ -24,15 +24,15 @@ Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 """The optimizer steps between two backward passes, and the clip calls before these steps."""
 
 OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "repeated_rows")
-"""The fields of an optimizer step that belong to the optimizer. The others belong to the time of the step."""
+"""The fields of an optimizer step that belong to the optimizer. All other fields belong to the time of the step."""
 
 
 def align_optimizers(a: RecordedRun, b: RecordedRun, names: Names) -> RecordedRun:
     """Return `b` with the clip calls and optimizer steps of each iteration in the order of `a`.
 
-    Each clip call gets the step of its partner in `a`. Iterations with one optimizer step are unchanged. So are those
-    in which the clip calls have no partners, or an optimizer steps before its clip. If every clip follows the step that
-    should use it, `b` is unchanged.
+    Each clip call gets the step of its partner in `a`. Iterations with one optimizer step are unchanged. Iterations in
+    which clip calls have no partners, or in which an optimizer steps before its clip, are unchanged, too. If every clip
+    follows the step that should use it, `b` is unchanged.
 
     names: The name of a parameter in `b`, by its name in `a`.
     """
@@ -79,7 +79,7 @@ def _numbered_iterations(run: RecordedRun, size: int) -> Iterator[Iteration]:
 
 
 def is_clipped_first(iteration: Iteration) -> bool:
-    """Return whether no optimizer steps too early: at least `k` calls, or all, come before the `k`-th step."""
+    """Return whether no optimizer steps too early: at least k calls, or all calls, come before the k-th step."""
     steps, lines = iteration
     counts = (sum(line.step <= step.step for line in lines) for step in steps)
     return all(count >= min(number, len(lines)) for number, count in enumerate(counts, start=1))
@@ -88,11 +88,11 @@ def is_clipped_first(iteration: Iteration) -> bool:
 def _order_of_calls(
     left: Sequence[RecordedCall], right: Sequence[RecordedCall], known: Order, names: Names
 ) -> Order | None:
-    """Return the partners of the calls of an iteration, or None if a call has none.
+    """Return the partners of the calls of an iteration, or None if a call has no partner.
 
     Return None, too, if two calls of a run clip a gradient of the same name: then the order of the steps matters.
-    Without names or shapes that identify the calls, their norms do. If these differ, use the order that an earlier
-    iteration has, else the order of the calls.
+    Without names or shapes that identify the calls, their norms identify them. If these differ, use the order that an
+    earlier iteration has, else the order of the calls.
 
     known: The order of an earlier iteration, or an empty one.
     """
@@ -204,8 +204,8 @@ def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
 def _steps_per_backward(run: RecordedRun) -> int | None:
     """Return the number of optimizer steps in each training iteration, or None if it is unknown.
 
-    Steps of one number are of one iteration, and so are steps between two backward passes. Return 1 if iterations have
-    different numbers of steps.
+    Steps with the same number belong to one iteration, and so do steps between two backward passes. Return 1 if
+    iterations have different numbers of steps.
     """
     steps = run.optimizer_steps
     begins = [later.step != step.step and later.backward_calls != 0 for step, later in itertools.pairwise(steps)]

@@ -19,8 +19,8 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
     """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
 
     This is the case if the iterations of one run have more optimizer steps. It is also the case if both runs have fewer
-    clip calls than steps, or if they clip as many elements by other numbers of calls. Return both runs unchanged
-    otherwise, or if an optimizer steps before its clip.
+    clip calls than steps, or if they clip as many elements by other numbers of calls. Otherwise, and if an optimizer
+    steps before its clip, return both runs unchanged.
     """
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b
@@ -59,8 +59,8 @@ def _joined(run: RecordedRun, iterations: Sequence[Iteration]) -> RecordedRun:
 def _join(steps: Sequence[OptimizerStep]) -> OptimizerStep:
     """Return one step that stands for the steps of several optimizers, as for the parameter groups of one optimizer.
 
-    It is unknown whether all of them cleared their gradients, and, if their weight decays differ, which elements have
-    weight decay.
+    Two facts are unknown: whether all optimizers cleared their gradients and, if weight decays differ, which elements
+    have weight decay.
     """
     if len(steps) == 1:
         return steps[0]

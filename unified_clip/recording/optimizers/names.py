@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 LIBRARIES = ("torch.optim.", "paddle.optimizer.", "keras.optimizers.", "optax.", "tf.compat.v1.train.")
-"""The modules of the frameworks' own optimizers. Any other class counts as the user's own. It is compared with a
+"""The modules of the frameworks' own optimizers. Any other class counts as the user's own. `compare` compares it with a
 framework's class if its name contains the name of that class: MyAdam with Adam, and MyAdamW with AdamW.
 """
 
@@ -16,7 +16,7 @@ SETTINGS = (
     "lr", "momentum", "dampening", "nesterov", "weight_decay", "betas", "alpha", "eps", "eps_in_sqrt", "amsgrad",
     "maximize",
 )  # fmt: skip
-"""The settings that are recorded, by PyTorch's names. Two recordings are compared by these names."""
+"""The names of recorded settings, which are PyTorch's names. `compare` matches settings by these names."""
 
 
 def check_names(optimizer: str, settings: frozenset[str], *, is_users: bool) -> None:

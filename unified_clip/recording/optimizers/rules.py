@@ -13,7 +13,7 @@ VARIANT = re.compile(r"NAdam|RAdam|Adamax|^(?:nadam|radam|adamax)$")
 """Matches the name of a class that is a variant of Adam, such as NAdam or MyNAdam."""
 
 SUM_FIRST = frozenset({"sgd", "lion"})
-"""Keras' optimizers, in lower case, whose update depends on the sum of a gradient's repeated rows alone."""
+"""Keras' optimizers, in lower case, whose update depends only on the sum of a gradient's repeated rows."""
 
 ADDS_WEIGHT_DECAY = frozenset({"adadelta", "adagrad", "adam", "adamax", "rmsprop", "sgd", "momentum"})
 """The optimizers of PyTorch and Paddle, in lower case, that add weight decay to the gradients."""

@@ -82,7 +82,7 @@ def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
 
 
 def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
-    """Return a run with steps and calls numbered by training iteration, also by those without a step.
+    """Return a run with steps and calls numbered by training iteration. Iterations without a step count, too.
 
     Return the same run if it skips no step, or if its steps do not have the numbers 1, 2, 3 and so on.
     """
@@ -132,7 +132,8 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
     """Return the skips of a run that makes fewer steps than another run, if it may skip that run's steps with gradients
     that are not finite. Return {} if the backward passes of the run are known, which show its skips.
 
-    optax.apply_if_finite makes neither a clip call nor a step of the optimizer then. The first such steps count.
+    For such gradients, optax.apply_if_finite makes neither a clip call nor a step of the optimizer. The first such
+    steps count.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)

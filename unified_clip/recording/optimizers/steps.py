@@ -21,7 +21,7 @@ STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "c
 """The stages of differences between steps of optimizers."""
 
 TINY = 1e-20
-"""Settings count as 0 up to this size, such as a learning rate that PyTorch's SGD has in place of 0 of Keras."""
+"""Settings up to this size count as 0, such as the tiny learning rate that a port sets in PyTorch in place of 0."""
 
 MOMENTUM = "rule for momentum"
 """The `parameter` of a divergence that `compare_momentum` finds."""
@@ -198,7 +198,7 @@ def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifferen
 
 
 def _clearing(a: RecordedRun, b: RecordedRun, left: OptimizerStep, right: OptimizerStep) -> Iterator[StepDifference]:
-    """Yield a difference if only one run clears its gradients before a step. What is unknown is not compared.
+    """Yield a difference if only one run clears its gradients before a step. Yield nothing if this is unknown.
 
     Frameworks that return new gradients count as clearing them.
     """
@@ -235,7 +235,9 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
 
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
-    """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
+    """Return whether the clips before each step of an optimizer have the same gradients. Return False if that is
+    unknown.
+    """
     lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())
@@ -331,9 +333,9 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
 def _differing_settings(left: OptimizerStep, right: OptimizerStep, rounding: float) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
-    Other settings than the learning rate are compared only if `are_one_kind` returns True. A setting that only one of
-    the runs recorded is not compared, except dampening. If the optimizers add eps at different places, its effect is
-    compared instead.
+    Compare other settings than the learning rate only if `are_one_kind` returns True. Do not compare a setting that
+    only one run recorded, except dampening. If the optimizers add eps at different places, compare the effect of eps
+    instead.
     """
     differs, is_one_kind = f"{right.run} differs from {left.run} as with", are_one_kind(left, right)
     is_moved = is_one_kind and places_differ(left, right)

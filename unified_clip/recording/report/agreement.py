@@ -35,7 +35,7 @@ def largest_differences(comparison: RecordingComparison) -> list[str]:
 def losses(comparison: RecordingComparison) -> list[str]:
     """Return a sentence about each logged number, such as the loss, that compares its values in both runs.
 
-    If only one run has the number, or the runs have no common step, the sentence explains this.
+    If only one run has the number, or the runs logged it at no common step, the sentence explains this.
     """
     sides = [logged(run) for run in comparison.runs]
     sentences = []
@@ -59,8 +59,8 @@ Pairs = list[tuple[Numbered, Numbered]]
 def _divided(pairs: Pairs, comparison: RecordingComparison) -> tuple[str, Pairs] | None:
     """Return (a sentence, pairs) if only one run divides its losses by the number of losses in a step, else None.
 
-    In the returned pairs, these losses are multiplied by that number. The losses of the first step have to show the
-    division, since no update has changed them. Return None, too, if steps have different numbers of losses.
+    In the returned pairs, the divided losses are multiplied by that number. The losses of the first step have to show
+    the division, since no update has changed these losses. Return None, too, if steps have different numbers of losses.
     """
     counts = {len(step.losses) for run in comparison.runs for step in run.optimizer_steps}
     count = counts.pop() if len(counts) == 1 else 1

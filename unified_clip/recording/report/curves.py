@@ -64,7 +64,7 @@ def number_points(numbers: Iterable[tuple[int, float]]) -> list[Point]:
 def learning_rates(steps: Sequence[OptimizerStep]) -> list[Point]:
     """Return the curve of the learning rates. A step has several rates if they differ between its parameter groups.
 
-    Steps without a recorded learning rate are left out.
+    Leave out steps without a recorded learning rate.
     """
     rates = [(step.step, step.settings.get("lr")) for step in steps]
     listed = ((step, rate if isinstance(rate, tuple) else [rate]) for step, rate in rates if rate is not None)

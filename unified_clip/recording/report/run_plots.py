@@ -13,7 +13,7 @@ from ..._page.svg import LEFT, RIGHT, TOP, WIDTH, figure, line, power_of_ten, ta
 from .curves import ClipPoint, Point
 
 MOST_DOTS = 160
-"""With more points than this, clipped steps are marked below the curve, but not on it."""
+"""With more points than this, a plot marks clipped steps below the curve, but not on it."""
 
 FLOOR = 226
 """The distance of the x axis from the top of the plot, in pixels."""
@@ -30,7 +30,7 @@ LOGARITHMIC = 50
 """If the largest positive number is more than this many times the smallest one, the y axis is logarithmic."""
 
 LEAST_DISTANCE = 1e-9
-"""Smaller relative distances are drawn at this height."""
+"""Plots draw smaller relative distances at this height."""
 
 Curve = Sequence[Point]
 

@@ -117,7 +117,8 @@ def describe(comparison: RecordingComparison) -> list[str]:
 def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
     """Yield each divergence with sentences about it and its causes, in order.
 
-    A cause of an earlier divergence is only named. A sentence that is the same as an earlier one is left out.
+    For a cause that an earlier divergence has, yield only its name. Leave out a sentence that is equal to an earlier
+    one.
     """
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
@@ -133,9 +134,9 @@ def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
 def notes(comparison: RecordingComparison) -> list[str]:
     """Return sentences about how closely the runs agree: one for each stage, or a single one if the runs are the same.
 
-    Others are about an eps that differs without being the cause of a reported difference, about what was not compared,
-    and about ClipWarnings. If a difference has no cause, and a run has no norms of parameters, one explains how to
-    record them.
+    Further sentences are about an eps that differs without being the cause of a reported difference, about numbers that
+    were not compared, and about ClipWarnings. If a difference has no cause, and a run has no norms of parameters, a
+    sentence explains how to record these norms.
     """
     if comparison.first is None:
         same = f"{SAME}: {counted(len(comparison.pairs), 'call')}{allowed(comparison)}."

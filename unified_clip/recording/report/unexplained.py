@@ -72,7 +72,7 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
 
 
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
-    """Return the sentence about a divergence for which no cause was found.
+    """Return the sentence about a divergence without a known cause.
 
     If steps of optimizers differ earlier, or if another eps shows up to this step, it names the first such step.
     """
@@ -115,8 +115,8 @@ def _without_effect(comparison: RecordingComparison) -> list[str]:
 def where_to_look(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence with the parts of the training to compare], or [] if the clip may explain the divergence.
 
-    Also return [] if the runs are the same. The list is not empty only if the first difference is in a weight, a
-    gradient, a norm, or a threshold that had no effect.
+    Also return [] if the runs are the same. Return the sentence only if the first difference is in a weight, a
+    gradient, a norm, or a threshold without effect.
     """
     if without_effect := _without_effect(comparison):
         return without_effect
@@ -142,7 +142,7 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     """Return {what: phrase} for each property in which the clips up to a step differ, or may differ.
 
-    These properties are no divergences of their own: the calls of each step, the gradients of each call, and eps.
+    The report has no divergences of these properties: the calls of each step, the gradients of each call, and eps.
     """
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]

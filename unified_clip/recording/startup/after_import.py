@@ -26,7 +26,7 @@ class AfterImport(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return an import spec whose loader runs the module and, the first time, its action.
 
-        Return None for a module without an action, or one that does not exist.
+        Return None for a module that has no action or does not exist.
         """
         if fullname not in self._actions or fullname in self._finding:
             return None

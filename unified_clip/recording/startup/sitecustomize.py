@@ -54,7 +54,7 @@ def _wait_for_a_framework(settings: dict[str, object]) -> None:
 def _start(settings: dict[str, object]) -> None:
     """Start the recording, and empty `settings`, so that it starts only once.
 
-    An error does not end the script. It is written to a file, and `unified-clip record` reports it.
+    An error does not end the script. This function writes the error to a file, and `unified-clip record` reports it.
 
     settings: The fields of `Settings` in `launch/process.py`, and `package`: the directory that contains unified_clip.
     """
