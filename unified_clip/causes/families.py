@@ -221,9 +221,7 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the simplest number in an interval: a preferred one, or one with few digits. Return None for an unbounded
-    interval.
-    """
+    """Return the simplest number in an interval: a preferred one, or one with few digits. None for an unbounded one."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

@@ -77,9 +77,7 @@ def _clip_lines(report: CheckReport) -> list[str]:
 
 
 def _ignored_lines(report: CheckReport) -> list[str]:
-    """Return a line for each reason of ignored findings, with the first place, its clip, and the number of further
-    places.
-    """
+    """Return a line for each reason of ignored findings: the first place, its clip, and how many places follow."""
     reasons: dict[tuple[str, str], list[Finding]] = {}
     for finding in report.ignored:
         reasons.setdefault((finding.clip, finding.ignored or ""), []).append(finding)

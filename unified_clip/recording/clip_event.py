@@ -1,6 +1,4 @@
-"""`ClipEvent`: the recorded fields of one clip. Some are known at once. The other fields wait for values from the
-device.
-"""
+"""`ClipEvent`: the recorded fields of one clip. Some are known at once, the others when the device sends values."""
 
 from __future__ import annotations
 

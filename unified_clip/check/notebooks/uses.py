@@ -42,9 +42,7 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. A clip in a notebook gets its line in the file. Its name gets the cell, and the line in the
-    cell.
-    """
+    """Yield the clips. One in a notebook gets its line in the file, and a name with the cell and its line there."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

@@ -1,6 +1,4 @@
-"""Find settings of clips that Python source passes indirectly: in strings, in dicts, in unpacked arguments, or by
-excluding parameters.
-"""
+"""Find settings of clips that Python source passes indirectly, such as in strings, dicts or unpacked arguments."""
 
 from __future__ import annotations
 

@@ -174,9 +174,7 @@ def _is_clip(source: Source, node: ast.expr) -> bool:
 
 
 def _has_optimizer(node: ast.expr) -> bool:
-    """Return whether a node is a call of `as_optax` with an optimizer. Such a call returns the updates of that
-    optimizer.
-    """
+    """Return whether a node is a call of `as_optax` with an optimizer, which returns that optimizer's updates."""
     if not isinstance(node, ast.Call) or last_name(node.func) != METHOD:
         return False
     return bool(node.args) or any(each.arg in ("optimizer", None) for each in node.keywords)

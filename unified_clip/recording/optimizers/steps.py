@@ -235,9 +235,7 @@ def _cleared(run: RecordedRun, step: OptimizerStep, other_run: RecordedRun, othe
 
 
 def _has_one_optimizer(run: RecordedRun) -> bool:
-    """Return whether the clips before each step of an optimizer have the same gradients. Return False if that is
-    unknown.
-    """
+    """Return whether the clips before each step of an optimizer have the same gradients. If unknown, return False."""
     lines, steps = calls_by_step(run), [step.step for step in run.optimizer_steps]
     lists = {
         frozenset((name, each.shape) for line in lines.get(step, ()) for name, each in line.parameters.items())

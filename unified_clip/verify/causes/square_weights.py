@@ -38,9 +38,7 @@ def untransposed_square(pairing: StepPairing, rerun: Rerun) -> Cause | None:
 
 
 def _candidates(pairing: StepPairing) -> Iterator[Sequence[str]]:
-    """Yield lists of square weights with the same order of elements on both sides: first all such weights, then each
-    alone.
-    """
+    """Yield lists of square weights with the same order of elements on both sides: first all, then each alone."""
     names = [
         name
         for name, weight in pairing.initial[0].items()

@@ -251,9 +251,7 @@ def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr, bool]]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield (variable, value) for each variable of a target. If only the target is a tuple, each variable gets the
-    whole value.
-    """
+    """Yield (variable, value) for each variable of a target. If only the target is a tuple, all get the whole value."""
     match target, value:
         case ((ast.Tuple(elts=targets) | ast.List(elts=targets)), ast.Tuple(elts=values)) if len(targets) == len(
             values
