@@ -54,8 +54,8 @@ def check(
 ) -> CheckReport:
     """Compare every clip in `files` with a clip configuration, and return the report.
 
-    Three more findings: a path without a clip, a pattern of `check.require` without a clip, and a rule of the table
-    `check` without effect.
+    A path without a clip, a pattern of `check.require` without a clip, and a rule of the table `check` without effect
+    are findings, too.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: All files below `paths`.
     advance: Called with the number of files that were just read. nearest: Whether to accept clips that differ in

@@ -217,7 +217,7 @@ class Judge:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about accepted clips: those with the result "near", and those that a file sets or switches off.
+        """Sentences about accepted clips: clips with the result "near", and clips that a file sets or switches off.
 
         Further sentences are about trainers that do not always clip a step whose norm is not finite. Their clips of the
         same name and behaviour share a sentence.

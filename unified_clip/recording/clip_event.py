@@ -1,4 +1,4 @@
-"""`ClipEvent`: the recorded fields of one clip. Some are known at once, the others when the device sends values."""
+"""`ClipEvent`: the recorded fields of one clip. Some fields are known at once, some when the device sends values."""
 
 from __future__ import annotations
 

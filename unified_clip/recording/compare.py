@@ -135,7 +135,7 @@ def compare(
         left, right = number_calls(left, right)
     left, right = join_steps(left, right)
     if not has_effect:
-        have_one_schedule = have_same_rates(left, right)
+        is_one_schedule = have_same_rates(left, right)
         left, right, skipped = align_skipped(left, right)
     left, right = merge_loops(left, right)
     shared_names = names_from_a_to_b(left, right, names or {})
@@ -155,7 +155,7 @@ def compare(
     causes = [find_causes(point) for point in points]
     points = list(map(as_rule, points, causes))
     of_steps = step_differences(left, right)
-    if skipped and have_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
+    if skipped and is_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
         of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]
     differences = [*skipped, *effective(of_steps, pairs, has_effect)]
     explained = join(points, {point.first: each for point, each in zip(points, causes, strict=True)}, differences)

@@ -47,14 +47,12 @@ def unpaired_blocks(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) 
 
     A list of each pair has one parameter. Return [] if this does not pair all of them.
     """
-    rests = [name for name in a.parameters if name not in names], [*({*b.parameters} - {*names.values()})]
-    rests = rests[0], [name for name in b.parameters if name in rests[1]]
-    if not all(rests):
+    rest_a = [name for name in a.parameters if name not in names]
+    rest_b = [name for name in b.parameters if name not in {*names.values()}]
+    if not (rest_a and rest_b):
         return []
-    sizes = [[call.parameters[n].elements for n in rest] for call, rest in zip((a, b), rests, strict=True)]
-    blocks = [
-        ([rests[0][index] for index in left], [rests[1][index] for index in right]) for left, right in _blocks(*sizes)
-    ]
+    sizes = [[call.parameters[name].elements for name in rest] for call, rest in ((a, rest_a), (b, rest_b))]
+    blocks = [([rest_a[i] for i in left], [rest_b[i] for i in right]) for left, right in _blocks(*sizes)]
     return blocks if all(min(map(len, block)) == 1 for block in blocks) else []
 
 

@@ -96,6 +96,20 @@ def test_gates_in_another_order_are_no_other_initial_weights(tmp_path: Path, is_
     assert "Not compared: the order of the elements of " in text
 
 
+@pytest.mark.parametrize("is_old", [True, False])
+@pytest.mark.parametrize(("array", "kinds"), [(GATES, ["other initial weights"]), (KERNEL.T.copy(), [])])
+def test_gates_of_an_lstm_have_to_keep_their_order(
+    tmp_path: Path, array: np.ndarray, kinds: list[str], is_old: bool
+) -> None:
+    old = [clip(1, "global", {"lstm/lstm_cell/kernel": weight(KERNEL, 2.0)}, "tensorflow")]
+    new = [clip(1, "global", {"0": weight(array, 2.5)})]
+    comparison = compared(tmp_path, old, new, is_old)
+    assert [kind for kind in cause_kinds(comparison) if kind == "other initial weights"] == kinds
+    text = "\n".join(sentences.lines(comparison))
+    assert ("PyTorch and Paddle have the same order (i, f, g, o): transpose these weights" in text) == bool(kinds)
+    assert "Not compared: the order" not in text
+
+
 def test_other_elements_of_the_same_norm_are_other_initial_weights(tmp_path: Path) -> None:
     comparison = compared(tmp_path, keras("global"), torch("global", 2.5, NEGATED), False)
     assert cause_kinds(comparison) == ["other initial weights"]

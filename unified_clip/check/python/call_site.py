@@ -76,7 +76,7 @@ def with_threshold_slot(call: ast.Call, parameters: Sequence[str], limits: Seque
 
     If the call passes no threshold, or the function has two, the code has no THRESHOLD.
 
-    parameters: The names of the function's parameters, in order. limits: The names of those that set the threshold.
+    parameters: The names of the function's parameters, in order. limits: The parameters that set the threshold.
     """
     slot = ast.Name(THRESHOLD)
     names = [*parameters, *[""] * len(call.args)]

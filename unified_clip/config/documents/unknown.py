@@ -43,7 +43,7 @@ class UnreadFile:
     problem: str
     advice: str
     is_outer: bool = False
-    """Whether this file is a whole configuration, of which the document is only a part."""
+    """Whether this file is a whole configuration, and the document is only a part of it."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.problem}" if self.place else self.problem

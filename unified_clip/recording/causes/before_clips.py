@@ -307,7 +307,7 @@ def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: li
 
 
 def _weights_of_other_calls(point: DivergencePoint, pair: CallPair) -> tuple[dict[int, list[str]], str]:
-    """Return ({index of a later pair of calls: names of its weights}, words for those that are unknown).
+    """Return ({index of a later pair of calls: names of its weights}, words for unknown weights).
 
     The second value is "" if all weights of other calls are known. If names are positions, all these weights are
     unknown.

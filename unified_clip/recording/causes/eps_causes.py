@@ -34,8 +34,7 @@ def another_eps(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 def first_other_eps(a: RecordedRun, b: RecordedRun, pairs: Sequence[CallPair]) -> tuple[Divergence, Cause] | None:
-    """Return (divergence, cause) for the first coefficients that differ because of another eps, or None if there are
-    none.
+    """Return (divergence, cause) for the first coefficients that differ because of another eps, else None.
 
     The numbers may differ by less than --max-ulp.
     """

@@ -10,30 +10,35 @@ from ..divergence import DivergencePoint
 from ..packing import unpaired_blocks
 from ..pairing import CallPair
 
-GRU_OF_KERAS = "gru_cell"
-"""A part of the names of the weights of Keras' GRU."""
+GRU_OF_KERAS, LSTM_OF_KERAS = "gru_cell", "lstm_cell"
+"""A part of the names of the weights of Keras' GRU, and of Keras' LSTM."""
 
 
 def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
-    """Return a cause if weights of Keras' GRU were transposed for PyTorch or Paddle, but their gates not exchanged.
+    """Return a cause if a port of Keras' GRU or LSTM to PyTorch or Paddle has its gates in a wrong order.
+
+    The gates of a GRU have to be exchanged, and those of an LSTM have to stay in their order.
 
     orders: The order of the elements of each weight in the second run: "same", "transposed", "rearranged" and so on.
     """
     if (pair.a.framework == "tensorflow") == (pair.b.framework == "tensorflow"):
         return None
-    names = [
-        name
-        for name, order in orders.items()
-        if order in ("same", "transposed") and GRU_OF_KERAS in f"{name} {pair.names[name]}"
-    ]
-    if not names:
-        return None
-    sentence = (
-        f"the gates of {enumeration(list(map(repr, names)))} have the same order in both runs. Keras' GRU has the "
-        "order z, r, h, that of PyTorch r, z, n, and that of Paddle r, z, c: exchange the first two thirds of these "
-        "weights and of their biases"
-    )
-    return Cause("other initial weights", sentence)
+    text = {name: f"{name} {pair.names[name]}" for name in orders}
+    if kept := [name for name in orders if GRU_OF_KERAS in text[name] and orders[name] in ("same", "transposed")]:
+        sentence = (
+            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. Keras' GRU has the "
+            "order z, r, h, that of PyTorch r, z, n, and that of Paddle r, z, c: exchange the first two thirds of "
+            "these weights and of their biases"
+        )
+        return Cause("other initial weights", sentence)
+    if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:
+        sentence = (
+            f"the elements of {enumeration(list(map(repr, moved)))} have different orders in the runs. Keras' LSTM has "
+            "its gates in the order i, f, c, o, and PyTorch and Paddle have the same order (i, f, g, o): transpose "
+            "these weights, and change nothing else"
+        )
+        return Cause("other initial weights", sentence)
+    return None
 
 
 def split_tensor(point: DivergencePoint, pair: CallPair) -> Cause | None:

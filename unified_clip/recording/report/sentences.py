@@ -223,11 +223,12 @@ def _rearranged(comparison: RecordingComparison) -> list[str]:
     """Return [a sentence] about weights with the same elements in an order that was not compared, else []."""
     orders = orders_of(comparison.pairs[0]) if comparison.pairs else {}
     names = [name for name, order in orders.items() if order == "rearranged"]
-    if not names or not {each.kind for each in comparison.findings} <= {*OUTSIDE_THE_CLIP}:
+    kinds = {each.kind for each in comparison.findings}
+    if not names or "other initial weights" in kinds or not kinds <= OUTSIDE_THE_CLIP:
         return []
     return [
         f"Not compared: the order of the elements of {listed(names)}. Both runs have the same elements, in another "
-        "order, as for the gates of a GRU: docs/my-loss-curve-differs.md has the orders of gates."
+        "order, as a GRU of Keras and one of PyTorch have: docs/my-loss-curve-differs.md has the orders of their gates."
     ]
 
 

@@ -85,9 +85,9 @@ def _is_clip(name: str) -> bool:
 def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
     """Return all clips. A command line that passes a threshold to a script gets the effect of the script's clip.
 
-    A command line belongs to the scripts that its line names, or else to those that its file names. Each of them must
-    be among the checked files, and read the option as the threshold of a clip. If scripts clip by several rules, the
-    effect is unknown.
+    A command line belongs to the scripts that its line names. If the line names none, it belongs to all scripts that
+    its file names. Each of these scripts must be a checked file, and must read the option as the threshold of a clip.
+    If the scripts clip by several rules, the effect is unknown.
 
     uses: All clips in files and in Python source.
     """
@@ -98,6 +98,8 @@ def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     (value,) = use.values
     readers = [reader for reader in readers if reader.option == use.option]
+    if not readers:
+        return use
     rules = {
         script: [reader.config or reader.rule for reader in readers if reader.path.name == script]
         for script in _scripts(use)
