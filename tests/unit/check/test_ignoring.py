@@ -168,3 +168,9 @@ def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(ch
         assert "approves only rule = 'none'" in only_finding(check({name: text, **ds}, f"{CLIP_CONFIG}{entry}\n")).edit
     required = CLIP_CONFIG + '[check]\nrequire = ["conf/*"]\n' + entry.replace("[check]", "")
     assert [each.kind for each in check({name: off, **ds}, required).findings] == ["missing"], "it counts as no clip"
+
+
+def test_a_key_of_0_is_not_approved_by_a_rule_without_a_threshold(check: Check) -> None:
+    clip = f'{CLIP_CONFIG}{IGNORE.format("own.yaml")}rule = "global_norm"\n'
+    report = check({"own.yaml": "grad_clip: 0\n", "ds.json": DEEPSPEED % "1.0"}, clip)
+    assert (only_finding(report).kind, report.ignored) == ("unknown", [])

@@ -75,6 +75,21 @@ def test_two_biases_clipped_alone_are_another_rule_than_one_bias(tmp_path: Path,
     assert "has as many elements in '1' and '2', and clips each of these by its own norm" in cause.sentence
 
 
+def test_clips_of_other_tensors_beside_the_two_biases_are_not_joined(tmp_path: Path) -> None:
+    weights, biases = torch(joins=True, array=GATES[:, :2].copy())
+    comparison = compared(tmp_path, keras(), [weights, biases], False)
+    assert [len(pair.b.parameters) for pair in comparison.pairs] == [1]
+
+
+def test_two_tensors_are_not_paired_with_two_tensors_of_other_sizes(tmp_path: Path) -> None:
+    left, right = (
+        [clip(1, "global", {n: bias(1.0, s) for n, s in sizes}, "jax")]
+        for sizes in ((("a", 2), ("b", 4)), (("c", 3), ("d", 3)))
+    )
+    (pair,) = write_and_compare(tmp_path, left, right).pairs
+    assert not any(" + " in name for name in pair.a.parameters)
+
+
 def test_another_threshold_for_the_two_biases_is_not_joined(tmp_path: Path) -> None:
     weights, biases = torch(joins=True)
     assert compared(tmp_path, keras(), [weights, {**biases, "threshold": 2.0}], False).exit_code == 1
