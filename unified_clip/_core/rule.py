@@ -277,7 +277,7 @@ def coefficient(xp: Scalars, n: Scalar, threshold: Scalar, convention: ClipConve
 
 
 def _bounded(gradients: GradientList, group: range, rule: ClipRule, inputs: Sequence[Tensor]) -> Norm:
-    """Check the bounds of a group that is clipped by value. Return them as a `Norm` without a norm."""
+    """Check the bounds of a group that is clipped by value. Return them as the `threshold` of a `Norm`."""
     path = gradients.path(group, inputs)
     with path.scope():
         threshold, _ = _threshold(path.xp, math.nan, rule.threshold)

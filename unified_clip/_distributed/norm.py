@@ -56,7 +56,7 @@ class LocalShards(ABC):
 
     @abstractmethod
     def count_elements(self) -> int:
-        """Return the number of elements that this rank counts, of all gradients."""
+        """Return the number of elements of all gradients that this rank counts."""
 
     @abstractmethod
     def copies(self) -> list[tuple[Leaf, Tensor]]:

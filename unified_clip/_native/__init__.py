@@ -1,8 +1,8 @@
 """The compiled kernels of eager calls on a CPU, if they were built. `_compute/kernels.py` computes the same in NumPy.
 
 UNIFIED_CLIP_NATIVE=0 disables the kernels. UNIFIED_CLIP_NATIVE=1 makes missing kernels an error, also during
-installation. If the variable is not set, the import of a clone without kernels warns about an installed copy with
-kernels.
+installation. If the variable is not set, and a clone without kernels hides an installed copy with kernels, the import
+warns.
 """
 
 from __future__ import annotations

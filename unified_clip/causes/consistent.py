@@ -220,7 +220,7 @@ def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
 
 
 def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return what a hypothesis about one call predicts for another call, or [] if it predicts nothing there."""
+    """Return what a hypothesis about the call `source` predicts for the call `target`, or [] if it predicts nothing."""
     if hypothesis.kind in ROUNDING:
         return []
     if hypothesis.kind in LEFT_OUT:

@@ -164,8 +164,9 @@ class Judge:
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         """Return (result, finding) for a script that leaves its clip to a file of its trainer, as LightningCLI does.
 
-        The finding is None if a file of this trainer near the script has the clip of the configuration. Any other such
-        file has a finding of its own. Beside a clip of unified_clip, the trainer's own clip has to be off.
+        The finding is None if a file of this trainer near the script has the clip of the configuration. Files of this
+        trainer with a different clip have findings of their own. If the script also clips with unified_clip, the
+        trainer's own clip has to be off.
         """
         files = outside.files_of(use, self._uses, self._file.resolve().parent)
         same = [each for each in files if self._is_accepted(each, nearest=False)]

@@ -105,7 +105,7 @@ class ScriptRun:
         return {name: tuple(tensor.shape) for name, tensor in self.outputs[0].parameters.items()}
 
     def output_at(self, step: int, steps: int) -> StepOutput | None:
-        """Return the output after step `step` of `steps`. Return None if the function has no output there."""
+        """Return the output after step `step` of `steps`, or None if the function returned no output at this step."""
         index = step - 1 if self.yields else step - steps
         return self.outputs[index] if 0 <= index < len(self.outputs) else None
 

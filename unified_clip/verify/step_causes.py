@@ -74,12 +74,13 @@ def find_cause(
 
 
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
-    """Return the comparison without causes from `by_elimination`, which are no causes if `finding` is one.
+    """Return the comparison without the causes that `finding` replaces.
 
-    Keep causes of different optimizer steps, although they have the same kinds. There is one exception: weight decay
-    before the clip explains another weight decay of the optimizer.
+    These are causes of the same kind, and causes that `before_clips.by_elimination` found. Keep causes of different
+    optimizer steps, although they have the same kinds. There is one exception: weight decay before the clip explains
+    another weight decay of the optimizer.
 
-    finding: The other cause. It also replaces a cause of its own kind.
+    finding: The cause that `verify` found.
     """
     kept = {
         divergence: [

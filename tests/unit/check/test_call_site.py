@@ -49,7 +49,10 @@ def test_a_clip_of_all_parameters_of_an_optimizer_is_the_same(check: Check) -> N
         ("[p for n, p in model.named_parameters() if 'bias' not in n]", "that meet this condition: 'bias' not in n."),
         ("filter(lambda p: p.ndim > 1, model.parameters())", "that meet this condition: lambda p: p.ndim > 1."),
         ("optimizer.param_groups[0]['params']", "clips one parameter group, optimizer.param_groups[0]['params']."),
-        ("model.blocks[i].parameters()", "The call clips model.blocks[i], a part of model whose name is unknown."),
+        (
+            "model.blocks[i].parameters()",
+            "The call clips a part of model, model.blocks[i]. The name of this part is unknown.",
+        ),
         ("some", "that meet this condition: 'head' in n."),
     ],
 )

@@ -27,8 +27,8 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 class JaxPath(DevicePath):
     """The device path of JAX, with correctly rounded norms of norm types 1 and 2.
 
-    In programs for one CPU device, the compiled kernels compute these norms. With several devices, JAX's operations do,
-    but float64 norms are not correctly rounded there.
+    In programs for one CPU device, the compiled kernels compute these norms. In programs for several devices, JAX's
+    operations compute them, and norms of float64 gradients are not correctly rounded.
     """
 
     _backend: JaxPrimitives

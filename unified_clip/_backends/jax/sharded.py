@@ -244,8 +244,10 @@ class JaxShards(LocalShards):
         return self._spec.process_group == "auto" or set(_ranks_of(value)) <= set(self._group.ranks)
 
     def _ranks_within(self, value: Any) -> tuple[int, ...]:
-        """Return the processes whose sums give the norm of this array: all processes with shards, or the process group
-        if it has all elements.
+        """Return the processes whose sums give the norm of this array.
+
+        These are all processes with shards. If some of them are outside of the process group, these are the processes
+        of the group, whose shards have all elements.
         """
         return _ranks_of(value) if self._is_within_group(value) else tuple(self._group.ranks)
 

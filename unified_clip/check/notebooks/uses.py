@@ -42,7 +42,7 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. One in a notebook gets its line in the file, and a name with the cell and its line there."""
+    """Yield the clips. Give a clip in a notebook its line in the file, and a name with its cell and the cell's line."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":

@@ -188,7 +188,7 @@ def _part(source: Source, owner: ast.expr) -> str:
 
     owner: The expression before `.parameters()`.
 
-    ConfigError: `owner` is a part of a model, but its name is unknown, as that of `blocks[i]`.
+    ConfigError: `owner` is a part of a model, and its name is unknown, for example `blocks[i]`.
     """
     parts: list[ast.expr] = [owner]
     while isinstance(parts[0], ast.Attribute | ast.Subscript):
@@ -199,7 +199,9 @@ def _part(source: Source, owner: ast.expr) -> str:
         return ""
     if not all(map(_last, inner)):
         model = ast.unparse(parts[whole])
-        raise ConfigError(f"The call clips {ast.unparse(owner)}, a part of {model} whose name is unknown. {ADVICE}")
+        raise ConfigError(
+            f"The call clips a part of {model}, {ast.unparse(owner)}. The name of this part is unknown. {ADVICE}"
+        )
     return ".".join([*map(_last, inner), "*"])
 
 

@@ -208,7 +208,10 @@ def _constants(source: Source, table: ast.Dict) -> dict[str, Any]:
 
 
 def _clipping(source: Source, value: ast.expr, table: ast.Dict | None = None) -> Iterator[Setting]:
-    """Yield the effect of gradient_clipping, in files in which Trainer reads it. `table`: the dict that has it."""
+    """Yield the effect of DeepSpeed's `gradient_clipping`, if the file imports transformers, whose Trainer reads it.
+
+    value: The value of `gradient_clipping`. table: The dict that has this key.
+    """
     if _imports(source, "transformers") and not _imports(source, *PORTED):
         others = _constants(source, table) if table else {}
         yield from _of_number(source, value, "deepspeed", CLIPPING, lambda number: {**others, CLIPPING: number})

@@ -72,14 +72,14 @@ def read(
     configurations: Collection[Path] = (),
     precisions: Mapping[Path, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[ClipUse]:
-    """Return the clips in Python files: those of frameworks and of unified_clip.
+    """Return the clips of frameworks and of unified_clip in Python files.
 
-    A file without either is an unknown clip if it has a setting that is named like a clip, or if it names a clip and
-    is not valid Python.
+    A file without these clips is an unknown clip if it has a setting that is named like a clip, or if it names a clip
+    and is not valid Python.
 
-    advance: Called with the number of files that were just read. configurations: The files in `paths` that are
-    trainers' configurations, which were read as such. Arguments of trainers, and settings with the name of a clip, are
-    not read there. precisions: For a file in `paths`: the mixed precision in Accelerate's files, by file.
+    advance: Called with the number of files that were just read. configurations: The files in `paths` that were read as
+    configurations of trainers. In these files, do not read arguments of trainers, or settings with the name of a clip.
+    precisions: {path: {file of Accelerate: its mixed precision}}.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []

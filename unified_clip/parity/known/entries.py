@@ -162,7 +162,7 @@ class KnownDifference(schema.Table):
             added = "Add the largest relative difference: size = 0.01. If results have inf or NaN, add where"
             raise ValueError(f"kind = {self.kind!r} needs a size. {added}: not_finite = 'norm'")
         if self.size == math.inf and self.not_finite:
-            raise ValueError("size = inf is not a size of finite numbers. Remove size")
+            raise ValueError("size is inf, but not_finite covers inf and NaN. Remove size")
         return self
 
     @property

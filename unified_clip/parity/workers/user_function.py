@@ -113,7 +113,7 @@ class UserFunction(NamedTuple):
         return self._norm(returned, invocation)
 
     def _gradients(self, returned: Any, invocation: Invocation) -> Any:
-        """Return the result of a function that returns gradients only. (gradients, None) counts as such a result.
+        """Return the gradients from the result of a function without a norm: `gradients` or `(gradients, None)`.
 
         UserFunctionError: the result has a wrong type.
         """

@@ -307,8 +307,7 @@ class PaddleOptimizers:
         return steps
 
     def _step(self, binding: Binding, read: cst.CSTNode) -> OptimizerStep | None:
-        """Return the step that the optimizer makes where code reads its variable. Return None if it makes no step
-        there.
+        """Return the step that the optimizer makes in the expression that reads its variable, or None if it makes none.
 
         UnsureError: the code may make a step, for example because it passes the optimizer to a function. Or it makes a
         step that cannot be rewritten.

@@ -18,7 +18,7 @@ DEFAULT_PROGRAM = re.compile(r"paddle\.(fluid|static)\.default_(main|startup)_pr
 
 
 def is_static(module: Module) -> bool:
-    """Return whether a file builds static programs. A file that uses paddle.fluid without dygraph counts as such."""
+    """Return whether a file builds static programs. Files that use paddle.fluid without dygraph do."""
     used = module.used_names
     in_fluid = any(name.startswith("paddle.fluid.") for name in used)
     eager = any(name.startswith("paddle.fluid.dygraph") for name in used)

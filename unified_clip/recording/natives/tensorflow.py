@@ -118,7 +118,7 @@ def _mark_computed(
     """Mark the results of an eager operation on a gradient, such as `g / n`, as gradients.
 
     The only result of an operation on one gradient belongs to the gradient's variable, if it has the same shape. Do not
-    mark anything in graphs, because `from_tape` follows the inputs of operations there.
+    mark anything in graphs, in which `from_tape` follows the inputs of operations.
     """
     marked = [each for each in inputs if _is_marked(each)] if graph is None else []
     GRADIENTS.update((id(each), each) for each in outputs if marked)

@@ -41,7 +41,7 @@ class Flow:
         self.source = source
 
     def reached(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield the nodes of an expression, and those of the values that its variables may have there."""
+        """Yield the nodes of an expression, and the nodes of the values that its variables may have."""
         seen: set[ast.expr] = set()
         waiting = [node]
         while waiting:
