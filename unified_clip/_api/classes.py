@@ -147,7 +147,7 @@ class GradientClip(FrameworkBinding):
 
     @abstractmethod
     def _clip(self, gradients: GradientList) -> Tensor | None:
-        """Clip the gradients, and return the total norm, or None without one. The caller writes the results."""
+        """Clip the gradients, and return the total norm, if the clip has one. The caller writes the results."""
 
     def _group(self) -> object:
         """Return the key of this clip's group. `append_gradient_clip_ops` clips the parameters of a group together."""

@@ -248,7 +248,7 @@ def _threshold(xp: Scalars, n: Scalar, threshold: Any) -> tuple[Scalar, Any]:
 
 
 def at_most(xp: Scalars, adaptive: Scalar, limit: Scalar | StepThreshold) -> Scalar:
-    """Return the smaller one of an adaptive threshold and the fixed limit."""
+    """Return the smaller of an adaptive threshold and the fixed threshold `limit`."""
     if isinstance(limit, StepThreshold):
         limit = limit.compute(xp)
     if isinstance(limit, float) and limit == math.inf:

@@ -1,4 +1,4 @@
-"""Functions that clip each tensor, or each unit of one, by an adaptive threshold, for compiled graphs too."""
+"""Functions that clip each tensor, or each unit of a tensor, by an adaptive threshold, also in compiled graphs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .._dispatch import ADAPTERS
 Kind = Literal["", "in place", "functional", "any tensor", "class", "program", "unknown"]
 
 Off = Literal["None", "None or 0", "None, 0 or less", "0 or less"]
-"""The values of a trainer's limit that switch its clipping off."""
+"""The thresholds that switch a trainer's clipping off."""
 
 MODULE_ALIASES = (
     (re.compile(r"tensorflow\.compat\.v[12]\.|tensorflow\.python\.ops\.clip_ops\.|tensorflow\."), "tf."),

@@ -65,10 +65,10 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 
 
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
-    """Yield a clip for parameter.need_clip = False, optimizer.clipnorm = 1.0, {"clipnorm": 1.0} or another Keras limit.
+    """Yield a clip for parameter.need_clip = False, optimizer.clipnorm = 1.0, {"clipnorm": 1.0}, or a clip like these.
 
-    The file has to import Paddle for need_clip, and Keras for the limits. A limit that is set as an attribute counts
-    only if the code of its object contains "opt".
+    The file has to import Paddle for need_clip, and Keras for the others. An attribute such as clipnorm counts only if
+    the code of its object contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")
@@ -77,8 +77,8 @@ def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
         yield FoundClip(entry.node, entry.name, why_not=why_not)
     elif entry.keyword in KERAS_RULES and imports.has_keras and "opt" in entry.owner.lower():
         why_not = (
-            "The limit is set after the optimizer was created. If it never changes, pass it to the optimizer's class. "
-            "Otherwise, clip the gradients before each step by hand."
+            "The threshold is set after the optimizer was created. If it never changes, pass it to the optimizer's "
+            "class. Otherwise, clip the gradients before each step by hand."
         )
         yield FoundClip(entry.node, entry.name, why_not=why_not)
 

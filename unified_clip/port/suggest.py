@@ -33,7 +33,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     """Return the lines of code to write in place of a flagged clip.
 
     Return [] if unified_clip rejects an argument of the clip, and if no lines have the same effect. Also return [] for
-    one of several limits of a Keras optimizer.
+    one of several clipping arguments of a Keras optimizer.
     """
     try:
         meaning(module, clip)
@@ -49,7 +49,7 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
     limits = ", ".join(module.code(value) for value in values if value is not None) or "threshold"
     if target == "torch":
         factor = scale(module, clip)
-        advice = f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"
+        advice = f"# unscale the gradients before the clip, and do not multiply the threshold by {factor}"
         return [*([advice] if factor else []), *(_attached(module, clip) or _in_pytorch(module, clip, limits))]
     if clip.function.lines:
         passed = {name: clip.arguments.value(name) for name in clip.function.parameters}
@@ -69,9 +69,9 @@ def lines(module: Module, clip: FoundClip, target: Target) -> list[str]:
 
 
 def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]:
-    """Return the lines to write in place of a trainer's limit, or [] if `catalog.toml` has none for the trainer.
+    """Return the lines to write in place of a trainer's clip, or [] if `catalog.toml` has none for the trainer.
 
-    Also return [] for a limit of None whose effect depends on the trainer's version. If another argument with an
+    Also return [] for a threshold of None whose effect depends on the trainer's version. If another argument with an
     unknown value chooses the rule, the lines have a condition or a comment.
     """
     if trainer_arguments.is_uncertain(setting, clip.limit):
@@ -87,9 +87,9 @@ def _for_setting(module: Module, clip: FoundClip, setting: Setting) -> list[str]
 
 
 def _for_entry(module: Module, clip: FoundClip) -> list[str]:
-    """Return the lines to write in place of a limit in a dict, or of a limit that is set on a Keras optimizer.
+    """Return the lines to write in place of a clip of Keras in a dict or an attribute, such as {"clipnorm": 1.0}.
 
-    Return [] for other clips, for a limit of 0 or less, and for clipnorm= of standalone Keras.
+    Return [] for other clips, for a threshold of 0 or less, and for clipnorm= of standalone Keras.
     """
     entry = entry_of(module, clip.node) or entry_of(module, module.parents[clip.node])
     if entry is None or entry.keyword not in KERAS_RULES:
@@ -124,8 +124,8 @@ def _attached(module: Module, clip: FoundClip) -> list[str]:
 
     If Paddle may clip each parameter group by its own norm, further lines are comments with a loop over the groups.
 
-    Return [] for clips other than an optimizer's limit or an instance of a clip class. Return [] for an instance that
-    selects parameters or has a `why_not`, and in a file that builds a static program.
+    Return [] for clips other than an optimizer's clipping argument or an instance of a clip class. Return [] for an
+    instance that selects parameters or has a `why_not`, and in a file that builds a static program.
     """
     is_limit = isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument
     if not is_limit:

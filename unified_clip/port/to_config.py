@@ -31,7 +31,8 @@ class UnsureError(Exception):
 def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.BaseExpression | None]]:
     """Return (rule, family, limits) of a clip. The rule is '' if no clip configuration has the same effect.
 
-    The limits are the expressions of the threshold, or of the upper and the lower bound, and None if not passed.
+    `limits` has the expression of the threshold, or those of the upper and the lower bound. None stands for an argument
+    that the call does not pass.
     """
     if clip.setting is not None:
         return trainer_arguments.rule(module, clip, clip.setting), clip.setting.family, [clip.limit]
@@ -43,8 +44,8 @@ def rule_of(module: Module, clip: FoundClip) -> tuple[str, str, Sequence[cst.Bas
 def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None]:
     """Return the expressions of the threshold, or of the upper and the lower bound, of a clip function.
 
-    A limit is None if the call does not pass it, or passes None. For a function that clamps any tensor, the limit is
-    then an infinite bound instead, unless the call has unknown arguments.
+    An expression is None if the call does not pass the argument, or passes None. For a function that clamps any tensor,
+    this bound is infinite instead, unless the call has unknown arguments.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):
@@ -55,21 +56,21 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
 def is_standalone_clipnorm(module: Module, clip: FoundClip) -> bool:
     """Return whether a clip is clipnorm= of standalone Keras, and may be of any version of Keras.
 
-    Up to 2.3.1, clipnorm= limits the global norm. From 2.4 on, it limits the norm of each tensor. Return False if the
-    file uses a name that only Keras 3 has.
+    Up to 2.3.1, clipnorm= clips by the global norm. From 2.4 on, it clips each tensor by its own norm. Return False if
+    the file uses a name that only Keras 3 has.
     """
     is_standalone = clip.name.startswith("keras.") and clip.name.endswith("(clipnorm=)")
     return is_standalone and not any(name.startswith(names("keras_3")) for name in module.used_names)
 
 
 def is_off_in_keras(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a Keras optimizer is 0 or less. In most versions of Keras, it then clips nothing."""
+    """Return whether the threshold of a Keras optimizer is 0 or less. Most versions of Keras then clip nothing."""
     number = module.number(clip.node.value) if isinstance(clip.node, cst.Arg) and clip.is_optimizer_argument else None
     return clip.setting is None and number is not None and number <= 0
 
 
 def has_several_limits(module: Module, clip: FoundClip) -> bool:
-    """Return whether the call of a Keras optimizer passes more than one limit. A limit of None does not count."""
+    """Return whether the call of a Keras optimizer passes several clipping arguments. None does not count."""
     if clip.call is None or clip.setting is not None or not clip.is_optimizer_argument:
         return False
     passed = keywords_of(clip.call)
@@ -80,8 +81,8 @@ def has_several_limits(module: Module, clip: FoundClip) -> bool:
 def _keras_rule(module: Module, clip: FoundClip, keyword: str) -> tuple[str, str]:
     """Return (rule, family) of a Keras optimizer's clipnorm=, clipvalue= or global_clipnorm=.
 
-    In versions of Keras before 2.4, clipnorm= limits the global norm. The rule is '' if the version of Keras is unknown
-    and the rule depends on it. It is also '' if the limit is 0 or less, and for any other keyword.
+    In versions of Keras before 2.4, clipnorm= clips by the global norm. The rule is '' if it depends on the version of
+    Keras, and the version is unknown. It is also '' for a threshold of 0 or less, and for any other keyword.
     """
     if is_off_in_keras(module, clip):
         return "", ""

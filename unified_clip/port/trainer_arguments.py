@@ -64,7 +64,7 @@ def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -
 
 
 def _parsed(module: Module, call: cst.Call) -> Iterator[FoundClip]:
-    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets the limit at run time."""
+    """Yield a clip for HfArgumentParser((ModelArguments, TrainingArguments)), which sets the threshold at run time."""
     if not module.code(call.func).endswith("ArgumentParser"):
         return
     for argument in call.args:
@@ -103,7 +103,7 @@ def _why_not(setting: Setting, limit: cst.BaseExpression) -> str:
 
 
 def is_uncertain(setting: Setting, limit: cst.BaseExpression | None) -> bool:
-    """Return whether a limit is None, and the effect of None depends on the trainer's version."""
+    """Return whether a threshold is None, and the effect of None depends on the trainer's version."""
     return bool(setting.none) and is_name(limit, "None")
 
 
@@ -111,7 +111,7 @@ def rule(module: Module, clip: FoundClip, setting: Setting) -> str:
     """Return the rule of a trainer's clip.
 
     Return '' if the argument that chooses the rule has an unknown value or several values, or may be set elsewhere.
-    Also return '' for a limit of None whose effect depends on the trainer's version.
+    Also return '' for a threshold of None whose effect depends on the trainer's version.
     """
     if is_uncertain(setting, clip.limit):
         return ""
@@ -139,7 +139,7 @@ def chosen_rules(module: Module, clip: FoundClip, setting: Setting) -> set[str]:
 
 
 def is_off(module: Module, clip: FoundClip) -> bool:
-    """Return whether the limit of a trainer's clip switches its clipping off. Return False for an unknown limit."""
+    """Return whether the threshold of a trainer switches its clipping off. Return False for an unknown threshold."""
     if clip.limit is None or clip.setting is None:
         return False
     number, off = module.number(clip.limit), clip.setting.off

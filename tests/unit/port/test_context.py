@@ -117,7 +117,9 @@ CLIP = "fluid.clip.GradientClipByGlobalNorm(c)"
 @pytest.mark.parametrize("factor", ["loss_scaling", "self.loss_scale", "args.init_loss_scaling"])
 def test_a_threshold_that_is_multiplied_by_the_loss_scale_gets_advice_to_unscale(factor: str) -> None:
     site = ported(STATIC.format(f"if fp16:\n    c *= {factor}\n", CLIP))[1][1]
-    assert site.suggestion[0] == f"# unscale the gradients before the clip, and do not multiply the limit by {factor}"
+    assert (
+        site.suggestion[0] == f"# unscale the gradients before the clip, and do not multiply the threshold by {factor}"
+    )
 
 
 def test_a_threshold_that_is_multiplied_by_another_number_is_not_scaled() -> None:

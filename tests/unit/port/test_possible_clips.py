@@ -243,7 +243,7 @@ def test_every_name_that_is_found_is_searched_for_in_the_text() -> None:
 def test_a_setting_that_is_off_is_left(value: str) -> None:
     source = f"import lightning as L\nt = L.Trainer(gradient_clip_val={value})\n"
     (site,) = ported(source)[1]
-    assert (site.verdict, site.reason) == ("left", "A limit of None, 0 or less switches clipping off.")
+    assert (site.verdict, site.reason) == ("left", "A threshold of None, 0 or less switches clipping off.")
 
 
 @pytest.mark.parametrize(

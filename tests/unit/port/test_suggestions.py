@@ -15,7 +15,7 @@ from unified_clip.port.clip_site import Target
 def test_a_threshold_of_keras_that_is_off_in_some_versions_has_no_lines(value: str, target: Target) -> None:
     (site,) = ported(f"from tensorflow import keras\nkeras.optimizers.Adam(clipvalue={value})\n", target)[1]
     assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])
-    assert "A limit of 0 or less switches clipping off" in site.reason
+    assert "A threshold of 0 or less switches clipping off" in site.reason
 
 
 def test_a_threshold_of_none_that_fails_since_transformers_5_has_no_lines() -> None:
@@ -24,7 +24,7 @@ def test_a_threshold_of_none_that_fails_since_transformers_5_has_no_lines() -> N
     assert (site.verdict, site.meaning, site.suggestion) == ("flagged", None, [])
     assert site.reason.startswith("Since transformers 5, training fails with max_grad_norm=None")
     (site,) = ported(source.replace("None", "0"))[1]
-    assert (site.verdict, site.reason) == ("left", "A limit of 0 or less switches clipping off.")
+    assert (site.verdict, site.reason) == ("left", "A threshold of 0 or less switches clipping off.")
 
 
 @pytest.mark.parametrize(

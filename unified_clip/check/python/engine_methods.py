@@ -117,8 +117,8 @@ def is_accelerator(source: Source, node: ast.expr) -> bool:
 def _is_object_of(source: Source, node: ast.expr, engine: Engine) -> bool:
     """Return whether an expression is an object of the engine's class.
 
-    The expression is such an object if it has the usual name of one, or if the file assigns a call of the class to it.
-    A parameter of a function also counts if its annotation is the class.
+    The expression is such an object if it has the usual variable name, or if the file assigns a call of the class to
+    it. A parameter of a function also counts if its annotation is the class.
     """
     text = ast.unparse(node)
     if engine.variable and text.rpartition(".")[2] == engine.variable:

@@ -222,7 +222,7 @@ def _part_by_name(config: Settings, names: Sequence[str]) -> dict[str, int]:
 
 
 def _candidate_names(patterns: Sequence[str]) -> Iterator[str]:
-    """Yield NAMES, then names that match one of the patterns or two of them. A name may occur twice."""
+    """Yield NAMES, then names that match one or two of the patterns. A name may occur twice."""
     yield from NAMES
     patterns = list(dict.fromkeys(pattern for pattern in patterns if pattern != "*"))
     for pattern in patterns:

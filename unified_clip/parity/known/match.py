@@ -37,7 +37,7 @@ def match_deviations(
 ) -> tuple[dict[Place, tuple[NativeVerdict, str]], list[KnownDifferenceResult]]:
     """Compare the deviations of all frameworks' functions with the list of known differences.
 
-    Return (judgements, entries). `judgements` is {(framework, case name): (verdict, problem)}, for each deviation.
+    Return (judgements, entries). `judgements` has {(framework, case name): (verdict, problem)} for each deviation.
     `problem` is the reason why the deviation fails the run, or '' if it does not. `entries` has each entry of the list
     that applies to these versions, with the cases that it covers.
 

@@ -117,8 +117,8 @@ def read(path: Path, *, accepting: bool = False) -> Suite:
     if not all_cases:
         listed = f" or in files = {data.files}" if data.files else ""
         raise SuiteError(
-            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds, or name a file that "
-            "has this table in `files`"
+            f"{file}: no cases here{listed}. Add [[cases]] with gradients, rules and thresholds, or list a file with "
+            "[[cases]] under files"
         )
     for name, framework in frameworks.items():
         own_functions.check(name, framework, file, all_cases)

@@ -101,7 +101,7 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
 
 
 def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _: Any) -> CallResult:
-    """Call a function of the user that gets gradients and returns only clipped gradients, for any public name."""
+    """Call a function of the user that gets gradients, and returns only clipped gradients."""
     clipped = function(invocation.container, **invocation.arguments)
     return CallResult(None, list(leaves(clipped)), returned=clipped)
 

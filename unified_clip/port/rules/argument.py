@@ -2,7 +2,7 @@
 for `need_clip=False`, by which Paddle excludes a parameter. The rules flag or keep these arguments, and rewrite none of
 them.
 
-`tensorflow_tape` rewrites limits of Keras optimizers together with their training steps.
+`tensorflow_tape` rewrites clipping arguments of Keras optimizers together with their training steps.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VERSIONS_DIFFER = (
 )
 
 OFF_IN_KERAS = (
-    "A limit of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
-    "tf.keras makes all gradients 0, or rejects the limit. To clip nothing, remove this argument."
+    "A threshold of 0 or less switches clipping off in Keras up to 2.3.1 and from 2.11. In the versions between them, "
+    "tf.keras makes all gradients 0, or rejects the threshold. To clip nothing, remove this argument."
 )
 
 SEVERAL_LIMITS = (
     "The call passes several of clipnorm, clipvalue and global_clipnorm. Keras 3 rejects them. TensorFlow 2.11 to 2.15 "
-    "ignores clipvalue beside a norm: remove clipvalue. Older versions and optimizers.legacy apply both limits: clip "
+    "ignores clipvalue beside a norm: remove clipvalue. Older versions and optimizers.legacy apply both: clip "
     "twice by hand, in the order that docs/porting/keras.md gives for your version."
 )
 
@@ -43,19 +43,20 @@ def is_need_clip(clip: FoundClip) -> bool:
 def leave_off(file: FileRewrite, clip: FoundClip) -> None:
     """Leave a trainer's argument unchanged if its value switches clipping off."""
     if clip.setting is not None and trainer_arguments.is_off(file.module, clip):
-        file.leave(clip, f"A limit of {clip.setting.off} switches clipping off.")
+        file.leave(clip, f"A threshold of {clip.setting.off} switches clipping off.")
 
 
 @register(RuleOrder.JUDGE, matches=lambda clip: isinstance(clip.node, cst.Arg) and not is_need_clip(clip))
 def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
-    """Flag a limit of a Keras optimizer if its effect depends on the version of Keras.
+    """Flag a clipping argument of a Keras optimizer if its effect depends on the version of Keras.
 
-    Examples are a limit of 0 or less, several limits in one call, and clipnorm= of standalone Keras. Leave a limit of
-    None unchanged. Flag the argument of a function in the catalog if unified_clip does not support it.
+    Examples are a threshold of 0 or less, several clipping arguments in one call, and clipnorm= of standalone Keras.
+    Leave a threshold of None unchanged. Flag the argument of a function in the catalog if unified_clip does not support
+    this argument.
     """
     assert isinstance(clip.node, cst.Arg)
     if file.module.code(clip.node.value) == "None":
-        file.leave(clip, "A limit of None switches clipping off.")
+        file.leave(clip, "A threshold of None switches clipping off.")
     elif is_off_in_keras(file.module, clip):
         file.flag(clip, OFF_IN_KERAS)
     elif has_several_limits(file.module, clip):

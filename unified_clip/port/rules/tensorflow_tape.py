@@ -1,4 +1,4 @@
-"""Rules for TensorFlow's training steps with a gradient tape, and for the limits of their Keras optimizers.
+"""Rules for TensorFlow's training steps with a gradient tape, and for clipping arguments of their Keras optimizers.
 
 A step becomes PyTorch's backward(), the clips, and optimizer.step().
 """
@@ -44,8 +44,8 @@ IN_PLACE = (
     "gradients after the step."
 )
 OFF_WHEN_RUN = (
-    "Keras 3 does not clip with a limit of 0 or None. With 0, the new code sets all gradients to 0, and with None, it "
-    "raises an error: check that the limit is neither."
+    "Keras 3 does not clip with a threshold of 0 or None. With 0, the new code sets all gradients to 0, and with None, "
+    "it raises an error: check that the threshold is neither."
 )
 
 
@@ -59,7 +59,7 @@ def is_of_tensorflow(clip: FoundClip) -> bool:
 
 @register(RuleOrder.STEPS, matches=is_of_tensorflow, target="torch")
 def rewrite(file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-    """Rewrite training steps with a gradient tape, and the limits of their Keras optimizers, for `--to torch`.
+    """Rewrite training steps with a gradient tape, and clipping arguments of their Keras optimizers, for `--to torch`.
 
     Flag the clips whose training steps cannot be rewritten. Add checks to all clips.
     """
@@ -148,9 +148,9 @@ class TapeRewrite:
     def _ranges_of(self, clip: FoundClip) -> Sequence[StepRange]:
         """Return the training steps that contain a clip.
 
-        For a limit of a Keras optimizer, return the steps in which this optimizer applies gradients.
+        For a clipping argument of a Keras optimizer, return the steps in which this optimizer applies gradients.
 
-        UnsureError: there is no such step, or the clip cannot be rewritten together with all of them.
+        UnsureError: there is no such step, or the clip and these steps cannot all be rewritten.
         """
         if isinstance(clip.node, cst.Arg):
             ranges = self._ranges_of_keras(clip, clip.node)

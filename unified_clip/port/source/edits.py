@@ -270,7 +270,7 @@ def _after_imports(body: Sequence[Any], name: str) -> int:
 
 
 def _imports(statement: cst.CSTNode) -> bool:
-    """Return whether a statement is an import, a line with one, or a `try` that begins with one.
+    """Return whether a statement is an import, a line with an import, or a `try` that begins with an import.
 
     LibCST's matchers are not used here, because they take half a second to load.
     """

@@ -55,7 +55,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_capturing() -> bool:
-    """Return whether a CUDA graph is being captured, in which reading a number is an error."""
+    """Return whether a CUDA graph is being captured. In a capture, reading a number is an error."""
     return torch.cuda.is_initialized() and bool(torch.cuda.is_current_stream_capturing())
 
 

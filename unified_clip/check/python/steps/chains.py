@@ -80,7 +80,7 @@ def _targets(source: Source, call: ast.Call) -> set[str]:
 
 
 def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
-    """Return whether an optimizer has an argument that clips, or is in a chain with a clip, or may be in one."""
+    """Return whether an optimizer has an argument that clips, or may be in a chain with a clip."""
     if has_clip(call) or any(each.arg is None for each in call.keywords):
         return True
     package = source.dotted(call.func).partition(".")[0]
