@@ -63,7 +63,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """`test_torch_*.py` is collected for `--framework torch` only: no other process may import it."""
     name = collection_path.name
     of_one = collection_path.parent.name in OF_ONE_FRAMEWORK and name.startswith("test_")
-    framework = config.getoption("--framework").removesuffix("-x64")
+    framework = config.getoption("--framework").partition("-")[0]
     return True if of_one and not name.startswith(f"test_{framework}_") else None
 
 

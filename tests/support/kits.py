@@ -144,7 +144,7 @@ class TorchKit(Kit):
     def holder(self, gradient: Any) -> Any:
         import torch
 
-        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
+        parameter = torch.nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device))
         parameter.grad = gradient
         return parameter
 
@@ -154,14 +154,14 @@ class TorchKit(Kit):
     def parameter(self, name: str = "weight") -> Any:
         import torch
 
-        return torch.nn.Parameter(torch.zeros(2))
+        return torch.nn.Parameter(self.tensor([0.0, 0.0]))
 
     def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
         import torch
 
         stored = self.tensor(values, dtype)
         shape = (height, *stored.shape[1:])
-        return torch.sparse_coo_tensor(torch.tensor([list(rows)]), stored, shape, check_invariants=True)
+        return torch.sparse_coo_tensor(self.tensor([list(rows)], "int64"), stored, shape, check_invariants=True)
 
     def dense(self, sparse: Any) -> np.ndarray:
         assert sparse.is_sparse
@@ -174,7 +174,7 @@ class TorchKit(Kit):
         import torch
 
         stored = self.tensor(values, dtype)
-        return torch.sparse_coo_tensor(torch.from_numpy(indices), stored, tuple(shape), check_invariants=True)
+        return torch.sparse_coo_tensor(self.from_array(indices), stored, tuple(shape), check_invariants=True)
 
     def derivative(self, function: Callable[[Any], Any], at: Any) -> np.ndarray:
         point = at.clone().requires_grad_(True)
@@ -189,6 +189,20 @@ class TorchKit(Kit):
         if not first.requires_grad:
             return np.zeros(tuple(at.shape))
         return self.array(torch.autograd.grad((first * along).sum(), point)[0])
+
+
+class TorchCudaKit(TorchKit):
+    """PyTorch with all tensors on a GPU."""
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    def from_array(self, array: np.ndarray) -> Any:
+        return super().from_array(array).cuda()
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return super().array(tensor.cpu())
 
 
 class TensorflowKit(Kit):
@@ -395,6 +409,20 @@ class JaxX64Kit(JaxKit):
         jax.config.update("jax_enable_x64", True)
 
 
+class JaxCudaKit(JaxKit):
+    """JAX with all arrays on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import jax
+
+        assert jax.default_backend() == "gpu", "JAX finds no GPU"
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+
 class MlxKit(Kit):
     name = "mlx"
     writes_memory = False
@@ -432,9 +460,11 @@ KITS: dict[str, type[Kit]] = {
     "numpy": Kit,
     "tensorflow": TensorflowKit,
     "torch": TorchKit,
+    "torch-cuda": TorchCudaKit,
     "paddle": PaddleKit,
     "jax": JaxKit,
     "jax-x64": JaxX64Kit,
+    "jax-cuda": JaxCudaKit,
     "mlx": MlxKit,
 }
 """By the name given to `pytest --framework`."""
