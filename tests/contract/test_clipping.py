@@ -158,8 +158,12 @@ def test_a_threshold_may_be_any_number(kit: Kit, form: str) -> None:
     holders = kit.in_place([kit.tensor([3.0, 4.0])])
     kit.namespace.clip_grad_norm_(holders, limit)
     np.testing.assert_allclose(kit.array(kit.kept(holders)[0]), [0.6, 0.8], rtol=1e-6)
-    ((_, clipped),) = kit.namespace.GradientClipByNorm(limit)([(kit.parameter(), kit.tensor([3.0, 4.0]))])
-    np.testing.assert_array_equal(kit.array(clipped), np.array([0.6, 0.8], np.float32))
+    if kit.reads_tensors or form not in ("tensor", "one element"):
+        ((_, clipped),) = kit.namespace.GradientClipByNorm(limit)([(kit.parameter(), kit.tensor([3.0, 4.0]))])
+        np.testing.assert_array_equal(kit.array(clipped), np.array([0.6, 0.8], np.float32))
+    else:
+        with pytest.raises(TypeError, match="clip_norm is a tensor of unknown value"):
+            kit.namespace.GradientClipByNorm(limit)
 
 
 def test_a_threshold_of_zero_gives_zeros_and_never_nan(kit: Kit) -> None:

@@ -224,7 +224,7 @@ def test_derivatives_by_the_threshold(kit: Kit) -> None:
         lambda c: kit.namespace.clip_by_norm(gradient, c),
     ):
         np.testing.assert_allclose(kit.derivative(function, kit.tensor(1.0)), 1.4, rtol=1e-6)
-        if not kit.name.startswith("jax"):  # traced thresholds have no value
+        if kit.reads_tensors and not kit.name.startswith("jax"):  # traced thresholds have no value
             with pytest.raises(ValueError, match=r"clip_norm is -1\.0"):
                 kit.derivative(function, kit.tensor(-1.0))
 
@@ -234,8 +234,9 @@ def test_in_place_functions_use_a_threshold_tensor_as_a_number(kit: Kit) -> None
         holders = kit.in_place([kit.tensor([3.0, 4.0])])
         kit.namespace.clip_grad_norm_(holders, c)
         np.testing.assert_allclose(kit.array(kit.kept(holders)[0]), [0.6, 0.8], rtol=1e-6)
-        with pytest.raises(ValueError, match=r"max_norm is -1\.0"):
-            kit.namespace.clip_grad_norm_(holders, c * kit.tensor(-1.0))
+        if kit.reads_tensors:
+            with pytest.raises(ValueError, match=r"max_norm is -1\.0"):
+                kit.namespace.clip_grad_norm_(holders, c * kit.tensor(-1.0))
         return c * kit.tensor(2.0)
 
     if not kit.name.startswith("jax"):

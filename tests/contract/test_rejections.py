@@ -60,7 +60,8 @@ def test_thresholds(kit: Kit, threshold: object, error: type[Exception], message
 
 
 def test_thresholds_that_are_tensors(kit: Kit) -> None:
-    for values, message in (([1.0, 2.0], "shape"), (-1.0, "0 or more"), (math.nan, "0 or more")):
+    known = [(-1.0, "0 or more"), (math.nan, "0 or more")] if kit.reads_tensors else []
+    for values, message in [([1.0, 2.0], "shape"), *known]:
         gradients = Untouched(kit)
         with pytest.raises(ValueError, match=message):
             kit.namespace.clip_grad_norm_(gradients.holders, kit.tensor(values))

@@ -11,12 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.kits import Kit
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils._pytree import tree_leaves
 
 import unified_clip.torch as uc
 from unified_clip._backends.torch import gpu
-from unified_clip._distributed.consensus import COMPARED
-from unified_clip._distributed.on_device import FLAGS, TAG
 
 CUDA = torch.device("cuda")
 SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
@@ -31,9 +30,9 @@ def _needs_cuda(kit: Kit) -> None:
 
 
 def random(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[torch.Tensor]:
-    source = torch.Generator().manual_seed(0)
+    source = torch.Generator("cpu").manual_seed(0)
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    return [torch.randn(shape, generator=source, dtype=wide).to(dtype) for shape in shapes]
+    return [torch.randn(shape, generator=source, dtype=wide, device="cpu").to(dtype) for shape in shapes]
 
 
 def gradients(dtype: torch.dtype, number: int = len(SHAPES)) -> list[torch.Tensor]:
@@ -366,33 +365,38 @@ def test_the_norm_of_a_list_on_two_devices_is_on_the_first_gradients_device() ->
         assert torch.equal(actual.grad.cpu(), reference.grad)
 
 
-def test_a_cuda_graph_captures_a_norm_over_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("p", [1, 2, math.inf])
+def test_a_cuda_graph_captures_a_clip_of_shards(tmp_path: Path, p: float, dtype: torch.dtype) -> None:
     """NCCL has one rank here. The kernels and the all-reduces are those of several ranks."""
     if not gpu.ENABLED or not dist.is_nccl_available():
         pytest.skip("UNIFIED_CLIP_TRITON=1 and NCCL are needed")
-    from unified_clip._backends.torch.gpu import ranks
-
     device = torch.device("cuda", 0)
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     try:
-        grads = [torch.randn(shape, device=device) for shape in ((70_000,), (33, 5))]
-        numbers = [0] * FLAGS + [1, 1, TAG, 0] + [0] * COMPARED
-        table = gpu.table_of(grads)
+        mesh = dist.device_mesh.init_device_mesh("cuda", (1,))
+        grads = random([(70_000,), (33, 5)], dtype)
+        shards = [distribute_tensor(gradient.to(device, copy=True), mesh, [Shard(0)]) for gradient in grads]
+        params = with_gradients(shards)
 
-        def norm() -> torch.Tensor:
-            result, _ = ranks.norm_over_ranks(ranks.Request(numbers, table, 2, 1), device, dist.all_reduce)
-            return result
+        def clip() -> torch.Tensor:
+            return uc.clip_grad_norm_(params, 5.0, p)
 
-        norm()  # compiles the kernels
+        clip()  # in the first call, the host reads the norm
+        clip()  # compiles the kernels
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            captured = norm()
-        for scale in (1.0, 3.0):
-            for gradient in grads:
-                gradient.mul_(scale)
+            captured = clip()
+        for scale in (1.0, 3.0, 0.001):
+            scaled = [gradient * scale for gradient in grads]
+            for shard, gradient in zip(shards, scaled, strict=True):
+                shard.to_local().copy_(gradient)
             graph.replay()
-            expected = uc.get_total_norm([gradient.cpu() for gradient in grads])
-            assert captured.cpu().float() == expected
+            cpu_params = with_gradients(scaled)
+            assert captured.item() == uc.clip_grad_norm_(cpu_params, 5.0, p).item()
+            for shard, expected in zip(shards, cpu_params, strict=True):
+                assert torch.equal(shard.to_local().cpu(), expected.grad)
     finally:
         dist.destroy_process_group()

@@ -38,6 +38,9 @@ class Kit:
     complex: tuple[str, ...] = COMPLEX
     integers: tuple[str, ...] = INTEGERS
     keeps_subnormals_on_device = True
+    reads_tensors = True
+    """Whether the value of a tensor that is an argument can be checked, because no GPU has it."""
+
     has_sparse = False
     has_coo = False
     differentiates = False
@@ -193,6 +196,8 @@ class TorchKit(Kit):
 
 class TorchCudaKit(TorchKit):
     """PyTorch with all tensors on a GPU."""
+
+    reads_tensors = False
 
     @property
     def exact(self) -> bool:
@@ -411,6 +416,8 @@ class JaxX64Kit(JaxKit):
 
 class JaxCudaKit(JaxKit):
     """JAX with all arrays on a GPU."""
+
+    reads_tensors = False
 
     def __init__(self) -> None:
         super().__init__()
