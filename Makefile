@@ -12,7 +12,7 @@ FRAMEWORKS := torch jax tensorflow paddle numpy
 NIGHTLY_FRAMEWORKS := mlx
 
 .PHONY: test nightly coverage lint style tables triton-torch sanitize parity wheel-test oldest bench bench-smoke \
-	native-tables record clean gpu docs site \
+	native-tables record clean gpu gpu-jax docs site \
 	$(FRAMEWORKS:%=test-%) $(NIGHTLY_FRAMEWORKS:%=test-%)
 
 # -- the change tier: what every change has to pass
@@ -121,17 +121,25 @@ interpreted-torch: $(VENV)/package
 # Checked for memory errors, which takes long: a clip of all dtypes, and of gradients that are unaligned or channels last.
 CHECKED = "large and clip_grad_norm_ and not order and not nothing"
 
-# On a machine with a CUDA device, in an environment with a CUDA build of PyTorch: tests with the kernels and without, memory
-# errors where NVIDIA's checker is installed, then times.
+# On a machine with a CUDA device, in an environment with this package and a CUDA build of PyTorch: tests with the Triton
+# kernels and without, the contract, memory errors where NVIDIA's checker is installed, then times.
+CUDA_TESTS := $(wildcard tests/frameworks/test_torch_cuda*.py tests/integrations/test_torch_cuda*.py)
+CUDA_PYTEST = python -m pytest -q -p no:cacheprovider
 gpu: export TRITON_INTERPRET = 0
+gpu: export PYTHONSAFEPATH = 1
 gpu:
 	@python -c "import sys, torch; torch.cuda.is_available() or sys.exit('make gpu needs a GPU: PyTorch finds no CUDA device. \
 	Use a machine that has one, and a CUDA build of PyTorch.')"
-	UNIFIED_CLIP_TRITON=1 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
-	UNIFIED_CLIP_TRITON=0 python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch
-	if command -v compute-sanitizer; then UNIFIED_CLIP_TRITON=1 compute-sanitizer --error-exitcode 1 \
-		python -m pytest -q -p no:cacheprovider tests/frameworks/test_torch_cuda.py --framework torch -k $(CHECKED); fi
+	for kernels in 1 0; do UNIFIED_CLIP_TRITON=$$kernels $(CUDA_PYTEST) $(CUDA_TESTS) --framework torch && \
+		UNIFIED_CLIP_TRITON=$$kernels $(CUDA_PYTEST) -m "not nightly" tests/contract --framework torch-cuda || exit 1; done
+	if command -v compute-sanitizer; then UNIFIED_CLIP_TRITON=1 compute-sanitizer --error-exitcode 1 --target-processes all \
+		$(CUDA_PYTEST) tests/frameworks/test_torch_cuda.py --framework torch -k $(CHECKED); fi
 	python -m unified_clip bench --device cuda --seconds 0.5 --out build/bench-cuda
+
+# The contract on JAX's arrays on a GPU.
+gpu-jax: export PYTHONSAFEPATH = 1
+gpu-jax:
+	$(CUDA_PYTEST) -m "not nightly" tests/contract --framework jax-cuda
 
 # With x64, what depends on dtypes.
 NUMBERS := classes clipping containers derivatives examples in_place nonfinite norms refusals sparse values whole

@@ -91,14 +91,15 @@ class Exit:
 class Worker:
     """A process that imports this package. The process starts at once, and the end of the `with` block ends it.
 
-    The worker runs on the CPU, in a session of its own. So the processes that the worker started end with it.
+    The worker runs in a session of its own. So the processes that the worker started end with it.
 
     Args:
         arguments: The command line, from the interpreter on.
         scratch: A directory that the worker uses. No other process removes it before the worker ends. An interpreter
             other than this one gets a copy of the package there.
         stdout: The destination of the worker's standard output, as for `subprocess.Popen`. By default it is discarded.
-        environment: Variables to add to the environment. They take precedence over CPU_ONLY.
+        environment: Variables to add to the environment.
+        sees_gpus: Whether frameworks may find GPUs. By default, frameworks run on the CPU.
 
     Raises:
         OSError: The interpreter cannot be started.
@@ -110,13 +111,21 @@ class Worker:
         scratch: Scratch | None = None,
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
+        *,
+        sees_gpus: bool = False,
     ) -> None:
         search = os.pathsep.join(_search_path(arguments[0], scratch))
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         try:
             self.process = subprocess.Popen(
                 arguments,
-                env={**os.environ, **CPU_ONLY, **(environment or {}), "PYTHONPATH": search, "PYTHONSAFEPATH": "1"},
+                env={
+                    **os.environ,
+                    **({} if sees_gpus else CPU_ONLY),
+                    **(environment or {}),
+                    "PYTHONPATH": search,
+                    "PYTHONSAFEPATH": "1",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=self._errors,

@@ -178,7 +178,7 @@ def parameter_of(kit: Kit, array: np.ndarray) -> Any:
     if kit.name == "torch":
         import torch
 
-        return torch.nn.Parameter(torch.from_numpy(array.copy()))
+        return torch.nn.Parameter(kit.tensor(array))
     import paddle
 
     assign = paddle.nn.initializer.Assign(array)

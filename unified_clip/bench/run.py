@@ -135,7 +135,7 @@ def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None
         with (
             path.open("wb") as out,
             path.open("rb") as lines,
-            _workers.Worker(arguments, None, out, environment) as worker,
+            _workers.Worker(arguments, None, out, environment, sees_gpus=options.device != "cpu") as worker,
         ):
             end = worker.wait(math.inf, add_results)
     return str(end) if end.code else ""
