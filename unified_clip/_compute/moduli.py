@@ -101,7 +101,7 @@ def max_abs(view: Array, dtype: str) -> float:
 def _max_square(chunk: Array) -> int:
     """Return the largest square of a modulus, in units of 2**-UNIT.
 
-    First, compute squares as sums of two float64. Then compute those exactly that may be the largest.
+    First, compute squares as sums of two float64. Then compute the squares exactly that may be the largest.
     """
     x, y, _ = _scaled(chunk)
     high, low = _sum_of_squares(x, y)

@@ -188,8 +188,8 @@ class GradientList:
         return shape if sparse is None or shape is None else (*[None] * sparse.sparse_axes, *shape[1:])
 
     def slices(self, index: int, axes: Sequence[int]) -> Slices:
-        """Return the slices of a gradient along `axes`. The result names axes of the gradient's entry in `values`. Rows
-        that are not stored count as 0. ValueError: the gradient is distributed.
+        """Return the slices of a gradient along `axes`. The axes in the result count within the gradient's entry in
+        `values`. Rows that are not stored count as 0. ValueError: the gradient is distributed.
         """
         if self.shards is not None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The integers that ranks send: sums, and digests in a form whose sums or maxima show whether they match."""
+"""The integers that ranks send: sums, and digests. Sums or maxima of these integers show whether digests match."""
 
 from __future__ import annotations
 

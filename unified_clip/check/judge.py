@@ -277,7 +277,7 @@ class Judge:
 
 
 def _differences(compared: compare.Comparison) -> list[Difference]:
-    """Return the settings that differ, except the one for norms that are not finite, about which there is a note."""
+    """Return the settings that differ, except for norms that are not finite: another note reports that setting."""
     return [
         Difference(about=each.about, found=each.a, wanted=each.b)
         for each in compared.differences

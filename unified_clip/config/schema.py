@@ -101,7 +101,7 @@ class Clipping(ConfigModel):
             own = f"adaptive.rule = {self.adaptive.rule!r}"  # type: ignore[union-attr]  # a rule per tensor is adaptive
             raise ValueError(f"norm_type is {self.norm_type:g}, but {own} supports only 2. Set norm_type to 2.")
         if bounds and "threshold" in keys:
-            raise ValueError("threshold excludes min and max. Give threshold, or min and max.")
+            raise ValueError("threshold cannot be combined with min and max. Give threshold, or min and max.")
         if len(bounds) == 1:
             other = "max" if bounds == ["min"] else "min"
             raise ValueError(

@@ -118,7 +118,7 @@ class NativeResult(Result):
 
 
 def _with_modes(base: type[ReportModel], field: Any) -> Any:
-    """Return a subclass of a model with another field, (type, default), for each mode of unified_clip."""
+    """Return a subclass of a model with a new field for each mode of unified_clip. field: (type, default)."""
     return create_model("Modes", __base__=base, **dict.fromkeys(UNIFIED_CLIP_MODES, field))
 
 

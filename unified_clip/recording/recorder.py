@@ -293,7 +293,8 @@ class Recording:
     def _write(
         self, head: dict[str, Any], groups: Sequence[dict[str, Any]], tail: dict[str, Any], *, is_call: bool = True
     ) -> None:
-        """Write lines with the fields `head` and `tail`: those of `merge_groups`, or one line if there are no groups.
+        """Write the lines of `merge_groups`, or one line if there are no groups, with the fields `head` and `tail`.
+
         If the file cannot be written, close it and warn.
         """
         with self._lock:

@@ -149,7 +149,7 @@ def _matches(
     """Return {name in the recording: name in `source`} for each gradient that has the norm of a tensor in `source`.
 
     The tensor must have the same lengths of axes in any order, or differ in the number of rows only. If several tensors
-    fit, prefer one with the same lengths, then the one with the nearest norm, then the one with the least `misfit`.
+    fit, prefer tensors with the same lengths, then the nearest norm, then the least `misfit`.
     Each tensor gets one gradient at most.
 
     source: The tensors by name.

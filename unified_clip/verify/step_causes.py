@@ -157,8 +157,8 @@ def _updated_before(
 ) -> Cause | None:
     """Return a cause if other updates of the same step precede the first gradients that differ, as in a GAN, else None.
 
-    The updates are those of the parameters of earlier clip calls of the step. Their difference must be large enough to
-    explain that of the gradients.
+    These updates change the parameters of earlier clip calls of the step. The difference of the updates must be large
+    enough to explain the difference of the gradients.
     """
     unexplained = (each for each, causes in clips.divergences.items() if {c.kind for c in causes} <= OUTSIDE_THE_CLIP)
     first = next((each for each in unexplained if each.stage in ("gradient", "norm")), None)

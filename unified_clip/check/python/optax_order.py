@@ -29,8 +29,8 @@ WHY = (
 )
 
 INSIDE = (
-    "This clip is inside {name}, so it may not clip all gradients in each step. Write the clip first in optax.chain, "
-    "outside of {name}. If this is intended, ignore the clip with a reason in check.ignore."
+    "This clip is inside {name}, so it possibly clips only some gradients or steps. Write the clip first in "
+    "optax.chain, outside of {name}. If this is intended, ignore the clip with a reason in check.ignore."
 )
 CONDITIONAL = (
     "This clip depends on a condition, {test}, which is only known at run time. Clip in both cases, or ignore the clip "

@@ -57,8 +57,8 @@ ONE_BOUND = (
     "that code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 MAY_BE_GRADIENT = (
-    "The clamped expression contains a gradient, but may not be one, as in gradient.norm().clamp(0, 10). Compare the "
-    "code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
+    "The clamped expression contains a gradient, but may be another value, as in gradient.norm().clamp(0, 10). Compare "
+    "the code with the clip configuration by hand, and ignore the call with a reason in check.ignore."
 )
 RUN_TIME = (
     "The effect of this clip is unknown, since an argument is only known at run time. Write its value instead, or "

@@ -76,9 +76,9 @@ def with_own_place(use: ClipUse, rules: Sequence[Ignore], root: Path) -> ClipUse
 
 
 def shows_clip(rules: Sequence[Ignore], use: ClipUse, root: Path) -> bool:
-    """Return whether the clip of an ignored finding clips for sure, though in another way.
+    """Return whether the clip of an ignored finding surely clips, even if it differs from the configuration.
 
-    An unknown clip does so only if its entry approves its values. root: The directory of the clip configuration.
+    An unknown clip surely clips only if its entry approves its values. root: The directory of the clip configuration.
     """
     if use.config is not None:
         return not is_off(use.config)
@@ -121,7 +121,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
 
 
 def _approves_values(rule: Ignore, values: Sequence[Any]) -> bool:
-    """Return whether all `values`, those of the clip keys in a file, are the entry's threshold or a name of its rule.
+    """Return whether all values of the clip keys in a file are the entry's threshold or a name of its rule.
 
     RULES has the names of each rule. Return False if no value is a number, or if the entry has no threshold. The rule
     "none" has the threshold 0, and the names of all rules.

@@ -154,9 +154,9 @@ def _is_configuration(file: Path) -> bool:
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
-    """Return sentences, after a space, about those of `files` that leave their clip to another file or to the script.
+    """Return sentences, after a space, about the `files` that leave their clip to another file or to the script.
 
-    Return '' if there are none.
+    Return '' if no file does.
     also: The end of the advice to pass that file, too.
     """
     names = [shown(file) for file in files if file in file_uses.elsewhere]
@@ -168,7 +168,7 @@ def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:
 
 
 def _files(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files with these clips, and of those that use a configuration of another file."""
+    """Return the real paths of the files that have these clips, or use a configuration with these clips."""
     return {os.path.realpath(file) for use in uses for file in (*use.files, *use.users)}
 
 

@@ -184,7 +184,7 @@ def _wrong_objects(case: Case, expected: Expected, outcome: CallOutcome) -> str:
 
 
 def _wrong_behaviour(case: Case, outcome: CallOutcome) -> str:
-    """Return an error if a call raised or warned otherwise than its case expects. Return '' if it behaved as expected.
+    """Return an error if a call raised or warned in a way that its case does not expect, else ''.
 
     Also return an error if the call had a wrong side effect (`outcome.fault`), or returned a container of the wrong
     type.

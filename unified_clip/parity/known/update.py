@@ -87,7 +87,7 @@ def write(path: Path, report: ParityReport) -> Changes:
 def _correct_and_stale(
     report: ParityReport, differences: Mapping[Place, NativeResult]
 ) -> tuple[list[KnownDifference], list[KnownDifference]]:
-    """Return (correct entries, entries that are stale or have another size), of the entries that the run judged."""
+    """Return (correct entries, other entries): the run judged both. The others are stale, or have another size."""
     correct, stale = list[KnownDifference](), list[KnownDifference]()
     for result in report.known:
         if result.entry:

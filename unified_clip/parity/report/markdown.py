@@ -157,9 +157,9 @@ def _verdict(result: UnifiedClipResult) -> str:
 def native(results: FrameworkResult) -> str:
     """Return the verdict on a framework's function as the text of a cell, such as "known: 1.2e-07 / 3.4e-06".
 
-    The numbers are the sizes of the difference: of the norm, and of the gradients. If more than numbers differs, the
-    text has the kind of the difference instead. If nothing differs, or the call failed, the text is only the verdict.
-    If the framework has no function for the case, the text is "-".
+    The numbers are the sizes of the difference: of the norm, and of the gradients. For other kinds of differences, the
+    text has the kind in place of numbers. If nothing differs, or the call failed, the text is only the verdict. If the
+    framework has no function for the case, the text is "-".
     """
     result = results.native
     if result is None:

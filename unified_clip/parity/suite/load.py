@@ -247,7 +247,7 @@ def _check_mode(suite: Suite, mode: str) -> None:
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
     """Return the suite with only the cases of these names, for `--case`.
 
-    whole: The suite with all its frameworks. `suite` may have only those of `--frameworks`, and their cases.
+    whole: The suite with all its frameworks. `suite` may have only the frameworks of `--frameworks`, and their cases.
 
     SuiteError: the suite has no case with one of the names, or only other frameworks run this case.
     """

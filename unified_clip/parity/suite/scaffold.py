@@ -110,7 +110,7 @@ thresholds = [1.0]
 
 
 def chosen_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the gradient files that the user passed, each once. If there are none, those in this directory."""
+    """Return the gradient files that the user passed, each once. Without any, return those in this directory."""
     return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
 
 

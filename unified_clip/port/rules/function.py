@@ -15,7 +15,7 @@ from ..possible_clips import calls_of, words_around
 from .paddle_class import ONLY_NAMED
 from .registry import RuleOrder, register
 
-LIKE_GRADIENT = "The tensor has the name of a gradient, but may not be one. If it is one, port this call by hand."
+LIKE_GRADIENT = "The name of the tensor suggests a gradient. If the tensor is a gradient, port this call by hand."
 MADE_OF_GRADIENT = (
     "The clipped expression contains a gradient. If the whole expression is a gradient, port this call by hand."
 )
@@ -65,11 +65,13 @@ def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
 def judge_tensor(file: FileRewrite, clip: FoundClip) -> None:
     """Decide whether a function that clamps any tensor clips a gradient here.
 
-    Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, if
-    unknown arguments hide the tensor, or if the code only names the function. Of the `quiet` functions that the code
-    only names, flag those that may get a gradient. A tensor may be a gradient if its expression contains one or, except
-    for paddle.clip, if its name is typical of gradients. If the tensor is a gradient, apply `flag_if_unsupported`.
-    Other rules rewrite the calls that still have no verdict.
+    Leave the call unchanged if nothing shows that the tensor is a gradient. Flag it if the tensor may be a gradient, or
+    if unknown arguments hide the tensor. If the code only names the function, flag it, but flag a `quiet` function only
+    if it may get a gradient. If the tensor is a gradient, apply `flag_if_unsupported`. Other rules rewrite the calls
+    that still have no verdict.
+
+    A tensor may be a gradient if its expression contains a gradient. Except for paddle.clip, it may also be a gradient
+    if its name is typical of gradients.
     """
     function = clip.function
     tensor = clip.tensor or clip.arguments.value(function.clipped)

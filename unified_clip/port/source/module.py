@@ -150,7 +150,7 @@ class Module(SyntaxTree):
         return {pattern.name.value for pattern in captures if pattern.name is not None}
 
     def is_unbound(self, node: cst.CSTNode) -> bool:
-        """Return whether nothing that is visible at a node binds the first part of this dotted name.
+        """Return whether the first part of this dotted name is bound nowhere in the scopes around the node.
 
         Return False for a builtin, and for a node that is no dotted name.
         """

@@ -54,8 +54,8 @@ class TapeStep:
 class StepRange:
     """The lines of a training step, from the call that computes gradients to the call that applies them.
 
-    If these calls of a function are not in pairs, the range has the lines of all of them. `step` is None if the lines
-    cannot be ported.
+    If the function does not make these calls in pairs, the range contains all calls of both kinds. `step` is None if
+    the lines cannot be ported.
     """
 
     first: int
@@ -134,7 +134,7 @@ class TapeSteps:
 
         source: The call of gradient(). apply: The call of apply_gradients(). calls: All calls of the function.
 
-        UnsureError: PyTorch's step may not have the same effect, or the step cannot be rewritten.
+        UnsureError: PyTorch's step may have another effect, or the step cannot be rewritten.
         """
         self._check_surroundings(calls)
         if method_of(source) != "gradient":

@@ -175,8 +175,8 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
     """Return (tensors before, tensors after) the product with the coefficient.
 
-    For a sparse gradient whose result is sparse, too, these are the stored rows: the function multiplies and rounds
-    them before repeated rows are summed.
+    If a gradient and its result are sparse, the tensors are the stored rows: the function multiplies and rounds these
+    rows before repeated rows are summed.
     """
     before, after = list(observed.before), list(observed.after)
     for index, (rows, clipped_rows) in observed.rows.items():
@@ -218,8 +218,9 @@ def coefficient(before: Sequence[Dense], after: Sequence[Dense], formula: float 
 
     Return 1 if all bits are equal, and NaN if every element has become NaN.
 
-    Each element bounds the coefficient: only factors in an interval round to the observed result. Of the numbers in all
-    intervals, return the one nearest to `formula`, or the middle one if `formula` is None.
+    Each element bounds the coefficient: only factors in an interval round to the observed result. Return the number
+    nearest to `formula` that is in the intervals of all elements. If `formula` is None, return the middle of these
+    numbers.
     """
     pairs = list(zip(before, after, strict=True))
     if all((a.bits() == b.bits()).all() for a, b in pairs):

@@ -172,7 +172,7 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record_step(optimizer: Any) -> None:
-    """Record a step after the update of the last parameter group. After the other groups, store their settings."""
+    """Record a step after the update of the last parameter group. For an earlier group, only store its settings."""
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]

@@ -107,9 +107,8 @@ def is_late(run: RecordedRun) -> bool:
 def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
-    If only one run clips after its optimizer steps, the first entry is this difference. If the learning rates of one
-    run are those of the other run one step later, one entry has this difference, and no entry has differences of single
-    rates.
+    If only one run clips after its optimizer steps, the first entry is this difference. If one run has the
+    learning rates of the other run one step later, one entry has this difference, and no entry is about single rates.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -168,7 +167,7 @@ def rounding_of_rates(a: RecordedRun, b: RecordedRun) -> float:
 
 
 def _rate_shift(a: RecordedRun, b: RecordedRun, rounding: float) -> StepDifference | None:
-    """Return a difference if the learning rates of one run are those of the other run one step later, else None.
+    """Return a difference if one run has the learning rates of the other run one step later, else None.
 
     The rates may also be equal up to a step. Return None, too, if they are constant or equal, or if several optimizers
     step after one backward pass. The difference is at the first step at which the rates differ.

@@ -323,7 +323,7 @@ def with_line(error: Exception, path: Path) -> str:
 
 
 def function_in(path: Path, name: str) -> Callable[..., Any]:
-    """Import a file as a new module, and return the attribute `name` of the module, which may not be a function.
+    """Import a file as a new module, and return the attribute `name` of the module, a function or another value.
 
     AttributeError: the module has no such attribute. Any other exception is one that the import of the file raises.
     """

@@ -41,8 +41,8 @@ class Bounds:
     """Bounds of the first updates of a training step with an optimizer.
 
     The first update of SGD, Adam and similar optimizers depends on the gradient of the element alone. It points against
-    the gradient. A larger gradient has a larger or equal update, but no larger ratio of update to gradient. So the
-    known updates of some elements bound the updates of all other elements.
+    the gradient. With a larger gradient, the update is not smaller, and the ratio of update to gradient is not larger.
+    So the known updates of some elements bound the updates of all other elements.
     """
 
     def __init__(self, known: Collection[FirstMoves]) -> None:

@@ -114,7 +114,7 @@ def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
 
 
 def _scripts(use: ClipUse) -> set[str]:
-    """Return the file names of the scripts in a command line. If it has none, return those in its whole file."""
+    """Return the file names of the scripts in a command line, or in its whole file if the line has none."""
     lines = [COMMENT.sub("", line) for line in use.path.read_text("utf-8", "replace").splitlines()]
     first = last = min(use.line, len(lines)) - 1
     while first > 0 and lines[first - 1].endswith("\\"):

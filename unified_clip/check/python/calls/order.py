@@ -75,8 +75,8 @@ def check_attached(source: Source, call: ast.Call) -> None:
 def _replaced(source: Source, call: ast.Call) -> int | None:
     """Return the line after a call of `attach_to` that builds another optimizer in the same variable, or None.
 
-    Two kinds of lines do not count: those before another `attach_to` with this variable, and those after which the code
-    may detach the clip by its handle.
+    A line does not count if another `attach_to` with this variable follows, or if the code may later detach the clip by
+    its handle.
     """
     name, function = attached(call), source.function(call)
     if not isinstance(source.parents[call], ast.Expr):

@@ -59,7 +59,7 @@ def _with_derived(source: Source, owner: str) -> set[str]:
 
 
 def _sets(source: Source, node: ast.AST, read: ast.Attribute, classes: Collection[str]) -> bool:
-    """Return whether code other than the parser, and other than the option's own default, may set the option."""
+    """Return whether any code may set the option, except for the parser and the option's own default."""
     match node:
         case ast.Attribute(attr=name, ctx=ast.Store()):
             return name in (read.attr, "default", "__dict__")
@@ -102,7 +102,7 @@ def _stores(source: Source, name: str) -> Iterator[ast.Name | ast.Attribute]:
 
 
 def _assigned(source: Source, name: str, kind: type[ast.expr] = ast.Name) -> Iterator[ast.AST]:
-    """Yield the values of a name, and also those of attributes of this name if `kind` is `ast.Attribute`.
+    """Yield the values of a name. If `kind` is `ast.Attribute`, also yield the values of attributes of this name.
 
     In `args, rest = parse()`, the value of `args` is the whole of `parse()`. For other bindings, such as the variable
     of a loop, yield the code around the name.
@@ -155,7 +155,7 @@ def _has_options(source: Source, value: ast.AST, classes: Collection[str]) -> bo
 def _parses(source: Source, value: ast.AST, classes: Collection[str]) -> bool:
     """Return whether an expression reads the command line, or makes an object of a class with its defaults.
 
-    classes: The classes that have the option as a field. If there are none, a parser has the option.
+    classes: The classes that have the option as a field. Empty for an option of a parser.
     """
     value = value.value if isinstance(value, ast.Subscript) else value
     if not isinstance(value, ast.Call):

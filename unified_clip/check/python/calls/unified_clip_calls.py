@@ -90,9 +90,9 @@ def uses(path: Path) -> list[ClipUse]:
 
 
 def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | None:
-    """Return the clip of one use of a name in unified_clip, with the reason if its effect is unknown.
+    """Return the clip of code that uses a name of unified_clip, with the reason if the effect is unknown.
 
-    Return None if the use clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
+    Return None if the code clips nothing by itself. A function that is assigned or passed on, not called, is unknown.
 
     path: The file. name: The name within unified_clip, such as "torch.clip_grad_norm_". node: The place of the name.
     """

@@ -108,7 +108,7 @@ def _constant(source: Source, node: ast.expr) -> str:
 
 
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
-    """Yield each clip, with the events before it, and those after it up to the next backward pass.
+    """Yield each clip, with the events before it, and the events after it up to the next backward pass.
 
     For a call of a function of the file that has the name of a clip, yield the clips in that function.
     """

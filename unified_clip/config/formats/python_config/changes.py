@@ -32,8 +32,8 @@ def assigned_names(statement: ast.stmt) -> list[str]:
 def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[tuple[str, ast.stmt]]:
     """Return (name, statement) for each statement that may change clipping in a way that cannot be read.
 
-    The name is the one of `ROOTS` whose value is unknown after the statement. If there are several such names, each has
-    its own tuple. Plain assignments are left out.
+    The name is in `ROOTS`, and its value is unknown after the statement. If there are several such names, each has its
+    own tuple. Plain assignments are left out.
     understood: Statements to skip, because the reader has already applied them.
     """
     relevant = _relevant_names(body)

@@ -125,7 +125,7 @@ class _PlaceCheck:
         self.visited: set[ast.AST] = set()
 
     def notes(self, node: ast.AST, alone: bool = True) -> list[str]:
-        """Return notes about the place of a clip. ConfigError: the clip may not be the first transformation.
+        """Return notes about the place of a clip. ConfigError: another transformation may precede the clip.
 
         node: The clip, or a later use of it. A node that was checked before has no notes.
         alone: Whether the clip is outside optax.chain. If so, also check the code that uses the clip.
@@ -162,7 +162,9 @@ class _PlaceCheck:
         elif name in WRAPPERS:
             return [WRAPPERS[name]]
         elif name:
-            raise self.source.wrong(node, f"the clip is inside optax.{name}: it may not clip all gradients. {SELECT}")
+            raise self.source.wrong(
+                node, f"the clip is inside optax.{name}, so it possibly clips only some gradients. {SELECT}"
+            )
         elif alone or any(self._transforms(other) for other in [*call.args, *call.keywords] if other is not inner):
             raise self.source.wrong(node, UNKNOWN_PLACE)
         return []
