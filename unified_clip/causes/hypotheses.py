@@ -179,9 +179,9 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few or too many gradients.
 
-    The norm may leave out one gradient, or all gradients with one dtype or number of axes, or all gradients without it.
-    It may include gradients that it should exclude. A hypothesis has no kind if rounding could change the norm as much
-    as these gradients do.
+    The norm may leave out one gradient, all gradients with one dtype or number of axes, or all gradients with another.
+    The norm may also include gradients that it should exclude. A hypothesis has no kind if rounding could change the
+    norm as much as these gradients do.
 
     slack: The relative error up to which numbers count as equal.
     """

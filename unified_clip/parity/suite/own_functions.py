@@ -66,7 +66,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if not any(calls(case, public_name, name) for case in cases):
             raise SuiteError(
                 f"{place}: no case calls {public_name} in the mode {NATIVE} on {name}. Add {public_name} to rules or "
-                "calls of a [[cases]] table whose keys modes and frameworks allow this, or remove this line"
+                f"calls of a [[cases]] table for the framework {name} and the mode {NATIVE}, or remove this line"
             )
     for public_name, returned in framework.returns.items():
         place = f"{file}, frameworks.{name}.returns.{public_name}"

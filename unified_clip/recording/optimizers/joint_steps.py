@@ -19,8 +19,8 @@ def join_steps(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun
     """Return both runs with one optimizer step for each training iteration, if their steps cannot be paired one by one.
 
     This is the case if the iterations of one run have more optimizer steps. It is also the case if both runs have fewer
-    clip calls than steps, or if they clip as many elements by other numbers of calls. Otherwise, and if an optimizer
-    steps before its clip, return both runs unchanged.
+    clip calls than steps, or if they clip equally many elements by different numbers of calls. Otherwise, and if an
+    optimizer steps before its clip, return both runs unchanged.
     """
     if not (a.optimizer_steps and b.optimizer_steps) or is_late(a) or is_late(b):
         return a, b

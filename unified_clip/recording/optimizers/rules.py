@@ -68,9 +68,9 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:
-    """Return (left rule, right rule, cause) if only one optimizer squares repeated rows of a gradient one by one.
+    """Return (left rule, right rule, cause) if only one optimizer squares each repeated row of a gradient alone.
 
-    Return None otherwise, or if an optimizer is a class of the user: it may square the rows one by one, too.
+    Return None otherwise, or if an optimizer is a class of the user: it may square each row alone, too.
     """
     squares = [bool(step.repeated_rows) and _kind(step) not in SUM_FIRST for step in (left, right)]
     if squares[0] == squares[1] or not all(step.optimizer.startswith(LIBRARIES) for step in (left, right)):

@@ -159,7 +159,7 @@ def _entries(header: Mapping[str, Any], first: int, size: int) -> dict[str, Entr
         if entry.start != end:
             offsets = f"[{entry.start - first}, {entry.stop - first}]"
             raise UnreadableError(
-                f"{name!r} has the data_offsets {offsets}, but must start at {end - first}: tensors may not overlap "
+                f"{name!r} has the data_offsets {offsets}, but must start at {end - first}: tensors must not overlap "
                 "or leave gaps. Save the file again"
             )
         end = entry.stop
