@@ -161,7 +161,8 @@ def test_the_page_has_the_launches_of_the_kernels(name: str, monkeypatch: pytest
         parameter.grad = torch.ones(3)
     tables: dict[bool, Any] = {}  # results have other addresses in the next call
 
-    def kept(stream: int, addresses: Any) -> Any:
+    def kept(device: torch.device, key: Any, of_list: Any) -> Any:
+        addresses = of_list()
         in_place = addresses.sources == addresses.targets
         return tables.get(in_place) or tables.setdefault(in_place, table.Table(addresses))
 

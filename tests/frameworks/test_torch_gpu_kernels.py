@@ -502,11 +502,11 @@ def test_gradients_that_kernels_do_not_support_take_pytorchs_operations(
 
 
 def test_a_list_with_too_many_chunks_has_no_table(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = [torch.ones(2 * table.CHUNK + 1)]
+    enough, too_few = [torch.ones(2 * table.CHUNK + 1)], [torch.ones(2 * table.CHUNK + 1)]
     monkeypatch.setattr(table, "MAX_CHUNKS", 3)
-    assert table.table_of(tensors) is not None
+    assert table.table_of(enough) is not None
     monkeypatch.setattr(table, "MAX_CHUNKS", 2)
-    assert table.table_of(tensors) is None
+    assert table.table_of(too_few) is None
 
 
 def test_the_error_bounds_cover_the_longest_sums(kit: Kit) -> None:

@@ -291,6 +291,7 @@ class Gpu:
         self.alive: list[torch.Tensor] = []
         cuda = SimpleNamespace(
             device=self.use,
+            current_device=lambda: self.current,
             current_stream=lambda device: SimpleNamespace(cuda_stream=self.stream),
             is_current_stream_capturing=lambda: self.capturing,
             get_device_properties=lambda device: SimpleNamespace(major=self.major, minor=9 * device.index),

@@ -159,6 +159,11 @@ def collect_parameters(backend: Parameters, collector: Any | None, parameters: S
     if collector is None:
         return None
     path = path_over(cast(Backend, backend), collector.of_parameters(parameters))
-    if path is None or len(path.tensors) == len(parameters):
-        return path
-    return None if any(backend.main_gradient_of(parameter) is not None for parameter in parameters) else path
+    return path if path is not None and has_all(backend, path.tensors, parameters) else None
+
+
+def has_all(backend: Parameters, gradients: Sequence[Any], parameters: Sequence[Any]) -> bool:
+    """Return whether these are all gradients of the parameters: no parameter has its gradient in `main_grad` only."""
+    if len(gradients) == len(parameters):
+        return True
+    return not any(backend.main_gradient_of(parameter) is not None for parameter in parameters)

@@ -163,12 +163,21 @@ NB_MODULE(_kernels, module) {
     define(list, "scale_each", scaling_each);
     define(list, "clamp", clamping, &TensorList::real_spans);
 
+    nb::class_<DeviceList>(module, "DeviceList", "Tensors in the memory of one GPU.")
+        .def_ro("tensors", &DeviceList::tensors)
+        .def_ro("has_float64", &DeviceList::has_float64)
+        .def_ro("device", &DeviceList::device, "The number of the GPU.")
+        .def_ro("codes", &DeviceList::codes)
+        .def_prop_ro("memory", &DeviceList::memory, "Address and number of elements of each tensor, 8 bytes each.");
+
     nb::class_<Collector>(module, "Collector", "Collects a framework's plain tensors. None if a tensor is not plain.")
         .def(nb::init<nb::object, nb::object, nb::object, const Collector::Checks&, const Collector::Check&>(),
              "tensor_type"_a, "parameter_type"_a.none(), "exchange"_a.none(), "methods"_a, "recording"_a,
              "`methods`: names of methods, and their results for plain tensors. `recording`: the attribute, and its "
              "value, of tensors that require a gradient.")
         .def("of_parameters", &Collector::of_parameters, "items"_a, "Collect the gradients of parameters.")
+        .def("of_parameters_on_gpu", &Collector::of_parameters_on_gpu, "items"_a, "on_cpu"_a = false,
+             "Collect gradients of parameters that are all in the memory of one GPU, or for tests in CPU memory.")
         .def("of_tensors", &Collector::of_tensors, "items"_a, "recording"_a, "writable"_a)
         .def("of_param_grads", &Collector::of_param_grads, "items"_a, "Collect gradients of (parameter, gradient).");
 }

@@ -1,11 +1,11 @@
 // The choice of the tensors whose memory the kernels may read and write.
 #pragma once
 
-#include "tensor_list.hpp"
+#include "device_list.hpp"
 
 namespace clip {
 
-// Collects a framework's plain tensors into a TensorList. Returns null if a tensor is not plain: the caller then checks
+// Collects a framework's plain tensors into a list. Returns null if a tensor is not plain: the caller then checks
 // them one by one.
 class Collector {
    public:
@@ -28,15 +28,12 @@ class Collector {
 
     // Collect the gradients of leaf parameters. None may be excluded from clipping, or overlap another.
     Result of_parameters(const nb::object& items) const {
-        auto list = std::make_unique<TensorList>(api_);
-        const bool plain = need_clip_is_plain();
-        for (nb::handle item : items) {
-            if (item.is_none()) continue;
-            if (!is_parameter(item, plain) || differs(item, is_leaf_, Py_True)) return nullptr;
-            const nb::object tensor = nb::getattr(item, grad_);
-            if (!tensor.is_none() && !(is_plain(tensor) && list->add(tensor.ptr(), true))) return nullptr;
-        }
-        return list->overlaps() ? nullptr : std::move(list);
+        return gradients_of(items, std::make_unique<TensorList>(api_));
+    }
+
+    // Collect the gradients of such parameters, all in the memory of one GPU. `on_cpu`: in CPU memory, for tests.
+    std::unique_ptr<DeviceList> of_parameters_on_gpu(const nb::object& items, bool on_cpu) const {
+        return api_ ? gradients_of(items, std::make_unique<DeviceList>(*api_, on_cpu)) : nullptr;
     }
 
     // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap.
@@ -62,6 +59,18 @@ class Collector {
     }
 
    private:
+    template <class List>
+    std::unique_ptr<List> gradients_of(const nb::object& items, std::unique_ptr<List> list) const {
+        const bool plain = need_clip_is_plain();
+        for (nb::handle item : items) {
+            if (item.is_none()) continue;
+            if (!is_parameter(item, plain) || differs(item, is_leaf_, Py_True)) return nullptr;
+            const nb::object tensor = nb::getattr(item, grad_);
+            if (!tensor.is_none() && !(is_plain(tensor) && list->add(tensor.ptr(), true))) return nullptr;
+        }
+        return list->overlaps() ? nullptr : std::move(list);
+    }
+
     static nb::object name(const std::string& text) { return nb::steal(PyUnicode_InternFromString(text.c_str())); }
     static nb::object truth(bool value) { return nb::borrow(value ? Py_True : Py_False); }
 

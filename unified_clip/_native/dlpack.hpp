@@ -6,7 +6,7 @@
 
 namespace dlpack {
 
-constexpr std::int32_t CPU = 1;
+constexpr std::int32_t CPU = 1, CUDA = 2, ROCM = 10;
 constexpr std::uint8_t FLOAT = 2, BFLOAT = 4;
 
 struct Tensor {

@@ -141,6 +141,33 @@ inline nb::object to_capsule(Head* head) {
     return capsule;
 }
 
+// Describe a tensor and its numbers in the order of the memory. Return false if it is not dense and real, or is empty.
+inline bool describe_dense(const dlpack::ExchangeApi& api, PyObject* tensor, dlpack::Tensor& found, Span& span) {
+    if (api.tensor_from_object(tensor, &found)) {
+        clear_exception();
+        return false;
+    }
+    const Kernels* kernels = kernels_of(found);
+    if (!kernels || !found.data) return false;
+    if (found.ndim >= static_cast<int>(MAX_AXES)) return false;  // the core has an error for it
+    if (!is_dense(static_cast<std::size_t>(found.ndim), found.shape, found.strides, 1)) return false;
+    std::size_t count = 1;
+    for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
+    span = {static_cast<char*>(found.data) + found.byte_offset, count, kernels};
+    return count;
+}
+
+// Return whether two spans share memory.
+inline bool overlap(const Spans& spans) {
+    std::vector<std::pair<const char*, const char*>> ranges;
+    ranges.reserve(spans.size());
+    for (const Span& span : spans) ranges.emplace_back(span.data, span.data + span.bytes());
+    std::sort(ranges.begin(), ranges.end());
+    for (std::size_t i = 1; i < ranges.size(); ++i)
+        if (ranges[i].first < ranges[i - 1].second) return true;
+    return false;
+}
+
 // Tensors in CPU memory. A collector adds dense real ones, and none that is empty. Arrays may have gaps.
 class TensorList {
    public:
@@ -165,15 +192,7 @@ class TensorList {
         return api_ ? add_described(tensor) : add_buffer(tensor, writable);
     }
 
-    bool overlaps() const {
-        std::vector<std::pair<const char*, const char*>> ranges;
-        ranges.reserve(spans_.size());
-        for (const Span& span : spans_) ranges.emplace_back(span.data, span.data + span.bytes());
-        std::sort(ranges.begin(), ranges.end());
-        for (std::size_t i = 1; i < ranges.size(); ++i)
-            if (ranges[i].first < ranges[i - 1].second) return true;
-        return false;
-    }
+    bool overlaps() const { return overlap(spans_); }
 
     // Return a list of some of the tensors.
     std::unique_ptr<TensorList> part(const std::vector<std::size_t>& indices) const {
@@ -272,18 +291,9 @@ class TensorList {
    private:
     bool add_described(PyObject* tensor) {
         dlpack::Tensor found;
-        if (api_->tensor_from_object(tensor, &found)) {
-            clear_exception();
-            return false;
-        }
-        const Kernels* kernels = kernels_of(found);
-        if (found.device.type != dlpack::CPU || !kernels || !found.data) return false;
-        if (found.ndim >= static_cast<int>(MAX_AXES)) return false;  // the core has an error for it
-        if (!is_dense(static_cast<std::size_t>(found.ndim), found.shape, found.strides, 1)) return false;
-        std::size_t count = 1;
-        for (std::int32_t axis = 0; axis < found.ndim; ++axis) count *= static_cast<std::size_t>(found.shape[axis]);
-        if (!count) return false;
-        append(tensor, kernels->code, {static_cast<char*>(found.data) + found.byte_offset, count, kernels});
+        Span span;
+        if (!describe_dense(*api_, tensor, found, span) || found.device.type != dlpack::CPU) return false;
+        append(tensor, span.kernels->code, std::move(span));
         return true;
     }
 

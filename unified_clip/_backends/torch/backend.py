@@ -16,7 +16,7 @@ from ..._core.backend import Backend, Distributed, Parameters, Sparse
 from ..._core.distributed import INFERRED, DistributedSpec, PartialSums, Shards, declared
 from ..._core.path import CollectedPath, Path
 from ..._core.types import CoalescedSparse, Leaf, Scalar, Tensor
-from . import arithmetic, block_sums, conditions, kernel_operators, sharded, traced_bodies
+from . import arithmetic, block_sums, conditions, gpu_lists, kernel_operators, sharded, traced_bodies
 from .conditions import DTYPES, fit_list_operations, needs_double_float32, records_derivatives
 from .double_float32 import DoubleFloat32Path
 from .primitives import (
@@ -180,6 +180,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             if sharded.are_flat(parameters):
                 return None
             path = collected.collect_parameters(self, _collector(), parameters)
+            path = gpu_lists.collect_parameters(self, parameters) if path is None else path
             if path is not None:
                 return path
         present = [parameter for parameter in parameters if parameter is not None]

@@ -52,6 +52,13 @@ def table_of(tensors: Sequence[Tensor], *, per_tensor: bool = False) -> Table | 
     return several.table_of(tensors, per_tensor=per_tensor) if tensors[0].is_cuda != table.INTERPRETED else None
 
 
+def table_of_list(device_list: Any) -> Table | None:
+    """Return the table of a `DeviceList` of the compiled kernels, or None as `table_of`."""
+    from . import table
+
+    return table.table_of_list(device_list) if device_list.tensors[0].is_cuda != table.INTERPRETED else None
+
+
 def measures(tensors: Sequence[Tensor], p: float) -> bool:
     """Return whether the kernels compute this norm. For complex tensors, they compute only the 2-norm, because they
     read the real and imaginary parts as separate numbers.

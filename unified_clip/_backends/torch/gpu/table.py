@@ -26,6 +26,9 @@ from . import kernels
 DTYPES = {
     torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16
 }  # fmt: skip
+OF_CODES = {"d": torch.float64, "f": torch.float32, "B": torch.bfloat16, "e": torch.float16}
+"""The dtypes of the compiled kernels' codes."""
+
 PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 """The dtype of the real and imaginary parts of complex numbers. The kernels read these parts as separate numbers."""
 
@@ -275,7 +278,8 @@ _captured: list[Tensor] = []
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
     """Return the context in which Triton launches on this device. Triton ignores the device of the arguments."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    is_current = device.type != "cuda" or device.index == torch.cuda.current_device()
+    return nullcontext() if is_current else torch.cuda.device(device)
 
 
 def _sent(numbers: Tensor, device: torch.device) -> Tensor:
@@ -298,27 +302,49 @@ def table_of(tensors: Sequence[Tensor], results: Sequence[Tensor] | None = None)
     targets = sources if results is None else tuple([tensor.data_ptr() for tensor in results])
     lengths = tuple([tensor.numel() * (1 + (tensor.dtype in PARTS)) for tensor in tensors])
     dtypes = tuple([PARTS.get(tensor.dtype, tensor.dtype) for tensor in tensors])
-    lack_memory = [length for source, length in zip(sources, lengths, strict=True) if length and not source]
-    if lack_memory or sum([-(-length // CHUNK) for length in lengths]) > MAX_CHUNKS:
-        return None
+    if [length for source, length in zip(sources, lengths, strict=True) if length and not source]:
+        return None  # they lack memory
     addresses = Addresses(tensors[0].device, sources, targets, lengths, dtypes)
-    if not _is_supported(addresses.device):
-        return None
-    with _on(addresses.device):
-        if addresses.device.type != "cuda":
-            return _kept(0, addresses)
-        if torch.cuda.is_current_stream_capturing():
-            return Table(addresses)  # the graph may outlive any other
-        return _kept(torch.cuda.current_stream(addresses.device).cuda_stream, addresses)
+    return _kept(addresses.device, addresses, lambda: addresses)
 
 
-def _kept(stream: int, addresses: Addresses) -> Table:
-    """Return the kept table of a list, or make it. Each CUDA stream has its own tables, because the copy to the GPU is
-    sure to finish before later launches only on the same stream.
+def table_of_list(device_list: Any) -> Table | None:
+    """Return the table of a `DeviceList` of the compiled kernels. None: as `table_of`, but all tensors have memory."""
+    device, memory, codes = device_list.tensors[0].device, device_list.memory, device_list.codes
+
+    def addresses() -> Addresses:
+        numbers = struct.unpack(f"={len(memory) // 8}q", memory)
+        sources, lengths = numbers[::2], numbers[1::2]
+        return Addresses(device, sources, sources, lengths, tuple(OF_CODES[code] for code in codes))
+
+    return _kept(device, (device.index, memory, codes), addresses)
+
+
+def _kept(device: torch.device, key: Hashable, addresses: Callable[[], Addresses]) -> Table | None:
+    """Return the kept table of a list, or make it and keep it.
+
+    Each CUDA stream has its own tables, because the copy to the GPU is sure to finish before later launches only on the
+    same stream. The table of a CUDA graph is not kept, because the graph may outlive any other table.
+
+    key: The identity of the list. addresses: Returns the list.
+    None: Triton does not support the device, or there are too many chunks for the error bound.
     """
-    key = (stream, addresses)
-    table = _tables.pop(key, None) or Table(addresses)
+    if not _is_supported(device):
+        return None
+    with _on(device):
+        if device.type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return _made(addresses())
+            key = (torch.cuda.current_stream(device).cuda_stream, key)
+        table = _tables.pop(key, None) or _made(addresses())
+    if table is None:
+        return None
     _tables[key] = table  # the last one used
     while len(_tables) > MAX_TABLES or (len(_tables) > 1 and sum(t.size for t in list(_tables.values())) > MAX_NUMBERS):
         _tables.popitem(last=False)
     return table
+
+
+def _made(addresses: Addresses) -> Table | None:
+    has_few_chunks = sum([-(-length // CHUNK) for length in addresses.lengths]) <= MAX_CHUNKS
+    return Table(addresses) if has_few_chunks else None

@@ -1,0 +1,53 @@
+"""The device path over gradients on one GPU that the compiled kernels collect in one pass."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..._compute import collected, host
+from ..._compute.device import DeviceScalars
+from ..._core.backend import Parameters
+from . import conditions, gpu
+from .primitives import LIST_PRIMITIVES, PER_TENSOR_PRIMITIVES, ListPrimitives, TorchPath
+
+if TYPE_CHECKING:
+    from ..._core.path import Path
+    from .gpu.table import Table
+
+COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False), ("is_inference", False)])
+"""Lists of tensors that were made in inference mode need operations on single tensors."""
+
+
+class GpuListPath(TorchPath):
+    """A `TorchPath` over a `DeviceList` of the compiled kernels."""
+
+    def __init__(self, device_list: Any, primitives: ListPrimitives = LIST_PRIMITIVES) -> None:
+        self._backend, self._differentiable = primitives, False
+        self._list, self._tensors = device_list, device_list.tensors
+        self.xp = DeviceScalars(primitives, self._tensors)
+        self.norm_dtype = "float64" if device_list.has_float64 else "float32"
+
+    def per_tensor(self) -> Path | None:
+        return super().per_tensor() if self._list.has_float64 else GpuListPath(self._list, PER_TENSOR_PRIMITIVES)
+
+    @functools.cached_property
+    def _eager_table(self) -> Table | None:
+        return gpu.table_of_list(self._list)
+
+
+def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuListPath | None:
+    """Collect the gradients of parameters, and return the path over them.
+
+    None: a gradient is not plain or not on the same GPU, or a parameter has its gradient in `main_grad` only.
+    """
+    forced = host.forced_path("pairs")
+    if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
+        return None
+    device_list = COLLECTOR.of_parameters_on_gpu(parameters, on_cpu=bool(forced))
+    if device_list is None or not device_list.tensors:
+        return None
+    return GpuListPath(device_list) if collected.has_all(backend, device_list.tensors, parameters) else None
