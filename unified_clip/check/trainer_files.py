@@ -217,7 +217,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     """Return a list with one unknown clip for a file of no known format that may clip, and [] for any other file.
 
     In TOML, YAML and JSON, the clip is the first key with the name of a clip key. A table or list counts only if it
-    contains a number other than 0. Without such a key, the file may be one of TrainingArguments, which clip by default.
+    contains a number. Without such a key, the file may be one of TrainingArguments, which clip by default.
     A file with another suffix may clip if its text names a clip, except for Python source.
     """
     suffix = path.suffix.lower()
@@ -252,15 +252,16 @@ def _unrecognised(path: Path) -> list[ClipUse]:
 
 def _values(document: Document) -> tuple[Any, ...]:
     """Return the values of all keys that are named like a clip key, with the values in their tables and lists."""
-    return tuple(value for _, table in placement.clip_keys(document) for value in _leaves(table))
+    return tuple(value for _, table in placement.clip_keys(document) for value in inner_values(table))
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+def inner_values(value: Any) -> Iterator[Any]:
+    """Yield the values in a table or list, and in the tables and lists inside it. Yield any other value itself."""
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
     if values is None:
         yield value
     for each in values or ():
-        yield from _leaves(each)
+        yield from inner_values(each)
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
@@ -273,9 +274,11 @@ def _targets(path: Path, document: Document) -> list[ClipUse]:
 
 
 def has_number(value: object) -> bool:
-    """Return whether a value is a number other than 0, or a list, tuple or dict that contains such a number."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(map(has_number, values)) or (is_number(value) and value != 0)
+    """Return whether a value is a number, or a list, tuple or dict that contains a number.
+
+    0 counts, too: it switches a clip off for some programs, and makes all gradients 0 for others.
+    """
+    return any(map(is_number, inner_values(value)))
 
 
 def package(use: ClipUse) -> str:

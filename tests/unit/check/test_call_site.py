@@ -218,6 +218,9 @@ def test_a_clamp_by_one_bound_is_unknown(check: Check, bound: str) -> None:
     [
         ("config.lr = 1.0\nconfig.grad_clip_norm = 1.0\nconfig.grad_clip_norm = 2.0\n", 2, "grad_clip_norm = 1.0"),
         ("grad_clip = 1\n", 1, "grad_clip = 1"),
+        ("config.grad_clip = 0.0\n", 1, "grad_clip = 0.0"),
+        ("class Config:\n    grad_clip: float = field(default=0)\n", 2, "grad_clip = 0"),
+        (f"{BASE}grad_clip = dict(max_norm=0.0)\n", 2, "grad_clip = {'max_norm': 0.0}"),
         ("class Config:\n    max_grad_norm: float = 0.5\n", 2, "max_grad_norm = 0.5"),
         ("config = Config(lr=1.0, max_grad_l2_norm=0.25)\n", 1, "max_grad_l2_norm = 0.25"),
         ("config = {'optimizer': {'clip_norm': 5.0}}\n", 1, "clip_norm = 5.0"),
@@ -235,10 +238,10 @@ def test_a_setting_named_like_a_clip_is_unknown(check: Check, source: str, line:
     assert "the code that reads it is unknown" in finding.does
 
 
-@pytest.mark.parametrize("value", ["None", "False", "0.0", "args.grad_clip", "{}", "field(default=0)", "[*limits]"])
+@pytest.mark.parametrize("value", ["None", "False", "args.grad_clip", "{}", "[*limits]"])
 def test_a_setting_that_is_off_or_passed_on_is_no_finding(check: Check, value: str) -> None:
     right_file = {"right.py": f"{IMPORTS}clip_grad_norm_(model.parameters(), 1.0)\n"}
-    report = check({**right_file, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\n"})
+    report = check({**right_file, "config.py": f"config.grad_clip = {value}\nvideo_clip = 1.0\nmax_norm = 0\n"})
     assert (report.findings, report.counts.clips) == ([], 1)
 
 

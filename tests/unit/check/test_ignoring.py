@@ -157,14 +157,22 @@ def test_a_key_that_only_the_own_code_reads_is_approved_by_its_value(check: Chec
     )
 
 
-def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(check: Check) -> None:
-    name, ds = "conf/separate.yaml", {"ds.json": DEEPSPEED % "1.0"}
-    off = "training:\n  grad_clip: 0\n"
+@pytest.mark.parametrize(
+    ("name", "off", "second"),
+    [
+        ("conf/separate.yaml", "training:\n  grad_clip: 0\n", "  max_grad_norm: ${clip}\n"),
+        ("conf/separate.py", "grad_clip = 0\n", "max_grad_norm = 0.5\n"),
+    ],
+)
+def test_a_key_of_0_that_only_the_own_code_reads_is_approved_by_the_rule_none(
+    check: Check, name: str, off: str, second: str
+) -> None:
+    ds = {"ds.json": DEEPSPEED % "1.0"}
     advice, _, entry = only_finding(check({name: off, **ds})).edit.partition(", add to clip.toml:\n")
     assert advice == "If your own code reads this key, set it to 1.0. Or, if 0 clips nothing, as intended"
     report = check({name: off, **ds}, f"{CLIP_CONFIG}{entry}\n")
     assert (report.findings, len(report.ignored)) == ([], 1)
-    for text in (off.replace("0", "5.0"), off + "  max_grad_norm: ${clip}\n"):
+    for text in (off.replace("0", "5.0"), off + second):
         assert "approves only rule = 'none'" in only_finding(check({name: text, **ds}, f"{CLIP_CONFIG}{entry}\n")).edit
     required = CLIP_CONFIG + '[check]\nrequire = ["conf/*"]\n' + entry.replace("[check]", "")
     assert [each.kind for each in check({name: off, **ds}, required).findings] == ["missing"], "it counts as no clip"

@@ -15,7 +15,7 @@ from ...config.formats.python_source import last_name, parse_tree
 from ...errors import ConfigError
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source
-from ..trainer_files import has_number
+from ..trainer_files import has_number, inner_values
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
@@ -30,23 +30,27 @@ def read(path: Path) -> list[ClipUse]:
     """Return a list with one unknown clip: the first setting in a file that is named like a clip, such as grad_clip =
     1.0.
 
-    A setting counts only if its value has a number other than 0. Return [] if the file has no such setting, or is not
+    A setting counts only if its value is, or contains, a number. Return [] if the file has no such setting, or is not
     valid Python.
     """
     try:
         tree = parse_tree(python_source(path).decode("utf-8", "replace"), path.name)
     except ConfigError:
         return []  # `source_files` reports files that name a clip and are not Python
-    for node, table, name, code in sorted(_named_values(tree), key=lambda each: (each[0].lineno, each[0].col_offset)):
-        value = _value(code)
-        if has_number(value) and _is_named_like_clip(path, table, name, value):
-            text = f"{name} = {format_value(value)}"
-            return [ClipUse(path, node.lineno, node.col_offset + 1, text, why_unknown=WHY)]
-    return []
+    named = sorted(_named_values(tree), key=lambda each: (each[0].lineno, each[0].col_offset))
+    settings = [(node, table, name, _value(code)) for node, table, name, code in named]
+    clips = [each for each in settings if has_number(each[3]) and _is_named_like_clip(path, *each[1:])]
+    values = tuple(leaf for *_, value in clips for leaf in inner_values(value))
+    return [
+        ClipUse(
+            path, node.lineno, node.col_offset + 1, f"{name} = {format_value(value)}", why_unknown=WHY, values=values
+        )
+        for node, _, name, value in clips[:1]
+    ]
 
 
 def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> bool:
-    if not table and MAX_NORM.fullmatch(name):
+    if not table and MAX_NORM.fullmatch(name) and value != 0:  # 0 is where a search for the largest norm begins
         return True
     data = {table: {name: value}} if table else {name: value}
     return any(keys[-1] == name for keys, _ in placement.clip_keys(Document(path.name, "", "python", data)))
