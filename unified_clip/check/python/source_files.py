@@ -33,7 +33,7 @@ from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import may_name_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
-from .calls import config_calls, effect, options, unified_clip_calls
+from .calls import config_calls, effect, options, switched_off, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled, unclipped
 from .trainers import deepspeed
@@ -104,17 +104,22 @@ def read(
     uses += itertools.chain.from_iterable(map(lookalikes.read, others))
     uses += itertools.chain.from_iterable(map(notebook_uses.others, paths))
     clips = _without_measures([use for use in uses if use is not None])
-    return list(notebook_uses.placed(list(_in_steps(clips, known_own, precisions))))
+    return list(notebook_uses.placed(list(_in_steps(clips, paths, known_own, precisions))))
 
 
 def _in_steps(
-    uses: Sequence[ClipUse], known_own: Mapping[Path, _Known], precisions: Mapping[Path, Mapping[str, str]]
+    uses: Sequence[ClipUse],
+    paths: Sequence[Path],
+    known_own: Mapping[Path, _Known],
+    precisions: Mapping[Path, Mapping[str, str]],
 ) -> Iterator[ClipUse]:
     """Yield the clips, and the steps and the optimizers without a clip in files with other clips.
 
-    A clip of gradients that Accelerate may have scaled is unknown.
+    Leave out clips that every call of their function switches off. A clip of gradients that Accelerate may have scaled
+    is unknown.
 
-    known_own: The configurations of each file, as `_own_configurations` returns them. precisions: As in `read`.
+    paths: All Python files that are checked. known_own: The configurations of each file, as `_own_configurations`
+    returns them. precisions: As in `read`.
     """
     by_path: dict[Path, list[ClipUse]] = {path: [] for path in known_own}
     for use in uses:
@@ -125,6 +130,7 @@ def _in_steps(
         except ConfigError:  # the file is not Python, which is reported
             yield from clips
             continue
+        clips = [use for use in clips if not switched_off.is_off(source, (use.line, use.column - 1), paths)]
         own = _own_calls(known_own.get(path), config_calls.CLIPPING)
         named = {(use.line, use.column - 1) for use in clips}
         reasons = scaled.by_accelerate(source, named | own, precisions.get(path, {}))

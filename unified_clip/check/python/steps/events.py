@@ -140,7 +140,7 @@ class Timeline:
         for function, call in (*step.calls, (None, step.call)):
             reached = [node for part in parts for node in self.flow.reached(part)]
             names = {node.id for node in reached if isinstance(node, ast.Name)}
-            parts = [value for name, value in _passed(function, call).items() if name in names]
+            parts = [value for name, value in passed(function, call).items() if name in names]
             nodes += reached
         return nodes
 
@@ -244,7 +244,7 @@ def is_scaler_name(node: ast.expr) -> bool:
     return "scaler" in last_name(node).lower()
 
 
-def _passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
+def passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
     """Return {parameter of a function of the file: its argument} for a call of the function."""
     if not isinstance(function, FUNCTIONS[:2]) or function.name != last_name(call.func):
         return {}
@@ -257,6 +257,6 @@ def _passed(function: ast.AST | None, call: ast.Call) -> dict[str, ast.expr]:
 def _from_call(event: Event, function: ast.AST, call: ast.Call) -> Event:
     """Return an event of a function that a call runs. If its owner is a parameter, the argument replaces the owner."""
     name, rest = re.fullmatch(r"(\w*)(.*)", event.owner, re.DOTALL).groups()  # type: ignore[union-attr]
-    argument = _passed(function, call).get(name)
+    argument = passed(function, call).get(name)
     owner = event.owner if argument is None else f"{ast.unparse(argument)}{rest}"
     return event._replace(owner=owner, calls=(*event.calls, (function, call)))
