@@ -75,6 +75,9 @@ class CallOutcome(ClipTensors):
     fault: str = ""
     """A wrong side effect, such as "changed its input gradients". '' if there is none."""
 
+    changed_inputs: bool = False
+    """For a function of the user: whether it changed gradients, although it is not in place, or raised an error."""
+
     exact_norm: bool = False
     """Whether the compiled kernels computed the norm inside a graph, so that it has to be exact."""
 

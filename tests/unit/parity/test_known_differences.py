@@ -279,11 +279,13 @@ def test_an_entry_without_a_cause_is_reported_with_the_line_to_add() -> None:
         'the entry has no `cause`, so it accepts every mistake of its size. Add the line cause = "16 bits", or run '
         "the command with --accept"
     ]
+    (problem,) = build.strict(lacking, accepting=True).problems
+    assert problem.detail == "the entry has no `cause`, so it accepts every mistake of its size"
     assert build.against(strict, baseline.changes(lacking, strict)).exit_code == 1
 
 
 def test_entries_for_calls_without_numbers_need_no_cause() -> None:
-    for kind in ("silent", "returns"):
+    for kind in ("silent", "returns", "inputs"):
         assert not known_entry(kind=kind).lacks_cause
         assert recorded_cause(NativeDeviation("torch.norm", kind)) == ""
 
@@ -292,6 +294,8 @@ def test_an_entry_for_an_error_covers_only_its_class() -> None:
     error = {("torch", "long tensor"): NativeDeviation("torch.norm", "raises", detail="ValueError: empty")}
     assert judge_deviations([known_entry(kind="raises", cause="ValueError")], error) == ({"long tensor": "known"}, [])
     assert "has the cause 'TypeError'" in judge_deviations([known_entry(kind="raises", cause="TypeError")], error)[1][0]
+    other = NativeDeviation("clip.py:clip", "error", detail="TypeError: clip(); it should raise RuntimeError")
+    assert recorded_cause(other) == "TypeError"
 
 
 def test_an_entry_for_other_versions_is_named_beside_the_cause() -> None:

@@ -8,20 +8,30 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.parity.cases import WORKED, case
+from support.parity.cases import WORKED, case, dense
 
 import unified_clip.numpy
 from unified_clip.parity.adapters.numpy import Framework as Adapter
 from unified_clip.parity.judge import oracle
+from unified_clip.parity.judge.judged_result import judge_result
 from unified_clip.parity.known import measure
+from unified_clip.parity.modes import NATIVE
 from unified_clip.parity.outcome import CallOutcome
+from unified_clip.parity.results import NativeResult
 from unified_clip.parity.suite.cases import Case
+from unified_clip.parity.suite.schema import Framework
 from unified_clip.parity.workers import user_function, worker
+from unified_clip.parity.workers.run_worker import WorkItem
 from unified_clip.parity.workers.user_function import UserFunction
+from unified_clip.tensors.types import densify
 
 
 def call_function(folder: Path, body: str, clip_case: Case | None = None, returns: str = "") -> dict[str, Any]:
     """The result of a function with this body, in this process, as the worker writes it."""
+    return call_with_tensors(folder, body, clip_case, returns)[0]
+
+
+def call_with_tensors(folder: Path, body: str, clip_case: Case | None, returns: str) -> worker.Packed:
     file = Path(tempfile.mkdtemp(dir=folder)) / "clip.py"  # Python keeps the compiled code of a path for a second
     file.write_text(f"import numpy as np\ndef clip(grads, limit):\n    {body}\n", encoding="utf-8")
     user_function._load.cache_clear()  # of the file of an earlier call
@@ -33,13 +43,15 @@ def call_function(folder: Path, body: str, clip_case: Case | None = None, return
     }
     call |= {"update": False, "raises": "", "user_function": None}
     call["user_function"] = UserFunction("clip.py:clip", file, "clip", f"numpy.{clip_case.call_name}", returns)
-    ((result, _),) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(call, clip_case.gradients)])
-    return result
+    (packed,) = worker.run_cases(Adapter(), unified_clip.numpy, "native", [(call, clip_case.gradients)])
+    return packed
 
 
 WRONG_RESULTS = {
     "return grads": "clip.py:clip returned a list of 2",
     "raise SystemExit(3)": "clip.py:clip ended with SystemExit: 3. Return a result, or raise an error",
+    "raise KeyboardInterrupt": "clip.py:clip ended with KeyboardInterrupt. Return a result, or raise an error",
+    "return grads, 1.0\nraise SystemExit(5)": "line 4: SystemExit: 5. Put the code of a program below: if __name__",
     "return grads[:1]": "clip.py:clip returned a list of 1. Return \\(clipped gradients, norm\\)",
     "pass": "returned None. Return",
     "return ['a', 'b'], 1.0": "returned str as a clipped gradient. Return",
@@ -154,6 +166,52 @@ def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
     deviation = measure.measure(clip_case, oracle.expect(clip_case), outcome)
     assert deviation
     assert (deviation.kind, deviation.detail) == ("form", "gradient 0 is float64 instead of float32")
+
+
+def kind_of_call(folder: Path, body: str, clip_case: Case) -> str:
+    """The kind of the difference of a function with this body, if its numbers are exact."""
+    outcome, expected = CallOutcome(**call_function(folder, body, clip_case)), oracle.expect(clip_case)
+    outcome.norm, outcome.gradients = expected.norm, expected.gradients
+    deviation = measure.measure(clip_case, expected, outcome)
+    assert deviation
+    return deviation.kind
+
+
+def test_a_function_must_not_change_gradients_of_which_it_returns_new_ones(tmp_path: Path) -> None:
+    functional = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
+    assert kind_of_call(tmp_path, "return [g * 1 for g in grads], 1.0", functional) == ""
+    assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return [g * 1 for g in grads], 1.0", functional) == "inputs"
+    in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
+    assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return 1.0", in_place) == ""
+
+
+def test_changed_inputs_have_no_cause_in_the_numbers() -> None:
+    """The numbers agree up to rounding, so a cause of the rounding is no cause of this difference."""
+    clip_case = case([dense([3.0, 4.0]), dense([5.0, 1.0, 2.0])], "clip_by_global_norm", clip_norm=2.3)
+    expected = oracle.expect(clip_case)
+    rounded = [dense(each.values() * (1 + 2.0**-23)) for each in expected.gradients or () if each]
+    causes = []
+    for changed in (True, False):
+        outcome = CallOutcome(expected.norm, rounded, name="clip.py:clip", changed_inputs=changed)
+        judged = judge_result(WorkItem(NATIVE, clip_case), expected, outcome, Framework(), [])
+        assert isinstance(judged.result, NativeResult)
+        causes.append((judged.result.kind, judged.result.cause, judged.needs_no_cause))
+    assert causes == [("inputs", "", True), ("", "", False)]
+
+
+def test_a_function_must_raise_the_expected_error_before_it_changes_gradients(tmp_path: Path) -> None:
+    clip_case = case([*WORKED], "clip_grad_norm_", max_norm=0.5, raises="ArithmeticError")
+    assert kind_of_call(tmp_path, "raise OverflowError", clip_case) == ""
+    assert kind_of_call(tmp_path, "raise TypeError", clip_case) == "error"
+    assert kind_of_call(tmp_path, "grads[0][...] = 0\n    raise OverflowError", clip_case) == "inputs"
+
+
+def test_the_order_of_the_keys_of_a_dict_is_no_difference(tmp_path: Path) -> None:
+    clip_case = case([*WORKED], "clip_by_global_norm", call_form={"container": "dict"}, clip_norm=0.5)
+    halves = "{name: grads[name] / 2 for name in reversed(grads)}"
+    for body, returns in ((f"return {halves}, 1.0", ""), (f"return {halves}", "gradients")):
+        _, tensors = call_with_tensors(tmp_path, body, clip_case, returns)
+        assert [densify(each).values().tolist() for each in tensors["gradients"]] == [[1.5, 2.0], [0.5, 1.0]]
 
 
 def test_required_arguments_are_passed_by_position_and_optional_ones_by_keyword(tmp_path: Path) -> None:

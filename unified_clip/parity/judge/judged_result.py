@@ -11,7 +11,7 @@ from typing import Any
 
 from ..elements import WorstElement
 from ..known import measure
-from ..known.entries import ANY, KnownDifference, NativeDeviation
+from ..known.entries import ANY, WITH_NUMBERS, KnownDifference, NativeDeviation
 from ..modes import NATIVE
 from ..outcome import CallOutcome, Failure
 from ..results import NativeResult, UnifiedClipResult
@@ -39,8 +39,8 @@ class JudgedResult:
     """Whether any bit differs from the exact result."""
 
     needs_no_cause: bool = False
-    """Whether no cause is searched for: a known difference for any cause covers the difference, or the numbers agree
-    and only their form differs."""
+    """Whether no cause is searched for: a known difference for any cause covers the difference, or the numbers agree,
+    and for example only their form differs."""
 
     @property
     def native(self) -> NativeResult | None:
@@ -100,7 +100,8 @@ def judge_result(
             shapes = [[each and each.shape for each in side.gradients or ()] for side in (expected, outcome)]
             is_only_form = deviation.kind == "form" and shapes[0] == shapes[1]
             is_only_form = is_only_form and not (deviation.finite_size or deviation.not_finite)
-            judged.needs_no_cause = is_only_form or any(entry.bounds(deviation.finite_size) for entry in entries)
+            agree = is_only_form or deviation.kind not in WITH_NUMBERS
+            judged.needs_no_cause = agree or any(entry.bounds(deviation.finite_size) for entry in entries)
             if not judged.needs_no_cause and (cause := diagnose(case, expected, outcome)):
                 deviation = dataclasses.replace(deviation, cause=cause.sentence, cause_kind=cause.kind)
         if deviation:

@@ -222,11 +222,21 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
         ("gradient", expected.gradients or (), outcome.gradients or ()),
         ("parameter", expected.update or (), outcome.update or ()),
     ):
-        if len(exact) != len(tensors):
-            return f"{len(tensors)} {noun}s instead of {len(exact)}"
-        for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
-            if form(right) != form(tensor):
-                return f"{noun} {index} is {form(tensor)} instead of {form(right)}"
+        if wrong := wrong_forms(noun, exact, tensors):
+            return wrong
+    return ""
+
+
+def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dense | None]) -> str:
+    """Return an error if tensors differ from the exact ones in number, dtype or shape. Otherwise return ''.
+
+    noun: The name of one of these tensors, such as "gradient".
+    """
+    if len(exact) != len(tensors):
+        return f"{len(tensors)} {noun}{'s' * (len(tensors) != 1)} instead of {len(exact)}"
+    for index, (right, tensor) in enumerate(zip(exact, tensors, strict=True)):
+        if form(right) != form(tensor):
+            return f"{noun} {index} is {form(tensor)} instead of {form(right)}"
     return ""
 
 

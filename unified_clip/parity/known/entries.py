@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from ..suite import schema
 from ..suite.schema import Name
 
-DifferenceKind = Literal["value", "touched", "raises", "returns", "silent", "form", "elements"]
+DifferenceKind = Literal["value", "touched", "raises", "error", "returns", "inputs", "silent", "form", "elements"]
 
 NotFinite = Literal["", "norm", "gradients", "norm and gradients"]
 """Where a result has inf or NaN and the exact result has another number, or the other way round. '' for nowhere."""
@@ -25,7 +25,9 @@ KINDS: Mapping[str, str] = {
     "value": "numbers differ",
     "touched": "gradients that should be unchanged are changed",
     "raises": "it raises an error, but should return a result",
+    "error": "it raises another error than it should",
     "returns": "it returns a result, but should raise an error",
+    "inputs": "it changes its input gradients, but should not",
     "silent": "it issues no warning",
     "form": "shapes, dtypes or the number of gradients differ",
     "elements": "the number of elements differs, so the gradients are not compared",
@@ -37,7 +39,10 @@ SIZED = ("value", "touched")
 WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
 
-WITH_CAUSE = (*WITH_NUMBERS, "raises")
+ERRORS = ("raises", "error")
+"""The kinds of differences with an error. Its class is their cause."""
+
+WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 """The kinds of differences for which a cause is recorded."""
 
 ANY, UNKNOWN = "any", "unknown"
@@ -265,7 +270,7 @@ def recorded_cause(difference: Difference) -> str:
 
     Return UNKNOWN if the cause is unknown, and '' if no cause is recorded for this kind of difference.
     """
-    if difference.kind == "raises":
+    if difference.kind in ERRORS:
         return difference.detail.partition(":")[0]
     return (difference.cause_kind or UNKNOWN) if difference.kind in WITH_CAUSE else ""
 

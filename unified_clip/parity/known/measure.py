@@ -12,6 +12,7 @@ import numpy as np
 from ...tensors.arithmetic import FORMATS, Float64s, rounded
 from ...tensors.types import Dense, Gradient, Sparse, densify, encode
 from ..judge.oracle import Expected
+from ..judge.verdict import wrong_forms
 from ..outcome import CallOutcome
 from ..suite.cases import Case
 from ..suite.schema import TOLERANCE
@@ -24,15 +25,14 @@ def measure(
     """Return the difference between the result of a framework's function and the exact result.
 
     Return None if the framework has no function for this case. Compare no numbers if the function raised an error, or
-    should have raised one. If an error is expected, an error of any class is right. Results of other shapes or dtypes
-    are converted before their numbers are compared.
+    should have raised one. Results of other shapes or dtypes are converted before their numbers are compared.
 
     tolerance: A relative difference up to this size counts as rounding.
     """
     if not outcome.name:
         return None
     if outcome.raised:
-        return NativeDeviation(outcome.name, "" if case.options.raises else "raises", detail=outcome.message)
+        return _error(case, outcome)
     if case.options.raises:
         return NativeDeviation(outcome.name, "returns", detail=_first_numbers(outcome))
     parts = dict[str, Difference]()
@@ -53,13 +53,35 @@ def measure(
         kind = "value"
     elif not kind and _touched(case, expected, outcome):
         kind, size = "touched", parts["gradients"].size
+    elif not kind and outcome.changed_inputs:
+        kind = "inputs"
     elif not kind and case.options.warns:
         kind = "silent"
-    detail = (outcome.fault or _first_numbers(outcome)) if kind in ("form", "elements") else ""
+    detail = ""
+    if kind in ("form", "elements"):
+        wrong = wrong_forms("gradient", expected.gradients or (), outcome.gradients or ())
+        detail = outcome.fault or wrong or _first_numbers(outcome)
     shown = {name: part.size if part.is_finite else math.inf for name, part in parts.items()}
     lacks_norm = case.call.returns_norm and outcome.norm is None
     numbers = (shown.get("norm"), shown.get("gradients"), not_finite)
     return NativeDeviation(outcome.name, kind, size, *numbers, lacks_norm=lacks_norm, detail=detail)
+
+
+def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
+    """Return the difference of a function that raised an error, from the case.
+
+    If an error is expected, a framework's function may raise an error of any class. A function of the user must raise
+    the expected class, because a wrong signature raises an error, too. It must not have changed its gradients.
+    """
+    expected, detail = case.options.raises, outcome.message
+    kind: DifferenceKind | Literal[""] = ""
+    if not expected:
+        kind = "raises"
+    elif ".py:" in outcome.name and expected not in outcome.raised:
+        kind, detail = "error", f"{detail}; it should raise {expected}"
+    elif outcome.changed_inputs:
+        kind, detail = "inputs", f"before it raises {detail}"
+    return NativeDeviation(outcome.name, kind, detail=detail)
 
 
 class Difference(NamedTuple):

@@ -106,20 +106,30 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
     return CallResult(None, list(leaves(clipped)), returned=clipped)
 
 
-def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
-    """Return an error if the call changed inputs that it must not change, or returned tensors of the wrong kind.
+def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
+    """Return whether a call changed gradients that it must not change.
 
-    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. A call in place
-    must not change inputs if it raises. A clip class may return an input itself. Return '' if the call did nothing
-    wrong.
+    A call in place must not change gradients if it raises an error. Any other call must never change them.
 
     inputs: The gradients before the call.
     """
-    if result.raised or not invocation.call.in_place:
-        tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
-        left = [densify(_read(invocation, tensor)) for tensor in tensors]
-        if types.digest(left) != types.digest(map(densify, inputs)):
-            return "had already changed gradients" if result.raised else "changed its input gradients"
+    if invocation.call.in_place and not result.raised:
+        return False
+    tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
+    after = [densify(_read(invocation, tensor)) for tensor in tensors]
+    return types.digest(after) != types.digest(map(densify, inputs))
+
+
+def _fault(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> str:
+    """Return an error if the call changed inputs that it must not change, or returned tensors of the wrong kind.
+
+    The wrong kind is dense for sparse, sparse for dense, or a tensor that shares memory with an input. A clip class may
+    return an input itself. Return '' if the call did nothing wrong.
+
+    inputs: The gradients before the call.
+    """
+    if changes_inputs(invocation, result, inputs):
+        return "had already changed gradients" if result.raised else "changed its input gradients"
     if result.raised or result.gradients is None:
         return ""
     kinds = [

@@ -252,6 +252,8 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
         ranks.gather_in_step(adapter, "".join(result.raised[:1]) or "the end of a call")
         if mode != NATIVE:
             invoke.record_effects(invocation, result, gradients)
+        elif case["user_function"]:
+            result.changed_inputs = invoke.changes_inputs(invocation, result, gradients)
         if case["update"] and result.gradients is not None:
             result.update = adapter.sgd(result.gradients)
         packed, tensors = pack(adapter, result)
@@ -299,7 +301,7 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
 
     TypeError: a tensor of the result has a dtype that unified_clip does not support.
     """
-    keys = ("name", "structure", "warned", "raised", "message", "fault", "same_objects")
+    keys = ("name", "structure", "warned", "raised", "message", "fault", "changed_inputs", "same_objects")
     norm = None if result.norm is None else [result.norm]
     lists = {"norm": norm, "gradients": result.gradients, "update": result.update}
     tensors = {
