@@ -190,7 +190,7 @@ class Worker:
 
     def _last_lines(self) -> list[str]:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_KEPT))
-        return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip(" ^~")]
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:

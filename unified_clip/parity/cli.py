@@ -208,7 +208,7 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     check_writable(out, "parity.json")
     report = _run(suite)
     if options.strict:
-        report = build.strict(report)
+        report = build.strict(report, accepting=options.accept)
     if earlier is not None:
         second_call.repeat(suite, report, baseline.changed_bits(earlier, report))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report)]})

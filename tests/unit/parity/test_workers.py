@@ -118,6 +118,11 @@ CLIP = "def clip(grads, max_norm):\n    {}\nuc.clip_grad_norm_ = clip"
             "it was in clip (<string>, line 7), called by call_public_name (invoke.py, line ",
         ),
         ("sys.exit('so long')", "crashed", "exit status 1; the last lines of stderr: so long"),
+        (
+            "sys.stderr.write('sum(x)\\n  ~~^^\\nboom\\n')\n    sys.stderr.flush()\n    os._exit(3)",
+            "crashed",
+            "exit status 3; the last lines of stderr: sum(x) | boom",
+        ),
         ("os._exit(0)", "unreadable", "the process ended with status 0"),
         ("return 'garbage'", "unreadable", "TypeError: the result has dtype str"),
     ],
@@ -291,6 +296,13 @@ importlib.import_module = absent"""
     assert run_both(code) == [Failure("missing", "No module named 'numpy'")] * 2
 
 
+def test_a_worker_that_lacks_a_package_of_this_library_names_what_to_install() -> None:
+    first, _ = run_both("raise ModuleNotFoundError(\"No module named 'pydantic'\")")
+    assert isinstance(first, Failure)
+    assert first.kind == "crashed"
+    assert first.detail.endswith(f"No module named 'pydantic'. Install unified_clip[cli] for {sys.executable}")
+
+
 def test_a_worker_rejects_a_mode_whose_path_is_not_taken() -> None:
     first = run_both("", mode=DEVICE)[0]  # NumPy has the host path only
     assert isinstance(first, Failure)
@@ -345,7 +357,7 @@ def test_a_warning_has_to_be_issued_exactly_if_it_is_expected(warns: bool) -> No
 
 @pytest.mark.parametrize(
     ("returned", "detail"),
-    [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradients instead of 2")],
+    [("tuple(clipped)", "returned a tuple instead of a list"), ("clipped[1:]", "1 gradient instead of 2")],
 )
 def test_another_container_or_fewer_gradients_are_a_difference(returned: str, detail: str) -> None:
     clip_case = case([dense([3.0]), dense([4.0])], "clip_by_global_norm", clip_norm=1.0)

@@ -50,11 +50,13 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
     return judged.model_copy(update={"verdict": _verdict(judged)})
 
 
-def strict(report: ParityReport) -> ParityReport:
-    """Return a report for `--strict`: entries without `cause` fail the run, and a baseline excuses no failure."""
-    problem = (
-        f"{NO_CAUSE}, so it accepts every mistake of its size. Add the line {{}}, or run the command with --accept"
-    )
+def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
+    """Return a report for `--strict`: entries without `cause` fail the run, and a baseline excuses no failure.
+
+    accepting: Whether this run has `--accept`, which adds the causes. Then no problem advises it.
+    """
+    remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
+    problem = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
     known = [
         entry.model_copy(update={"problem": problem.format(entry.incomplete)})
         if entry.incomplete and not entry.problem

@@ -135,6 +135,10 @@ def run_worker(
             has_started = (out / "worker.json").exists() and not start_failure
             current = _read_current(out)
         failure = start_failure or failure
+        if failure and not has_started and "ModuleNotFoundError" in failure.detail:
+            failure = dataclasses.replace(
+                failure, detail=f"{failure.detail}. Install unified_clip[cli] for {worker[0]}"
+            )
         if run.remaining:
             failure = failure or Failure("unreadable", NO_RESULT)
             run.fail_current(failure, current, had_results=had_results) if has_started else run.fail_all(failure)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._dispatch import adapter_of
+from ..._display import describe_exception
 from ...tensors.files.convert_worker import load_function, with_line
 from ...tensors.types import Dense, UnreadableError, densify, encode
 from ..adapters.base import Invocation
@@ -61,9 +62,11 @@ class UserFunction(NamedTuple):
             items = self._items(gradients, invocation)
             try:
                 returned = function(gradients, *positional, **arguments)
-            except SystemExit as error:
-                remedy = "Return a result, or raise an error other than SystemExit"
-                raise UserFunctionError(f"{self.text} ended with SystemExit: {error.code}. {remedy}") from None
+            except Exception:
+                raise
+            except BaseException as error:
+                remedy = "Return a result, or raise an error of another class"
+                raise UserFunctionError(f"{self.text} ended with {describe_exception(error)}. {remedy}") from None
             if any(new is not old for new, old in zip(self._items(gradients, invocation), items, strict=False)):
                 example = "set parameter.grad = clipped" if marks else "write gradient[...] = clipped"
                 raise UserFunctionError(
@@ -89,7 +92,7 @@ class UserFunction(NamedTuple):
                 raise self._wrong(returned, FORMS[style], role, advice)
             clipped, norm = returned
             self._check_tensors(list(leaves(clipped)), invocation)
-            return clipped, self._norm(norm, invocation)
+            return _in_order(clipped, invocation.container), self._norm(norm, invocation)
         if style == "each":
             self._check_tensors([returned], invocation)
             return returned
@@ -122,7 +125,7 @@ class UserFunction(NamedTuple):
         if _is_pair(returned):
             returned, _ = returned
         self._check_tensors(list(leaves(returned)), invocation)
-        return returned
+        return _in_order(returned, invocation.container)
 
     def _both(self, invocation: Invocation) -> UserFunctionError:
         """Return the error for (gradients, norm), with a remedy after which the function is not rejected again."""
@@ -202,6 +205,13 @@ def _is_pair(returned: Any) -> bool:
 
 def _has_norm(returned: Any) -> bool:
     return _is_pair(returned) and returned[1] is not None
+
+
+def _in_order(clipped: Any, container: Any) -> Any:
+    """Return a dict of gradients in the order of the caller's dict, which some functions sort by key."""
+    if isinstance(clipped, dict) and isinstance(container, dict) and clipped.keys() == container.keys():
+        return {key: clipped[key] for key in container}
+    return clipped
 
 
 def _qualified(kind: type) -> str:

@@ -307,9 +307,12 @@ def load_function(path: Path, name: str) -> Callable[..., Any]:
         if isinstance(error, AttributeError) and error.name == name:
             raise UnreadableError(f"the file has no function {name!r}. Correct the name") from None
         raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. Correct the file") from None
+    except SystemExit as error:
+        remedy = 'Put the code of a program below: if __name__ == "__main__":'
+        raise UnreadableError(f"the file cannot be imported: {with_line(error, path)}. {remedy}") from None
 
 
-def with_line(error: Exception, path: Path) -> str:
+def with_line(error: BaseException, path: Path) -> str:
     """Return the type and the text of an exception, after the number of the last line of `path` in its traceback.
 
     For a syntax error in `path`, return the number of the line with the error. If no line of `path` is in the
