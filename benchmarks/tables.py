@@ -1,4 +1,4 @@
-"""Write the tables in docs/performance.md, from benchmarks/results/bench.json.
+"""Write the tables in docs/performance.md, from bench.json and gpu.json in benchmarks/results.
 
 `python benchmarks/tables.py` writes them; with `--check` it exits with 1 if they are stale.
 """
@@ -17,21 +17,27 @@ from unified_clip import _markdown
 from unified_clip.bench import report
 
 ROOT = Path(__file__).parents[1]
-MARKED = re.compile(r"(<!-- bench: [^>]*-->\n\n).*(\n\n<!-- end of bench -->)", re.DOTALL)
+MARKED = {
+    name: re.compile(rf"(<!-- {name}: [^>]*-->\n\n).*(\n\n<!-- end of {name} -->)", re.DOTALL)
+    for name in ("bench", "gpu")
+}
+COLUMNS = [(dtype, threshold) for dtype in ("float32", "bfloat16") for threshold in ("not clipped", "clipped")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/bench.json")
+    parser.add_argument("--gpu-results", type=Path, default=ROOT / "benchmarks/results/gpu.json")
     parser.add_argument("--document", type=Path, default=ROOT / "docs/performance.md")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the tables are stale")
     options = parser.parse_args(arguments)
-    data = json.loads(options.results.read_text(encoding="utf-8"))
-    text = options.document.read_text(encoding="utf-8")
-    new, places = MARKED.subn(lambda match: match[1] + tables(data) + match[2], text)
-    if places != 1:
-        print(f"{options.document.name} has no place for the tables: {MARKED.pattern}", file=sys.stderr)
-        return 2
+    text = new = options.document.read_text(encoding="utf-8")
+    for name, path, made in (("bench", options.results, tables), ("gpu", options.gpu_results, gpu_tables)):
+        written = made(json.loads(path.read_text(encoding="utf-8")))
+        new, places = MARKED[name].subn(lambda match, written=written: match[1] + written + match[2], new)
+        if places != 1:
+            print(f"{options.document.name} has no place for the tables: {MARKED[name].pattern}", file=sys.stderr)
+            return 2
     if options.check:
         if new != text:
             print(f"the tables in {options.document.name} are stale; run benchmarks/tables.py", file=sys.stderr)
@@ -42,11 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tables(data: Mapping[str, Any]) -> str:
     """Return all tables, with the machine and the versions."""
-    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     machine = f"{data['machine']['architecture']}, {data['machine']['cpus']} processors, {data['threads']} threads"
     if instruction_set := data["machine"]["instruction_set"]:
         machine += f", kernels for {instruction_set}"
-    paragraphs = [f"Measured on {machine}, with {versions}.", *(f"Not whole: {line}" for line in report.problems(data))]
+    paragraphs = [
+        f"Measured on {machine}, with {versions(data)}.",
+        *(f"Not whole: {line}" for line in report.problems(data)),
+    ]
     titled = [("In graphs", graphs_table(data))]
     titled += [(f"On {name}", compared(report.pairs_table(data, name))) for name in data["compiled_kernels"]]
     titled += [("The machine's limits", report.limits_table(data)), ("Memory", compared(report.memory_table(data)))]
@@ -64,7 +72,6 @@ def compared(table: report.Table) -> report.Table:
 
 def graphs_table(data: Mapping[str, Any]) -> report.Table:
     """Return the table of the median ratios in graphs: a row for each kind of graph and list."""
-    columns = [(dtype, threshold) for dtype in ("float32", "bfloat16") for threshold in ("not clipped", "clipped")]
     ratios: dict[str, dict[str, dict[tuple[str, str], str]]] = {}
     for row in data["results"]:
         kind, in_graph, _ = row["what"].partition(", in a graph")
@@ -73,12 +80,38 @@ def graphs_table(data: Mapping[str, Any]) -> report.Table:
             name = graph[1].removeprefix("in ").removeprefix("both in ")
             cells = ratios.setdefault(name, {}).setdefault(row["list"], {})
             cells[row["dtype"], kind] = report.middle(row["ratio"])
+    return _by_column("native / unified_clip", ratios)
+
+
+def gpu_tables(data: Mapping[str, Any]) -> str:
+    """Return the tables of the median ratios on a GPU, in eager calls and in CUDA graphs."""
+    machine = data["machine"]
+    paragraphs = [f"Measured on one {machine['device']} with CUDA {machine['cuda']} and {versions(data)}."]
+    for title, in_graph in (("Eager calls", False), ("CUDA graphs", True)):
+        ratios: dict[str, dict[str, dict[tuple[str, str], str]]] = {}
+        for row in data["results"]:
+            kind, graph, _ = row["what"].partition(", in a graph")
+            if bool(graph) == in_graph and kind != "norm alone":
+                name = row["native"].split(", ")[1]
+                ratios.setdefault(name, {}).setdefault(row["list"], {})[row["dtype"], kind] = report.middle(
+                    row["ratio"]
+                )
+        paragraphs += [f"### {title} on a GPU", _markdown.table(*_by_column("PyTorch / unified_clip", ratios))]
+    return "\n\n".join(paragraphs)
+
+
+def versions(data: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+
+
+def _by_column(title: str, ratios: Mapping[str, Mapping[str, Mapping[tuple[str, str], str]]]) -> report.Table:
+    """Return a table with a row for each name and list. `ratios`: by name, list, and column."""
     lines = [
-        [name, title, *(cells.get(column, report.NOTHING) for column in columns)]
+        [name, each, *(cells.get(column, report.NOTHING) for column in COLUMNS)]
         for name, lists in ratios.items()
-        for title, cells in lists.items()
+        for each, cells in lists.items()
     ]
-    return ["native / unified_clip", "list", *map(", ".join, columns)], lines
+    return [title, "list", *map(", ".join, COLUMNS)], lines
 
 
 if __name__ == "__main__":

@@ -179,5 +179,6 @@ NB_MODULE(_kernels, module) {
         .def("of_parameters_on_gpu", &Collector::of_parameters_on_gpu, "items"_a, "on_cpu"_a = false,
              "Collect gradients of parameters that are all in the memory of one GPU, or for tests in CPU memory.")
         .def("of_tensors", &Collector::of_tensors, "items"_a, "recording"_a, "writable"_a)
+        .def("of_tensors_on_gpu", &Collector::of_tensors_on_gpu, "items"_a, "recording"_a, "on_cpu"_a = false)
         .def("of_param_grads", &Collector::of_param_grads, "items"_a, "Collect gradients of (parameter, gradient).");
 }

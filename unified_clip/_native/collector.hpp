@@ -38,10 +38,12 @@ class Collector {
 
     // Collect tensors, without None. `recording`: none may require a gradient. `writable`: none may overlap.
     Result of_tensors(const nb::object& items, bool recording, bool writable) const {
-        auto list = std::make_unique<TensorList>(api_);
-        for (nb::handle item : items)
-            if (!item.is_none() && !add(*list, item, recording, writable)) return nullptr;
-        return writable && list->overlaps() ? nullptr : std::move(list);
+        return tensors_of(items, recording, writable, std::make_unique<TensorList>(api_));
+    }
+
+    // Collect tensors that do not overlap, as `of_parameters_on_gpu` and `of_tensors` do.
+    std::unique_ptr<DeviceList> of_tensors_on_gpu(const nb::object& items, bool recording, bool on_cpu) const {
+        return api_ ? tensors_of(items, recording, true, std::make_unique<DeviceList>(*api_, on_cpu)) : nullptr;
     }
 
     // Collect the gradients of (parameter, gradient) tuples.
@@ -69,6 +71,14 @@ class Collector {
             if (!tensor.is_none() && !(is_plain(tensor) && list->add(tensor.ptr(), true))) return nullptr;
         }
         return list->overlaps() ? nullptr : std::move(list);
+    }
+
+    template <class List>
+    std::unique_ptr<List> tensors_of(const nb::object& items, bool recording, bool writable,
+                                     std::unique_ptr<List> list) const {
+        for (nb::handle item : items)
+            if (!item.is_none() && !add(*list, item, recording, writable)) return nullptr;
+        return writable && list->overlaps() ? nullptr : std::move(list);
     }
 
     static nb::object name(const std::string& text) { return nb::steal(PyUnicode_InternFromString(text.c_str())); }
@@ -107,7 +117,8 @@ class Collector {
         return true;
     }
 
-    bool add(TensorList& list, nb::handle tensor, bool recording, bool writable) const {
+    template <class List>
+    bool add(List& list, nb::handle tensor, bool recording, bool writable) const {
         if (!is_plain(tensor)) return false;
         if (recording && differs(tensor, recording_.first, recording_.second.ptr())) return false;
         return list.add(tensor.ptr(), writable);

@@ -200,6 +200,7 @@ class TorchBackend(TorchPrimitives, Backend, Parameters, Sparse, Distributed):
             return _collect_in_graph(self, tensors, differentiable=differentiable)
         recording = records_derivatives(differentiable)
         path = _collected(self, tensors, recording=recording, in_place=in_place)
+        path = gpu_lists.collect_tensors(tensors, recording=recording) if path is None else path
         if path is not None:
             return path
         present = [tensor for tensor in tensors if tensor is not None]

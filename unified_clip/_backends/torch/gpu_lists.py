@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..._core.path import Path
     from .gpu.table import Table
 
-COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, [("is_neg", False), ("is_inference", False)])
+PLAIN_METHODS = [("is_neg", False), ("is_inference", False)]
+COLLECTOR: Any = collected.collector(torch.Tensor, torch.nn.Parameter, PLAIN_METHODS, ("requires_grad", True))
 """Lists of tensors that were made in inference mode need operations on single tensors."""
 
 
@@ -44,10 +45,25 @@ def collect_parameters(backend: Parameters, parameters: Sequence[Any]) -> GpuLis
 
     None: a gradient is not plain or not on the same GPU, or a parameter has its gradient in `main_grad` only.
     """
+    path = _path(lambda on_cpu: COLLECTOR.of_parameters_on_gpu(parameters, on_cpu))
+    return path if path is not None and collected.has_all(backend, path.tensors, parameters) else None
+
+
+def collect_tensors(tensors: Sequence[Any], *, recording: bool) -> GpuListPath | None:
+    """Collect tensors, and return the path over them.
+
+    None: a tensor is not plain or not on the same GPU, or overlaps another, or PyTorch records a derivative.
+    recording: Whether PyTorch records derivatives.
+    """
+    return _path(lambda on_cpu: COLLECTOR.of_tensors_on_gpu(tensors, recording, on_cpu))
+
+
+def _path(collect: Callable[[bool], Any]) -> GpuListPath | None:
+    """Return the path over a `DeviceList`. `collect`: Returns the list or None, given whether the tensors are on the
+    CPU.
+    """
     forced = host.forced_path("pairs")
     if COLLECTOR is None or forced == "pairs" or conditions.is_watched():
         return None
-    device_list = COLLECTOR.of_parameters_on_gpu(parameters, on_cpu=bool(forced))
-    if device_list is None or not device_list.tensors:
-        return None
-    return GpuListPath(device_list) if collected.has_all(backend, device_list.tensors, parameters) else None
+    device_list = collect(bool(forced))
+    return None if device_list is None or not device_list.tensors else GpuListPath(device_list)

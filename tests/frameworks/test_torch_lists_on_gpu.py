@@ -116,6 +116,8 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
     "order 1": lambda parameters: uc.clip_grad_norm_(parameters, 2.0, 1),
     "value": lambda parameters: uc.clip_grad_value_(parameters, 0.5),
     "each": uc.GradientClipByNorm(1.0).clip_,
+    "new tensors": lambda parameters: uc.clip_by_global_norm([each.grad for each in parameters], 2.0),
+    "norm alone": lambda parameters: uc.get_total_norm([each.grad for each in parameters]),
 }
 
 
@@ -133,6 +135,13 @@ def test_results_are_those_of_gradients_checked_one_by_one(
     assert str(CLIPS[name](others)) == str(norm)
     for parameter, other in zip(parameters, others, strict=True):
         assert torch.equal(parameter.grad, other.grad)
+
+
+def test_gradients_that_record_a_derivative_are_not_collected() -> None:
+    gradients = [torch.ones(2, requires_grad=True)]
+    assert gpu_lists.collect_tensors(gradients, recording=True) is None
+    assert gpu_lists.collect_tensors(gradients, recording=False) is not None
+    assert gpu_lists.collect_tensors([torch.ones(2)], recording=True) is not None
 
 
 def test_a_table_is_that_of_the_gradients() -> None:
