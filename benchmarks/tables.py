@@ -21,6 +21,7 @@ MARKED = {
     name: re.compile(rf"(<!-- {name}: [^>]*-->\n\n).*(\n\n<!-- end of {name} -->)", re.DOTALL)
     for name in ("bench", "gpu")
 }
+VARIANTS = {"Triton kernels": "with the Triton kernels", "operations": "without the kernels"}
 COLUMNS = [(dtype, threshold) for dtype in ("float32", "bfloat16") for threshold in ("not clipped", "clipped")]
 
 
@@ -92,7 +93,7 @@ def gpu_tables(data: Mapping[str, Any]) -> str:
         for row in data["results"]:
             kind, graph, _ = row["what"].partition(", in a graph")
             if bool(graph) == in_graph and kind != "norm alone":
-                name = row["native"].split(", ")[1]
+                name = VARIANTS[row["native"].split(", ")[1]]
                 ratios.setdefault(name, {}).setdefault(row["list"], {})[row["dtype"], kind] = report.middle(
                     row["ratio"]
                 )

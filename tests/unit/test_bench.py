@@ -521,8 +521,8 @@ def test_ratios_on_a_gpu_have_a_table_of_eager_calls_and_one_of_cuda_graphs(scri
     text = script.gpu_tables(DATA | {"machine": machine, "results": measured})
     assert text.startswith("Measured on one GPU with CUDA 13.0 and python ")
     eager, graphs = text.split("### CUDA graphs on a GPU")
-    assert "| Triton kernels | GPT-2 | - | 2.00 | - | - |" in eager
-    assert "| Triton kernels | GPT-2 | 3.00 | - | - | - |" in graphs
+    assert "| with the Triton kernels | GPT-2 | - | 2.00 | - | - |" in eager
+    assert "| with the Triton kernels | GPT-2 | 3.00 | - | - | - |" in graphs
 
 
 def test_a_document_without_a_place_for_the_tables_is_refused(
