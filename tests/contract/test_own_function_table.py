@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,3 +66,17 @@ def test_the_page_has_how_functions_clip_in_place(adapter: Adapter, kit: Kit) ->
         else "replace the items"
     )
     assert how in row
+
+
+def test_a_class_of_paddle_is_called_by_the_function_of_the_page(
+    kit: Kit, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kit.name != "paddle":
+        pytest.skip("the page shows a class of Paddle")
+    (code,) = re.findall(r"```python\n(from ourclip import OurClip.*?)```", PAGE, re.DOTALL)
+    module = SimpleNamespace(OurClip=importlib.import_module("paddle").nn.ClipGradByGlobalNorm)
+    monkeypatch.setitem(sys.modules, "ourclip", module)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    (clipped,) = scope["clip_by_global_norm"]([adapter.make(encode(np.array([3.0, 4.0]), "float32"))], 2.5)
+    assert adapter.read(clipped).values().tolist() == [1.5, 2.0]

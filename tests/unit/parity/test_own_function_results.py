@@ -62,6 +62,7 @@ WRONG_RESULTS = {
     "return grads, grads[0]": "returned numpy.ndarray with 2 elements as the norm. Return a norm with one element",
     "return grads, 1.0\nraise KeyError(3)": "the file cannot be imported: line 4: KeyError: 3. Correct the file",
     "return grads, 1.0\ndel clip": "the file has no function 'clip'. Correct the name",
+    "return grads, 1.0\nclass clip: pass": "clip.py:clip is a class, not a function. Write a function that calls",
     "return grads, 1.0\nclip = 3": "clip.py:clip is of type int, not a function. Write the name of a function",
 }
 """The body of a function, and the error."""

@@ -212,15 +212,16 @@ def _verdict(report: ParityReport) -> str:
     of = f"{counted(len(report.cases), 'case')} on {', '.join(present or report.frameworks)}"
     failures, excused = "; ".join(_failures(report)), baseline.excused(report)
     if report.exit_code:
-        why = "" if present else f": {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} missing"
+        why = "" if present else f": {', '.join(absent)} {_are(len(absent))} missing"
         excuse = f". The baseline excuses {excused} of these failures" if excused else ""
         return f"FAIL: {of}: {failures or f'nothing was compared{why}'}{excuse}."
     if report.differs:
         return f"PASS: {of}: the baseline excuses {counted(excused, 'failure')}: {failures}."
     verdicts = [result.verdict for _, result in report.results()]
     within = sum(verdict in ("close", "flushed") for verdict in verdicts)
-    parts = [f"{verdicts.count('equal')} results of unified_clip are exact" if verdicts else NO_RESULTS]
-    parts += [f"{within} are within the contract"] if within else []
+    exact = verdicts.count("equal")
+    parts = [f"{counted(exact, 'result')} of unified_clip {_are(exact)} exact" if verdicts else NO_RESULTS]
+    parts += [f"{within} {_are(within)} within the contract"] if within else []
     known = sum(len(entry.cases) for entry in report.known)
     unlisted = sum(native.verdict == "different" for _, native in report.natives())
     if known or unlisted:
@@ -232,6 +233,10 @@ def _verdict(report: ParityReport) -> str:
     parts += [f"without {', '.join(absent)}, which may be missing"] if absent else []
     parts += [f"some results of {', '.join(sorted(missing - {*absent}))} are missing"] if missing - {*absent} else []
     return f"PASS: {of}: {', '.join(parts)}."
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _failures(report: ParityReport) -> Iterator[str]:

@@ -229,6 +229,9 @@ def _load(file: Path, name: str, text: str) -> Callable[..., Any]:
         raise UserFunctionError(f"{text}: {problem}. {remedy}") from None
     except UnreadableError as error:
         raise UserFunctionError(f"{text}: {error}") from None
+    if isinstance(function, type):
+        remedy = "Write a function that calls the class, as docs/own-functions.md#functions-with-other-signatures shows"
+        raise UserFunctionError(f"{text} is a class, not a function. {remedy}")
     if not callable(function):
         raise UserFunctionError(
             f"{text} is of type {type(function).__name__}, not a function. Write the name of a function"
