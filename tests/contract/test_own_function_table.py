@@ -78,5 +78,6 @@ def test_a_class_of_paddle_is_called_by_the_function_of_the_page(
     monkeypatch.setitem(sys.modules, "ourclip", module)
     scope: dict[str, Any] = {}
     exec(code, scope)
-    (clipped,) = scope["clip_by_global_norm"]([adapter.make(encode(np.array([3.0, 4.0]), "float32"))], 2.5)
-    assert adapter.read(clipped).values().tolist() == [1.5, 2.0]
+    gradient = adapter.make(encode(np.array([3.0, 4.0]), "float32"))
+    (clipped,) = scope["clip_by_global_norm"]([gradient], 2.5)
+    assert [adapter.read(each).values().tolist() for each in (gradient, clipped)] == [[3.0, 4.0], [1.5, 2.0]]
