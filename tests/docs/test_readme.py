@@ -35,9 +35,14 @@ def test_there_are_four_differences() -> None:
     assert len(differences()) == 4
 
 
-@pytest.mark.parametrize("fact", ["never run on a GPU", "not on the package index", "loss curve", "docs/install.md"])
+NEVER_RUN = (
+    "**On other GPUs, on several GPUs, and with TensorFlow, Paddle or MLX on a GPU, unified_clip has never run.**"
+)
+
+
+@pytest.mark.parametrize("fact", [NEVER_RUN, "not on the package index", "loss curve", "docs/install.md"])
 def test_a_newcomer_reads_it_first(fact: str) -> None:
-    assert fact in README
+    assert fact in " ".join(README.split())
 
 
 def test_the_readme_fits_on_one_screen() -> None:
