@@ -42,8 +42,8 @@ COMMANDS: Mapping[str, Mapping[int, str]] = {
         "difference that is not in the list of known differences, or the list has a difference that no longer occurs. "
         "With --baseline: a difference is new, changed or larger",
         REJECTED: "the suite or the command is invalid, or the report cannot be written",
-        INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, nothing was compared, or the cases "
-        "test nothing",
+        INCOMPLETE: "a framework is missing, crashed, hung or ran out of memory, a function cannot be imported or "
+        "returned no result that can be read, nothing was compared, or the cases test nothing",
     },
     "parity init": {
         SUCCESS: "the suite was written",

@@ -156,6 +156,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
 
 def test_errors_and_other_dtypes_are_differences(tmp_path: Path) -> None:
     assert call_function(tmp_path, "raise KeyError(3)")["message"] == "KeyError: 3"
+    assert call_function(tmp_path, "raise OverflowError")["message"] == "OverflowError"
     result = call_function(tmp_path, "return list(grads), 1.0")
     assert (result["name"], result["fault"]) == ("clip.py:clip", "")
     clip_case = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
@@ -184,6 +185,20 @@ def test_a_function_must_not_change_gradients_of_which_it_returns_new_ones(tmp_p
     assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return [g * 1 for g in grads], 1.0", functional) == "inputs"
     in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return 1.0", in_place) == ""
+
+
+def test_a_function_must_return_the_container_that_it_got(tmp_path: Path) -> None:
+    named = "[(f'gradient {i}', grads[i][1] * 1) for i in (0, 1)]"
+    for container, expected, right in (
+        ("dict", "dict", "{key: grads[key] * 1 for key in grads}"),
+        ("named", "list of pairs", named),
+        ("nested", "dict of list, list of list", "{'first': [grads['first'][0] * 1], 'rest': [[grads['rest'][0][0]]]}"),
+        ("tuple", "list", "tuple(g * 1 for g in grads)"),
+    ):
+        clip_case = case([*WORKED], "clip_by_global_norm", call_form={"container": container}, clip_norm=0.5)
+        flat = "[np.ones(2, np.float32)] * 2"
+        faults = [call_function(tmp_path, f"return {each}, 1.0", clip_case)["fault"] for each in (right, flat)]
+        assert faults == ["", "" if expected == "list" else f"returned a list instead of a {expected}"]
 
 
 def test_changed_inputs_have_no_cause_in_the_numbers() -> None:

@@ -218,13 +218,8 @@ def _wrong_forms(expected: Expected, outcome: CallOutcome) -> str:
         return ""
     if form(expected.norm) != form(outcome.norm):
         return f"the norm is {form(outcome.norm)} instead of {form(expected.norm)}"
-    for noun, exact, tensors in (
-        ("gradient", expected.gradients or (), outcome.gradients or ()),
-        ("parameter", expected.update or (), outcome.update or ()),
-    ):
-        if wrong := wrong_forms(noun, exact, tensors):
-            return wrong
-    return ""
+    wrong = wrong_forms("gradient", expected.gradients or (), outcome.gradients or ())
+    return wrong or wrong_forms("parameter", expected.update or (), outcome.update or ())
 
 
 def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dense | None]) -> str:

@@ -87,7 +87,8 @@ def call_native(invocation: Invocation, user_function: UserFunction | None = Non
         call_it = _call_for_gradients if user_function.returns == "gradients" else call_public_name
         result = observe(call_it, invocation, user_function.bound_to(invocation), None)
         result.name = user_function.text
-        result.fault = _changed_dtype(invocation, result) or _other_norm(invocation, result)
+        faults = _changed_dtype, _other_norm, _other_structure
+        result.fault = next(filter(None, (fault(invocation, result) for fault in faults)), "")
         return result
 
     def call() -> CallResult:
@@ -171,6 +172,16 @@ def _other_norm(invocation: Invocation, result: CallResult) -> str:
     return "" if norm == expected else f"the norm is {norm} instead of {expected}"
 
 
+def _other_structure(invocation: Invocation, result: CallResult) -> str:
+    """Return an error if a user's function got a dict, pairs or a tensor, and returned another container.
+
+    Otherwise return ''. A function that got a list, a tuple or a generator may return any sequence.
+    """
+    expected = invocation.call_form.structure
+    returned = expected if result.returned is None or expected == "list" else structure(result.returned)
+    return "" if returned == expected else f"returned a {returned} instead of a {expected}"
+
+
 def _read(invocation: Invocation, tensor: Any) -> Gradient:
     return None if tensor is None else invocation.adapter.read(tensor)
 
@@ -192,7 +203,7 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
             # The first line, without addresses. Some frameworks add C++ traces.
             lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
             text = ADDRESS.sub("", lines[0])[:300] if lines else ""
-            result = CallResult(raised=names, message=f"{type(error).__name__}: {text}")
+            result = CallResult(raised=names, message=f"{type(error).__name__}: {text}".removesuffix(": "))
     result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
     return result
 
