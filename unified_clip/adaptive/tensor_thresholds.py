@@ -21,7 +21,7 @@ from .protocol import AdaGC
 
 
 def resize(state: states.State, count: int) -> states.State:
-    """Return a state with a number for each of `count` tensors. ValueError: the state has another number of tensors."""
+    """Return a state with a number for each of `count` tensors. ValueError: the state is for more or fewer tensors."""
     known = len(state["norms"]) if isinstance(state, dict) else state.shape[0] - 1
     if isinstance(state, dict) and not known:
         return {**state, "norms": np.zeros(count)}

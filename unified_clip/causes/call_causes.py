@@ -93,7 +93,7 @@ def swapped(call: Observation) -> Cause | None:
 def without_result(call: Observation) -> Cause | None:
     """Return a cause if some gradients have no result. Else, and for a call that only measures, return None.
 
-    If the call returned another number of results than expected, all its results must be correct and in order. Only
+    If the call returned a different number of results than expected, all its results must be correct and in order. Only
     then can this function find which ones are missing.
     """
     if len(call.after) == len(call.expected):

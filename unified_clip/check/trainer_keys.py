@@ -124,8 +124,8 @@ def _result(
 ) -> tuple[bool, str]:
     """Return (same, problem) for a file with these keys.
 
-    same: Whether its effect is that of `target`, also in family and eps. problem: The reason why the effect differs in
-    more than family and eps, or ''.
+    same: Whether the file has the effect of `target`, also in family and eps.
+    problem: The reason why the effect differs in more than family and eps, or ''.
     """
     data = document.data
     for path, value in changes.items():

@@ -161,7 +161,7 @@ class AdaptiveStates:
 
         counts: For each state, the number of gradients in the call, including those that are None.
 
-        ValueError: a state has entries for another number of gradients.
+        ValueError: a state has entries for a different number of gradients.
         """
         return {
             name: tensor_thresholds.resize(each, count) if isinstance(self._rules[name], AdaGC) else each

@@ -275,7 +275,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no
                 name. Or the adaptive rule agc gets no `parameters`.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets another number of gradients than before.
+                adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper(grads, step=step, parameters=parameters)
@@ -293,7 +293,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is neither None nor a floating-point tensor. Or the configuration selects parameters by
                 name, and a parameter has no name. Or the adaptive rule agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Ranks make different calls, or the rule adagc gets another number of gradients than before.
+                Ranks make different calls, or the rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.clip_(parameters, step=step)
@@ -311,7 +311,7 @@ class ClipConfig(OutcomeProperties, Settings):
             TypeError: An entry is no (parameter, gradient) tuple. Or the configuration selects parameters by name, and
                 a parameter has no name.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets another number of gradients than before.
+                adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return self._clipper.pairs(params_grads, step=step)

@@ -137,7 +137,7 @@ class Clipper:
             TypeError: An entry is no gradient. Or patterns need names, and a gradient has none. Or agc gets no
                 `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets another number of gradients than before.
+                adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._call, self, grads, step, parameters)
@@ -150,7 +150,7 @@ class Clipper:
 
         counts: For each state, the number of gradients in a clip call, including those that are None.
 
-        ValueError: a state has entries for another number of gradients.
+        ValueError: a state has entries for a different number of gradients.
         """
         return self._adaptive.to_packed(self._adaptive.resize(counts), backend)
 
@@ -209,7 +209,7 @@ class Clipper:
             TypeError: An entry is neither None nor a floating-point tensor. Or patterns need names, and a parameter has
                 none. Or agc gets no parameters.
             ValueError: step is below 0, or is a tensor with several elements. Gradients overlap, or cannot be written.
-                Ranks make different calls, or the rule adagc gets another number of gradients than before.
+                Ranks make different calls, or the rule adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._clip_, self, parameters, step)
@@ -248,7 +248,7 @@ class Clipper:
         Raises:
             TypeError: An entry is no (parameter, gradient) tuple. Or patterns need names, and a parameter has none.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
-                adagc gets another number of gradients than before.
+                adagc gets a different number of gradients than before.
             NonFiniteNormError: The norm is not finite, and nonfinite is "raise".
         """
         return entry.run(Clipper._pairs, self, params_grads, step)

@@ -85,7 +85,7 @@ class ParameterSelection:
         return parts
 
     def group_ranges(self, gradients: GradientList) -> list[range]:
-        """Return the range of each part's indices in `gradients`, whose order is that of `group_leaves`.
+        """Return the range of each part's indices in `gradients`, which have the order of `group_leaves`.
 
         TypeError: the configuration selects parameters by name, and a gradient has none.
         """

@@ -86,7 +86,7 @@ def first_error(error: ValidationError, document: Document, model: type[BaseMode
 def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
     """Return (path of keys, message) for pydantic's errors about one value. The message has the value to give instead.
 
-    If an error is about a key inside the value, the path is that of the key.
+    If an error is about a key inside the value, the path leads to this key.
     keys: The path of the value in the document. data: The data of the whole document.
     """
     error = _closest(errors)

@@ -100,7 +100,7 @@ class NativeResult(Result):
     """The SHA-256 of the tensors at each stage. null if there is no result."""
 
     second_call: Literal["", "equal", "different", "failed"] = ""
-    """The result of a second call, compared with the first call. A second call follows if the bits are not those of the
+    """The result of a second call, compared with the first call. A second call follows if the bits differ from the
     baseline, or if the failure of a user's function has no known cause. Empty without a second call."""
 
     problem: str

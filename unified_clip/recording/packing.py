@@ -206,11 +206,11 @@ def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -
 
 
 def _with_total(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) -> RecordedCall:
-    """Return a call by the total norm with norms of stored rows in place of exact norms.
+    """Return a call that clips by the total norm, with the norm of stored rows in place of the exact total norm.
 
-    Only the total norm of the stored rows was recorded. If it does not agree with the total norm of `other`, return the
-    call unchanged. If it agrees, and only one gradient has another norm in `other`, this other norm is that of the
-    gradient's stored rows.
+    The recording has no norm of the stored rows of a single gradient. If the total norm of the stored rows does not
+    agree with the total norm of `other`, return the call unchanged. If it agrees, and the norm of only one gradient
+    differs from the norm in `other`, replace this norm by the norm in `other`.
     """
     total = float(str(call.stored_norm))
     if not other.norms() or not is_near(total, other.norms()[0]):

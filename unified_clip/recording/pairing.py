@@ -146,7 +146,7 @@ def read_names(path: Path) -> Names:
             raise RunError(f"{path}, {name}: {_not_a_string(name, other)}", "UC503")
     repeated = [name for name, count in Counter(names.values()).items() if count > 1]
     if repeated:
-        raise RunError(f"{path}: several lines have the value {repeated[0]!r}. Keep one of them.", "UC503")
+        raise RunError(f"{path}: several names have the value {repeated[0]!r}. Keep only one of these lines.", "UC503")
     return names
 
 

@@ -27,7 +27,7 @@ def ulps(left: Sequence[Dense | None], right: Sequence[Dense | None]) -> float:
 def differences(left: Dense, right: Dense) -> tuple[npt.NDArray[np.intp], Float64s]:
     """Return (indices of the elements that differ, their distances in ULP), for tensors of the same dtype and shape.
 
-    The indices are those of the flattened `Dense.array`, in which real and imaginary parts are elements. NaN equals
+    The indices are positions in the flattened `Dense.array`, in which real and imaginary parts are elements. NaN equals
     NaN, and its distance from a number is inf. The distance of 0 and -0 is 1.
     """
     left_bits, right_bits = left.bits().reshape(-1), right.bits().reshape(-1)

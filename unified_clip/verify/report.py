@@ -117,8 +117,8 @@ def _units(result: Verification) -> list[str]:
     if dtypes != {"float64"}:
         return []
     return [
-        "ULP of norms, coefficients and losses are those of float64. ULP of clipped gradients and updates are those of "
-        "float32, in the table too: 1 ULP of float32 is about 5e8 ULP of float64."
+        "Differences of norms, coefficients and losses are in ULP of float64. Those of clipped gradients and updates "
+        "are in ULP of float32, in the table too: 1 ULP of float32 is about 5e8 ULP of float64."
     ]
 
 

@@ -66,7 +66,7 @@ def test_a_case_with_another_exact_result_is_one_change() -> None:
     new.cases[0].sha256 = {"norm": "b"}
     new.cases[0].stages_apart = []
     (found_change,) = baseline.changes(torch_report(), new)
-    assert found_change.why.startswith("the exact result is not that of the baseline, so the gradients or the call")
+    assert found_change.why.startswith("the exact result differs from the baseline, so the gradients or the call")
     assert found_change == expected_change(
         "numbers", "", "the exact result", "one", "norm a", "norm b", True, found_change.why
     )

@@ -68,7 +68,7 @@ def test_a_map_in_both_directions_is_rejected(compare_runs: Any) -> None:
         ("a = ", "map.toml"),
         ("a = 1", 'map.toml, a: its value is not a string. Put both names in quotes: "a" = "its name'),
         ("fc.weight = 'x'", r'fc: this is a table.* such as "fc.weight" = "its name .* such as \[fc\]\.'),
-        ("a = 'c'\nb = 'c'", "several lines have the value 'c'. Keep one"),
+        ("a = 'c'\nb = 'c'", "several names have the value 'c'. Keep only one"),
         ("a = " + "[" * 5000, "map.toml: its lists or tables are nested too deep"),
     ],
     ids=["no value", "a number", "a table", "two of one name", "nested"],

@@ -145,7 +145,7 @@ def _converted(results: Sequence[Dense | None], exact: Sequence[Dense | None]) -
     A result that is None becomes zeros. If there are more or fewer results than exact results, leave out None on both
     sides, and pair the remaining tensors in order.
 
-    Return None if too many results are not None, or if a result has another number of elements than its exact result.
+    Return None if too many results are not None, or if a result has more or fewer elements than its exact result.
     Also return None if an exact result is None, but its result is not zero.
     """
     if len(results) != len(exact):

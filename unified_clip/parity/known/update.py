@@ -142,7 +142,7 @@ def _renew(
     entry keeps one value. Return a new entry for each further value, with the same title and reason.
 
     table: The entry in the TOML document, which this function changes.
-    known: The same entry as a model, with its values before the change.
+    known: The same entry before the change, as a `KnownDifference`.
     covered: The results that the entry covers, by (framework, case name).
     """
     groups: dict[NotFinite, dict[Place, NativeResult]] = {}

@@ -27,7 +27,7 @@ FACTOR = 1.1
 
 ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in place of --baseline"
 
-OTHER_BITS = "the bits of this known difference are not those of the baseline"
+OTHER_BITS = "the bits of this known difference differ from the baseline"
 """The start of `Change.why` if a function has changed within a known difference."""
 
 SECOND_CALLS = {
@@ -260,7 +260,7 @@ def _lost(old: _Entry, new: _Entry) -> str:
     """Return why two entries with other numbers cannot be compared as before, as a sentence for the report. Else ''."""
     if new.exact:
         return (
-            "the exact result is not that of the baseline, so the gradients or the call of this case have changed. "
+            "the exact result differs from the baseline, so the gradients or the call of this case have changed. "
             f"{ADVICE}"
         )
     if new.has_changed and new.verdict == old.verdict and new.listing is not None and new.listing == old.listing:

@@ -154,8 +154,8 @@ class TapeSteps:
         if not AppliedGradients(self._module, source, variables).is_applied(apply):
             raise UnsureError(
                 "It is unclear whether the step applies all gradients, each to its own variable. If it does, write "
-                f"apply_gradients(zip(gradients, {variables})), and assign or remove no single "
-                "gradient. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
+                f"apply_gradients(zip(gradients, {variables})), and neither change nor remove items of "
+                "gradients. Otherwise, write the step in PyTorch by hand. Before step(), set .grad to None for "
                 "parameters that the step does not update."
             )
         return TapeStep(source, first, loss, variables, self._module.code(owner_of(apply)), apply, last)

@@ -295,7 +295,7 @@ def as_rule(point: DivergencePoint, causes: Sequence[Cause]) -> DivergencePoint:
     """If one run clips per tensor or per group, return a point with a divergence of the rule. Else return `point`.
 
     In a loop over parameters, each call clips one gradient by its total norm, so both runs record the same rule. Their
-    first recorded divergence is then a consequence: other parameters, another norm, or another number of calls. The run
+    first recorded divergence is then a consequence: other parameters, another norm, or more calls. The run
     with more norms in the step, or the smaller norm in its call, clips per tensor or per group.
     """
     rule = next((RULES_FOR_GLOBAL[each.kind] for each in causes if each.kind in RULES_FOR_GLOBAL), None)

@@ -191,7 +191,7 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the first calls with other numbers of gradients that were not compared one by one."""
+    """Return [a sentence] about the first calls that have different numbers of gradients, not compared one by one."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:
@@ -201,7 +201,7 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
 
 
 ABOUT_PARAMETERS = {"left out", "left-out clip", "repeated parameter", *RULES_FOR_GLOBAL}
-"""The kinds of causes that explain why runs clip other numbers of gradients."""
+"""The kinds of causes that explain why runs clip different numbers of gradients."""
 
 
 def _other_parameters(comparison: RecordingComparison) -> list[str]:

@@ -261,7 +261,7 @@ def from_function(source: str, out: Path) -> Iterator[Item]:
 def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Call a function, and yield (name, tensor) for each tensor that it returns.
 
-    The names are those of (name, tensor) tuples and keys of dicts. Other tensors are called "gradient N", from 0.
+    The names come from (name, tensor) tuples and keys of dicts. Other tensors are called "gradient N", from 0.
     Values that are no tensors are left out.
 
     ModuleNotFoundError: the function imports a package that is missing.
