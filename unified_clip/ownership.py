@@ -163,11 +163,11 @@ class mesh_ownership(_StagedOwnership):  # noqa: N801  # used as a function; a c
         return Ranks(self.mesh_ranks.at(numbers))
 
     def _counts_on(self, ranks: npt.NDArray[Any]) -> bool:
-        """Return whether this rank counts the parameters that are on these ranks."""
+        """Return whether this rank counts a parameter that is on `ranks`."""
         return not any(self._here[dim].any() for dim in self._copied_dimensions(ranks))
 
     def _copied_dimensions(self, ranks: npt.NDArray[Any]) -> list[int]:
-        """Return the dimensions along which other ranks have copies of parameters on these ranks.
+        """Return the dimensions along which other ranks have copies of a parameter that is on `ranks`.
 
         ValueError: a rank is not on the mesh, or the parameters are on only some ranks along a dimension.
         """

@@ -40,8 +40,7 @@ def fitting_families(
     """Yield each cause whose number explains the calls of a function, the simplest cause first.
 
     The number has to explain `this`, all correct calls, and the differences of more than half of the lists of
-    gradients. Yield none if `this` returned another norm than the correct one, for a clip per slice, or for an infinite
-    threshold.
+    gradients. Yield none if `this` returned a wrong norm, clips per slice, or has an infinite threshold.
 
     this: The call whose difference is to be explained. The cause is about this call.
     correct: The comparable calls without a difference.

@@ -141,7 +141,7 @@ def last_step(steps: int, step: int, numbers: Iterable[Any]) -> LastStep:
 def rate_of(recent: Iterable[Any]) -> float | None:
     """Return the share of steps that changed a gradient, or None if this is unknown for all steps.
 
-    Steps for which it is unknown do not count.
+    Leave out steps for which this is unknown.
 
     recent: `OutcomeArrays.clipped` of each step.
     """

@@ -96,8 +96,8 @@ def _from_star(module: Module, imports: Imports, node: Target, call: cst.Call | 
 def _of_unknown_object(module: Module, imports: Imports, node: Target, call: cst.Call | None) -> Iterator[FoundClip]:
     """Yield a clip for a method with the name of a clip function, called on an object of unknown type.
 
-    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of `self`, and for a name
-    that the file gives to a function of its own. For methods of training engines, whose calls `find` yields, yield a
+    An example is import_module("paddle.nn").ClipGradByNorm(1.0). Yield nothing for methods of `self`, and for the
+    name of a function that the file defines. For methods of training engines, whose calls `find` yields, yield a
     clip only if the code calls the method by another name.
 
     call: The call of the method, perhaps by another name.

@@ -240,7 +240,7 @@ def stored_gradients(line: RecordedCall, directory: Path) -> dict[str, Dense]:
 
 
 def _coefficients(line: RecordedCall) -> list[float]:
-    """Return the coefficient of each gradient. Return [] if it is unknown, and for a clip by value or per slice."""
+    """Return the coefficient of each gradient. Return [] if they are unknown, or the clip is by value or per slice."""
     count = len(line.parameters)
     coefs = line.known_coefs() * count if line.rule == "global" else line.known_coefs()
     return coefs if len(coefs) == count and line.rule in ("global", "each") else []

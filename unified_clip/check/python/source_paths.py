@@ -1,4 +1,4 @@
-"""Infer the path of a file from Python source, such as `Path(__file__).parent / "clip.toml"`, and Hydra's files."""
+"""Infer paths from Python source, such as `Path(__file__).parent / "clip.toml"`. Find the files that Hydra reads."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
         if public_name not in REPLACEABLE:
             raise SuiteError(
                 f"{place}: your function cannot replace a class, a hook or an adaptive rule. Name one of "
-                f"{', '.join(REPLACEABLE)}. Compare such functions in pytest: see docs/own-functions.md#limits"
+                f"{', '.join(REPLACEABLE)}. See docs/own-functions.md#limits for other comparisons"
             )
         if NATIVE not in framework.modes:
             remedy = f"Add {NATIVE!r} to frameworks.{name}.modes"

@@ -254,8 +254,8 @@ def by_elimination(point: DivergencePoint) -> Cause | None:
 def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
     """Return the cause of gradients that differ although the weights of their call agree.
 
-    The weights of other calls, such as those of a second network, may have changed these gradients. Compare the weights
-    of other calls at the next call that has them, because no step has changed them in between.
+    The weights of other calls, such as those of a second network, may have changed these gradients. Compare these
+    weights at the next call that has them: no step has changed them in between.
     """
     later, missing = _weights_of_other_calls(point, pair)
     for index, names in later.items():

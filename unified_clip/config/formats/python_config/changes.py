@@ -72,7 +72,7 @@ def _relevant_names(body: list[ast.stmt]) -> set[str]:
 
 
 def _changed_names(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement may assign, or whose dicts it may change. '*' stands for any name.
+    """Return the names to which a statement may assign, and the names of dicts that it may change. '*': any name.
 
     For a plain assignment, return only the names in calls and in `:=`. For `with read_base()`, return none.
     """
