@@ -45,6 +45,15 @@ def test_the_suite_of_the_page_names_both_functions(folder: Path) -> None:
     assert {case.name for case in suite.cases} >= set(entry.cases)
 
 
+def test_the_case_of_the_page_for_an_argument_expects_an_error(folder: Path) -> None:
+    (table,) = re.findall(r"```toml\n(\[\[cases\]\].*?)```", PAGE, re.DOTALL)
+    hard = folder / "parity" / "hard.toml"
+    hard.write_text(f"{hard.read_text(encoding='utf-8')}\n{table}", encoding="utf-8")
+    (case,) = [each for each in load.read(Path("parity")).cases if each.options.raises]
+    assert (case.call_name, case.arguments["error_if_nonfinite"]) == ("clip_grad_norm_", True)
+    assert (case.options.raises, case.gradients_name) == ("RuntimeError", "NaN")
+
+
 def test_the_page_has_the_signature_of_each_name() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `f\(\w+,? ?(.*?)\)`.*?\| (.*?) \|$", PAGE, re.MULTILINE)
     signatures = {name: tuple(filter(None, arguments.split(", "))) for name, arguments, _ in rows}

@@ -13,7 +13,7 @@ from unified_clip.parity import cli as parity_cli
 from unified_clip.parity.known import entries, match, update
 from unified_clip.parity.known.entries import NativeDeviation
 from unified_clip.parity.report import build
-from unified_clip.parity.results import FrameworkResult, ParityReport
+from unified_clip.parity.results import Change, FrameworkResult, ParityReport
 from unified_clip.parity.suite import load as suites
 
 VERSIONS = {"torch": "2.13"}
@@ -247,6 +247,18 @@ def test_after_a_failed_run_accept_says_that_the_next_run_passes(
     assert f"0 kept, 0 changed, 0 removed, 1 added. {advice}" in capfd.readouterr().out
     assert parity_cli._accept(run_with_differences({"one": 0.5}, entries.read(path)), path) == 0
     assert "ACCEPTED" not in capfd.readouterr().out
+
+
+def test_accept_reports_a_loss_against_the_baseline_that_the_list_cannot_accept(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, fields = tmp_path / "known.toml", {"framework": "torch", "case": "one", "before": "", "after": ""}
+    loss = Change(kind="numbers", what="your function", worse=True, why="other bits", **fields)
+    for verb in ("may fail", "fails"):
+        known = entries.read(path) if path.exists() else []
+        run = build.against(run_with_differences({"one": 0.5}, known), [loss])
+        assert parity_cli._accept(run, path) == 1
+        assert f"The next run with this baseline {verb} again: other bits." in capfd.readouterr().out
 
 
 def test_an_accepted_difference_has_its_cause_and_a_new_cause_gets_a_new_reason(tmp_path: Path) -> None:
