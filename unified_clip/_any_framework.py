@@ -169,7 +169,7 @@ def get_total_norm(
 def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, foreach: bool | None = None) -> None:
     """Clip the gradients by a norm that you have measured before, in place.
 
-    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
+    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:

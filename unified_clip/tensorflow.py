@@ -156,7 +156,7 @@ def clip_grads_with_norm_(
 ) -> None:
     """Clip the gradients by a norm that you have measured before, and replace them in their list or dict.
 
-    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as that of
+    With the norm that `get_total_norm` returns for these gradients, the result has the same bits as with
     `clip_grad_norm_`. Source: `torch.nn.utils.clip_grads_with_norm_`.
 
     Args:

@@ -237,7 +237,7 @@ class Parameters(ABC):
         """Return whether any parameter has a type whose tensors may have shards on other ranks."""
 
     def identity(self, parameter: Any) -> Hashable:
-        """Return a key that differs from that of every other parameter."""
+        """Return a key that no other parameter has."""
         return id(parameter)
 
     def retained(self, gradient: Any) -> Any:

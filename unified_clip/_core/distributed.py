@@ -72,8 +72,8 @@ class DistributedSpec:
         match all its parameters.
 
         Such a pattern may be right, for parameters of other ranks, or for parameters that are frozen in this call.
-        ValueError: A parameter has no name. Or an earlier pattern with another value matches every name that a pattern
-        matches.
+        ValueError: A parameter has no name. Or a pattern can never have an effect, because an earlier pattern with
+        another value matches all its names.
         """
         if not isinstance(self.ownership, Mapping):
             return []

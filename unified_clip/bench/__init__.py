@@ -1,1 +1,1 @@
-"""Compare the speed of unified_clip with that of the frameworks' functions: `unified-clip bench`."""
+"""Compare the speed of unified_clip with the speed of the frameworks' functions: `unified-clip bench`."""

@@ -148,7 +148,7 @@ def beyond_range(call: Observation) -> Cause | None:
 
 
 def _log2(norm: float, p: float) -> float:
-    """Return the binary logarithm of norm**p, the sum whose root is the p-norm. For p = inf, return that of the norm.
+    """Return the binary logarithm of norm**p, the sum whose root is the p-norm. For p = inf: of the norm itself.
 
     Return NaN for a norm that is NaN, and -inf for 0.
     """

@@ -269,7 +269,7 @@ class ClipConfig(OutcomeProperties, Settings):
         Args:
             grads: Gradients of any framework.
             step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-            parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
+            parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
 
         Raises:
             TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no

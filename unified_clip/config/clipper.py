@@ -131,7 +131,7 @@ class Clipper:
         Args:
             grads: Gradients of any framework.
             step: The step for a schedule: a whole number, or a tensor with one element. None: count the calls.
-            parameters: The parameters, in a container like that of the gradients. Only the adaptive rule agc needs it.
+            parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
 
         Raises:
             TypeError: An entry is no gradient. Or patterns need names, and a gradient has none. Or agc gets no

@@ -88,7 +88,7 @@ def problems(
 
 
 def _differing_bits(case: Case, outcomes: Mapping[str, CallOutcome | Failure]) -> list[str]:
-    """Return a text for each framework whose bits differ from those of the first framework. [] if all agree.
+    """Return a text for each framework whose bits differ from the bits of the first framework. [] if all agree.
 
     Leave out frameworks without a result. All results must be correct. Even then, bits may differ for a norm_type other
     than 1, 2 and inf.

@@ -60,7 +60,7 @@ class Dense:
     def bits(self) -> npt.NDArray[Any]:
         """Return the bit patterns of the elements as unsigned integers, in the shape of `array`.
 
-        The bits of each NaN are replaced by those of `np.nan`, so that all NaN have the same pattern.
+        Each NaN has the bits of `np.nan`, so that all NaN have the same pattern.
         """
         bits = np.ascontiguousarray(self.array).view(f"u{self.array.itemsize}").reshape(self.array.shape)
         is_nan = np.isnan(self.values() if self.dtype == "bfloat16" else self.array)

@@ -287,7 +287,7 @@ def _grown_rounding(rows: Sequence[StepComparison], clips: RecordingComparison, 
     """Return the cause "rounding that has grown" if it applies, else None.
 
     It applies if the earlier steps differ by at most `max_ulp`, and the first larger difference is at most GROWTH times
-    as large as that of the earlier steps.
+    as large as the differences of the earlier steps.
     """
     differences = [(row.step, row.greatest()) for row in rows if row.differing(max_ulp) and row.clips_alike]
     if clips.first is not None and clips.first.ulps is not None:

@@ -100,7 +100,7 @@ def test_gates_that_were_not_exchanged_are_named(tmp_path: Path, is_old: bool) -
     comparison = compared(tmp_path, keras("global"), torch("global", 2.5, KERNEL.T.copy()), is_old)
     assert cause_kinds(comparison) == ["other initial weights"]
     sentence = comparison.findings[0].sentence
-    assert "z, r, h, that of PyTorch r, z, n, and that of Paddle r, z, c: exchange the first two thirds" in sentence
+    assert "(z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle: exchange the first two thirds" in sentence
 
 
 @pytest.mark.parametrize("is_old", [True, False])

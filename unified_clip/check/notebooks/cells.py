@@ -65,7 +65,7 @@ class NotebookError(Exception):
 
 
 def python_source(path: Path) -> bytes:
-    """Return the Python source of a file. For a notebook, return that of its code cells.
+    """Return the Python source of a file. For a notebook, return the source of its code cells.
 
     For a file that is no valid notebook, return an empty source. OSError: the file cannot be read.
     """

@@ -147,7 +147,7 @@ class _File:
         return is_module_named and usage.is_attribute_used(self.source, name)
 
     def _origin(self, node: ast.ImportFrom) -> str:
-        """Return the last part of the name of an imported module. For `from . import x`, return that of the package."""
+        """Return the last part of the name of an imported module, or of the package for `from . import x`."""
         folders = self.path.resolve().parents
         package = folders[min(node.level, len(folders)) - 1].name if node.level else ""
         return (node.module or package).rpartition(".")[2]

@@ -38,7 +38,7 @@ def find(
     """Return {mode: the element that is furthest from the exact result}.
 
     Each element has its exact value, its value from unified_clip, and its value from the framework's function. For the
-    mode `native`, unified_clip's value is that of the host path, or else of the first other mode. Modes without a
+    mode `native`, unified_clip's value comes from the host path, or else from the first other mode. Modes without a
     difference, or without numbers to compare, are left out.
 
     outcomes: The results of the case on one framework, by mode.

@@ -162,7 +162,7 @@ def _renew(
 
 
 def _set(table: Table, known: KnownDifference, covered: Mapping[Place, NativeResult], report: ParityReport) -> None:
-    """Set the cases, the size and `not_finite` of an entry to those of the results that it covers.
+    """Set the cases, the size and `not_finite` of an entry from the results that it covers.
 
     If its patterns also match a difference that another entry covers, replace the patterns by the names of the cases.
     Remove `versions` if the report has no version of its package.

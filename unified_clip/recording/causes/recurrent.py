@@ -26,9 +26,9 @@ def other_gates(pair: CallPair, orders: Mapping[str, str]) -> Cause | None:
     text = {name: f"{name} {pair.names[name]}" for name in orders}
     if kept := [name for name in orders if GRU_OF_KERAS in text[name] and orders[name] in ("same", "transposed")]:
         sentence = (
-            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. Keras' GRU has the "
-            "order z, r, h, that of PyTorch r, z, n, and that of Paddle r, z, c: exchange the first two thirds of "
-            "these weights and of their biases"
+            f"the gates of {enumeration(list(map(repr, kept)))} have the same order in both runs. The order in "
+            "a GRU is (z, r, h) in Keras, (r, z, n) in PyTorch and (r, z, c) in Paddle: exchange the first two thirds "
+            "of these weights and of their biases"
         )
         return Cause("other initial weights", sentence)
     if moved := [name for name in orders if LSTM_OF_KERAS in text[name] and orders[name] == "rearranged"]:

@@ -222,7 +222,7 @@ def _check_chunks(name: str, dataset: Any) -> None:
 
     HDF5 does not check this. Only chunks that are compressed with gzip can expand.
 
-    UnreadableError: a chunk is missing or expands, or the dataset has a filter other than those of `CHECKED_FILTERS`.
+    UnreadableError: a chunk is missing or expands, or a filter of the dataset is not in `CHECKED_FILTERS`.
     """
     properties = dataset.id.get_create_plist()
     filters = [properties.get_filter(index) for index in range(properties.get_nfilters())]

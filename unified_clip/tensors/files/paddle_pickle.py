@@ -136,7 +136,7 @@ class Whole:
 def _checking_keys(load: Callable[[Any], None], keys: slice) -> Callable[[Any], None]:
     """Return a function that runs an opcode of a pickle, but first checks the types of dict keys.
 
-    The function raises UnreadableError if a key has another type than those of `PLAIN`.
+    The function raises UnreadableError if the type of a key is not in `PLAIN`.
 
     load: The function that runs the opcode.
     keys: The positions of the keys on the unpickler's stack.

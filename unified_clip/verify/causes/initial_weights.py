@@ -1,4 +1,4 @@
-"""Find parameters with which a training step begins with other weights than those of --weights, or in another order."""
+"""Find parameters whose initial weights differ from --weights, or have another order, when a training step begins."""
 
 from __future__ import annotations
 
