@@ -30,6 +30,9 @@ def step(*lines: str, before: str = "") -> dict[str, str]:
         (["loss = scaler.scale(loss)", "loss.backward()", CLIP, STEP], NEVER),
         (["if amp:", f"    {BACKWARD}", "else:", "    loss.backward()", CLIP, "if amp:", f"    {STEP}"], NEVER),
         (["def clip():", f"    {CLIP}", BACKWARD, "clip()", STEP], NEVER),
+        ([BACKWARD, "if by_value:", f"    {UNSCALE}", "    clip(model)", "else:", f"    {CLIP}", STEP], NEVER),
+        ([BACKWARD, "if use_amp:", "    (0 * loss).backward()", "else:", f"    {CLIP}", STEP], NEVER),
+        ([BACKWARD, "if by_value:", "    if use_amp:", f"        {UNSCALE}", "else:", f"    {CLIP}", STEP], NEVER),
     ],
 )
 def test_a_clip_of_scaled_gradients_is_unknown(check: Check, lines: list[str], why: str) -> None:
@@ -56,6 +59,8 @@ def test_a_clip_by_a_configuration_of_scaled_gradients_is_unknown(check: Check) 
         [BACKWARD, "prepare(opt, scaler)", CLIP, STEP],
         [BACKWARD, STEP, "loss_d.backward()", CLIP, "opt.step()"],
         ["loss.backward()", CLIP, "opt.step()"],
+        [BACKWARD, "if use_amp:", f"    {UNSCALE}", f"    {CLIP}", "else:", f"    {CLIP}", STEP],
+        [BACKWARD, "if scaler is None:", f"    {CLIP}", "else:", f"    {UNSCALE}", f"    {CLIP}", STEP],
         ["(loss / scaler.get_scale()).backward()", CLIP, STEP],
         ["scaler = torch.amp.GradScaler(enabled=False)", BACKWARD, CLIP, STEP],
         ["scaler = DynamicScaler()", BACKWARD, CLIP, STEP],

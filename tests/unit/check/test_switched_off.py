@@ -52,10 +52,11 @@ def test_the_arguments_of_a_method_count_without_self(check: Check, limit: str, 
         {"other.py": "import commons\n\nclip = getattr(commons, 'clip_grad_value_')\n"},
         {"other.py": "clip_grad_value_(net.parameters(), 0.5"},
         {"commons.py": HELPER.format(test="norm_type")},
-        {"commons.py": HELPER.format(test="clip_value is None or norm_type")},
+        {"commons.py": HELPER.format(test="clip_value is not None or norm_type")},
+        {"commons.py": HELPER.format(test="clip_value:\n            pass\n        elif norm_type")},
         {"commons.py": HELPER.format(test="clip_value").replace("if clip_value is not None", "if norm_type")},
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_a_clip_that_a_call_may_switch_on_stays(check: Check, more: dict[str, str]) -> None:
     files = {"commons.py": HELPER.format(test="clip_value is not None"), "train.py": OFF, **more}

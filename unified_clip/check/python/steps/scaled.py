@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from ....config.formats.python_source import Source, last_name, shortened
@@ -28,6 +29,9 @@ BY_ACCELERATE = (
 FP16 = "{place} sets mixed_precision to fp16."
 RUN_TIME = "The precision, {code}, is only known at run time."
 OUTSIDE = "This file does not set the precision: other code, the command line or a file of Accelerate may set fp16."
+
+PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precision")
+"""Matches a condition that chooses between scaled and other gradients."""
 
 
 def check(source: Source, call: ast.Call) -> None:
@@ -110,17 +114,20 @@ def _constant(source: Source, node: ast.expr) -> str:
 def _clips(timeline: Timeline) -> Iterator[tuple[Event, list[Event], list[Event]]]:
     """Yield each clip, with the events before it, and the events after it up to the next backward pass.
 
+    Later events in other branches of an `if` around the clip count as events before it.
+
     For a call of a function of the file that has the name of a clip, yield the clips in that function.
     """
     for events in timeline.roots():
         for index, event in enumerate(events):
             inner = timeline.of_callees(event.call) if event.kind == "clip" else []
             inner = [each._replace(branches=each.branches | event.branches) for each in inner] or [event]
-            after = [each for each in events[index:] if not each.excludes(event)]
+            others = [each for each in events[index:] if each.excludes(event)]
+            after = [each for each in events[index:] if each not in others]
             after = [*itertools.takewhile(lambda each: each.kind != "backward", after)]
             for number, clip in enumerate(inner):
                 if clip.kind == "clip":
-                    yield clip, [*events[:index], *inner[:number]], after
+                    yield clip, [*events[:index], *inner[:number], *others], after
 
 
 def _is_by(scaler: str, step: ast.Call) -> bool:
@@ -135,6 +142,8 @@ def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call
     """
     for event in reversed(before):
         if event.excludes(clip):
+            if event.kind == "unscale" and _depends_on_precision(event, clip):
+                return None  # as in if use_amp: unscale and clip, else: clip
             continue
         if event.kind == "unscale" or any(map(is_scaler_name, event.call.args)):
             return None
@@ -143,6 +152,12 @@ def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call
         if event.kind != "clip" and event.branches <= clip.branches:
             return None
     return None
+
+
+def _depends_on_precision(event: Event, clip: Event) -> bool:
+    """Return whether an `if` with the name of mixed precision or a scaler has two events in different branches."""
+    tests = [test for calls, test, is_first in event.branches if (calls, test, not is_first) in clip.branches]
+    return any(PRECISION.search(ast.unparse(each.test)) for each in tests)
 
 
 def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
