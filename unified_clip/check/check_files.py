@@ -14,7 +14,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import own_files, patterns, trainer_files
+from . import command_lines, own_files, patterns, trainer_files
 from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -140,7 +140,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     root: The directory of the clip configuration. advance: Called with the number of files that were just read.
     """
     file_uses = Found()
-    sources, configurations = [], set[Path]()
+    sources, scripts, configurations = list[Path](), list[Path](), set[Path]()
     precisions: dict[Path, str] = {}
     for path in files:
         uses: list[ClipUse] = []
@@ -172,6 +172,7 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
             configurations |= {path} if uses and not any(map(trainer_files.package, uses)) else set()
             sources.append(path)
         else:
+            scripts += [path] if command_lines.is_shell(path) and not problem else []
             advance(1)
     _leave_out_bases(file_uses, rules, root)
     of_sources = {
@@ -182,7 +183,9 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     }
     uses = _with_rules(source_files.read(sources, advance, configurations, of_sources), rules, root)
     uses = _without_hydra(uses, sources, file_uses)
-    file_uses.uses = options.passed([use for use in file_uses.uses if not _is_repeated(use, uses)] + uses)
+    file_uses.uses = options.passed(
+        [use for use in file_uses.uses if not _is_repeated(use, uses)] + uses, scripts, sources
+    )
     file_uses.notes += [f"{shown(use.path)}:{use.line} {use.clip}: {use.note}" for use in uses if use.note]
     _leave_to_trainer(file_uses, root)
     file_uses.sources = len({use.path for use in uses})

@@ -37,6 +37,11 @@ ASSIGNED = re.compile(r"^\s*(?:export\s+|local\s+|readonly\s+)?(\w+)=[\"']?([^\s
 CHANGED = re.compile(r"\b(?:for|read(?:\s+-\w+)*)\s+(\w+)\b|(?<![\w.-])(\w+)[:+]?=(?![\"']?\$\{?\2\b)")
 """Matches the name of a variable that a script sets, anywhere in a line. `--clip=` and `clip=$clip` set none."""
 
+REPEATED = re.compile(
+    r"--([\w-]+)(?![\w-])(?=(?:(?!;|\|\s|&(?!\d)|\s#|\.py\b|(?<!\\)\n).){1,2000}?[\s\"']--\1(?![\w-]))", re.DOTALL
+)
+"""Matches an option that the same program gets again: the last value wins."""
+
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 RUN_TIME = ("$", "{")
 """Parts of a value that is only known at run time."""
@@ -86,8 +91,8 @@ def clips(path: Path, text: str, read: Sequence[str] = (), lines: Sequence[int] 
 
     read: The options that a trainer's format reads. lines: Lines whose overrides a trainer's format reads.
     """
-    settings = [each for each in _settings(text) if (each.line not in lines if each.is_override else True)]
-    uses = [_use(path, each) for each in settings if each.name not in read and is_clip(each)]
+    own = [each for each in settings(text) if (each.line not in lines if each.is_override else True)]
+    uses = [use(path, each) for each in own if each.name not in read and is_clip(each)]
     return uses + list(_edited(path, text))
 
 
@@ -141,11 +146,11 @@ def _document(setting: Setting, value: Any) -> Document:
     return Document(f"line {setting.line}", "", "args", data)
 
 
-def _settings(text: str) -> Iterator[Setting]:
+def settings(text: str) -> Iterator[Setting]:
     """Yield each option and override, by line. `$NAME` stands for the number that the text assigns to NAME, if it
     assigns NAME only once.
 
-    Leave out the assignment of a variable that the text reads.
+    Leave out the assignment of a variable that the text reads, and options that the same command repeats later.
     """
     assigned = ASSIGNED.findall(text)
     changed = Counter(first or second for first, second in CHANGED.findall(text))
@@ -159,20 +164,22 @@ def _settings(text: str) -> Iterator[Setting]:
         match = VARIABLE.fullmatch(word) if isinstance(word, str) else None
         return option_value(constants.get(match[1] or match[2], word)) if match else word
 
-    settings = [Setting(line, name, value_of(value), False) for line, name, value in script_options(text)]
+    options = script_options(REPEATED.sub("--x", text))
+    found = [Setting(line, name, value_of(value), False) for line, name, value in options]
     for line, code in enumerate(text.splitlines(), 1):
         assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:
                 value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
                 is_variable = assignment is not None and match[1] == assignment[1]
-                settings.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
+                found.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
         if written := WRITTEN.match(code):
-            settings.append(Setting(line, written[1], value_of(option_value(written[2])), False))
-    yield from sorted(settings, key=lambda each: each.line)
+            found.append(Setting(line, written[1], value_of(option_value(written[2])), False))
+    yield from sorted(found, key=lambda each: each.line)
 
 
-def _use(path: Path, setting: Setting) -> ClipUse:
+def use(path: Path, setting: Setting) -> ClipUse:
+    """Return the clip of a setting. Its effect is unknown if several trainers, or none, read the setting."""
     line, name, value = setting.line, setting.name, setting.value
     keys = tuple(name.split("."))
     trainers = [trainer for trainer in FORMATS.values() if keys in trainer.option_keys]

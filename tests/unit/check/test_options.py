@@ -217,3 +217,72 @@ def test_a_command_line_has_the_rule_of_the_script_that_it_runs(
 def test_command_lines_in_other_files_have_it_too(check: Check, name: str, text: str) -> None:
     report = check({"a.py": UNSET, name: text})
     assert [clip.result for clip in report.clips if clip.path == name] == ["same"]
+
+
+PASS = "--max-grad-norm {} "
+TWICE = f"python a.py {PASS.format(5.0)}{{}}{PASS.format(1.0)}"
+
+
+@pytest.mark.parametrize(
+    ("command", "results"),
+    [
+        (TWICE.format(""), ["same"]),
+        (TWICE.format("\\\n  --lr 3 ") + "2>&1 | tee log", ["same"]),
+        (f"python a.py {PASS.format(1.0)}{PASS.format(5.0)}", ["drift"]),
+        (TWICE.format("\npython a.py "), ["drift", "same"]),
+        (TWICE.format("; python $FILE "), ["drift", "same"]),
+        (TWICE.format("&& python $FILE "), ["drift", "same"]),
+        (TWICE.format("# or "), ["drift"]),
+        (f"launch {PASS.format(5.0)} a.py {PASS.format(1.0)}", ["drift", "same"]),
+        (f"python a.py {PASS.format(5.0)}--max-grad-norm-d 1.0", ["drift", "unknown"]),
+    ],
+)
+def test_the_last_of_repeated_options_applies(check: Check, command: str, results: list[str]) -> None:
+    report = check({"run.sh": f"{command}\n", "a.py": UNSET})
+    assert [clip.result for clip in report.clips if clip.path == "run.sh"] == results
+
+
+SHORT = PARSER.replace("max-grad-norm", "clip-grad-norm").format("1.0")
+EXACT = 'parser.add_argument("--max-grad", type=float)\n'
+
+
+@pytest.mark.parametrize(
+    ("head", "command", "results"),
+    [
+        (PARSER, "python a.py --max-grad 5.0", ["drift"]),
+        (PARSER, "python a.py --max_grad=1.0", ["same"]),
+        (PARSER, "python a.py --max-grad $MAX", ["unknown"]),
+        (SHORT, "python a.py --clip-grad 5.0", ["drift"]),
+        (CLASS, "python a.py --max_grad 5.0", ["drift"]),
+        (CLASS + "@dataclass\nclass Other:\n    max_grad: int = 1\n\n\n", "python a.py --max_grad 5.0", []),
+        (PARSER, "python b.py --max-grad 5.0", []),
+        (PARSER, "python a.py --max-gradient 5.0", []),
+        (PARSER + EXACT, "python a.py --max-grad 5.0", []),
+        (PARSER.replace("Parser()", "Parser(allow_abbrev=False)"), "python a.py --max-grad 5.0", []),
+    ],
+)
+def test_an_abbreviated_option_is_the_option(check: Check, head: str, command: str, results: list[str]) -> None:
+    is_class = head.startswith(CLASS)
+    parse = "(args,) = HfArgumentParser(Args).parse_args_into_dataclasses()" if is_class else PARSED
+    source = script(head, parse, "args.clip_grad_norm" if head is SHORT else READ).replace("{}", "1.0")
+    report = check({"run.sh": f"{command}\n", "a.py": source, "b.py": ""})
+    assert [clip.result for clip in report.clips if clip.path == "run.sh"] == results
+
+
+@pytest.mark.parametrize(
+    ("imported", "change", "expected"),
+    [
+        ("from tools import prepare", "args.max_grad_norm = 5.0", "unknown"),
+        ("import lib.tools", "opts.args.max_grad_norm = 5.0", "unknown"),
+        ("from tools import prepare", "self.max_grad_norm = 5.0", "same"),
+        ("from tools import prepare", "assert args.max_grad_norm == 5.0", "same"),
+        ("from toolset import prepare", "args.max_grad_norm = 5.0", "same"),
+    ],
+)
+def test_the_default_is_unknown_if_an_imported_module_sets_the_option(
+    check: Check, imported: str, change: str, expected: str
+) -> None:
+    source = f"{imported}\n{script(PARSER, PARSED).format('1.0')}"
+    other = f"import torch\n\n\ndef prepare(args):\n    {change}\n    torch.nn.utils.clip_grad_norm_(model, 1.0)\n"
+    (clip,) = (clip for clip in check({"a.py": source, "tools.py": other}).clips if clip.path == "a.py")
+    assert (clip.result, "by default" in clip.clip) == (expected, expected == "same")

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from ...._static_values import is_number
@@ -15,7 +16,8 @@ from ....config.clip_config import ClipConfig
 from ....config.formats.python_source import Source, last_name
 from ....config.formats.trainers.torch.megatron import COMMENT
 from ....errors import ConfigError
-from ...clip_use import ClipUse
+from ... import command_lines
+from ...clip_use import ClipUse, shown
 from ...command_lines import Setting, is_clip
 from . import parsed
 
@@ -82,22 +84,63 @@ def _is_clip(name: str) -> bool:
     return is_clip(Setting(1, name.rpartition(".")[2].lstrip("-"), 1.0, False))
 
 
-def passed(uses: Sequence[ClipUse]) -> list[ClipUse]:
+def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[Path]) -> list[ClipUse]:
     """Return all clips. A command line that passes a threshold to a script gets the effect of the script's clip.
 
     A command line belongs to the scripts that its line names. If the line names none, it belongs to all scripts that
     its file names. Each of these scripts must be a checked file, and must read the option as the threshold of a clip.
     If the scripts clip by several rules, the effect is unknown.
 
-    uses: All clips in files and in Python source.
+    uses: All clips in files and in Python source. scripts, sources: The checked shell scripts and Python files.
     """
     readers = [use for use in uses if use.package and use.option]
-    return [_as_read(use, readers) if use.option and not use.package else use for use in uses]
+    uses = [*uses, *_abbreviated(readers, scripts)] if readers else uses
+    passed = [_as_read(use, readers) if use.option and not use.package else use for use in uses]
+    return list(_changed(passed, sources)) if readers else passed
+
+
+def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterator[ClipUse]:
+    """Yield a clip for each option without the name of a clip that abbreviates the option of a clip, as `--max-grad`.
+
+    readers: The clips whose options are abbreviated, in Python files that the command runs.
+    """
+    for path in scripts:
+        for setting in command_lines.settings(path.read_text("utf-8", "replace")):
+            use = command_lines.use(path, setting)
+            is_known = setting.is_override or is_clip(setting)
+            if not is_known and any(_abbreviates(setting.name, reader, use) for reader in readers):
+                yield use
+
+
+def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
+    """Return whether argparse takes an option for the option of a clip, since no other option begins like this."""
+    name = name.replace("-", "_")
+    if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
+        return False
+    text = reader.path.read_text("utf-8", "replace").replace("-", "_")
+    options = re.findall(rf"[\"']__({name}\w*)[\"']|^\s+({name}\w*)\s*:", text, re.MULTILINE)
+    is_allowed = "ArgumentParser" in text and not re.search(r"allow_abbrev\s*=\s*False", text)
+    return is_allowed and {first or second for first, second in options} == {reader.option}
+
+
+def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipUse]:
+    """Yield the clips. An option's default is unknown if a module that the script imports assigns to the option."""
+    readers = [use for use in uses if use.package and use.option and use.config is not None]
+    texts = {path: path.read_text("utf-8", "replace") for path in sources} if readers else {}
+    for use in uses:
+        for path, text in texts.items() if use in readers else ():
+            is_imported = re.search(rf"^\s*(from|import)\b.*\b{re.escape(path.stem)}\b", texts[use.path], re.MULTILINE)
+            if is_imported and re.search(rf"(?<!self)\.{use.option}\s*=(?!=)", text):
+                why = f"{shown(path)} sets {use.option}, so the threshold is only known at run time."
+                name = use.clip.partition(" by default:")[0]
+                use = replace(use, config=None, rule=use.config, why_unknown=why, clip=name)
+                break
+        yield use
 
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
     (value,) = use.values
-    readers = [reader for reader in readers if reader.option == use.option]
+    readers = [each for each in readers if each.option == use.option or _abbreviates(use.option, each, use)]
     if not readers:
         return use
     rules = {
