@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
-HEAD = """import optax
+HEAD = """from functools import partial
+
+import optax
 from unified_clip import ClipConfig
 
 clip = ClipConfig.load("clip.toml")
@@ -31,6 +33,12 @@ LATE = {
     "def make(inner):\n    return optax.chain(inner, clip.as_optax())": "inner",
     "tx = optax.chain(clip.as_optax(optax.sgd(0.1)), clip.as_optax())": "clip.as_optax(optax.sgd(0.1))",
     "parts = [optax.trace(0.9), clip.as_optax()]\ntx = optax.chain(*parts)": "optax.trace(0.9)",
+    "tx = partial(optax.chain, optax.trace(0.9))(clip.as_optax())": "optax.trace(0.9)",
+    "chain = partial(optax.chain, optax.trace(0.9))\ntx = chain(clip.as_optax())": "optax.trace(0.9)",
+    "def make():\n    return optax.trace(0.9)\ntx = optax.chain(make(), clip.as_optax())": "optax.trace(0.9)",
+    "def make():\n    return clip.as_optax()\ntx = optax.chain(optax.trace(0.9), make())": "optax.trace(0.9)",
+    "class A:\n    def make(self):\n        return clip.as_optax()\n"
+    "    def tx(self):\n        return optax.chain(optax.trace(0.9), self.make())": "optax.trace(0.9)",
 }
 
 
@@ -68,6 +76,15 @@ def test_the_reason_has_no_code_that_is_cut_inside_a_name(check: Check) -> None:
         "from .opt import tx\ntx = optax.chain(clip.as_optax(), optax.masked(tx, mask))",
         "tx = optax.chain()\nother = optax.chain(tx)\ngrads = clip(gradients)",
         "tx = [tx, tx]\nother = optax.chain(*tx)\ngrads = clip(gradients)",
+        "tx = partial(optax.chain, clip.as_optax())(optax.adam(0.1))",
+        "def make():\n    return optax.zero_nans()\ntx = optax.chain(make(), clip.as_optax(), optax.adam(0.1))",
+        "def make():\n    return clip.as_optax()\ntx = optax.chain(make(), optax.adam(0.1))",
+        "def make(mine):\n    return optax.chain(mine, optax.adam(0.1))\ntx = make(clip.as_optax())",
+        "def make():\n    return make()\ntx = optax.chain(clip.as_optax(), make())",
+        "parts = []\nparts.append(clip.as_optax())\ntx = optax.chain(*parts, optax.adam(0.1))",
+        "state = train_state.TrainState.create(tx=clip.as_optax())",
+        "settings = dict(first=clip.as_optax())\nother = Settings(clip.as_optax())",
+        "fit(clip.as_optax(optax.adam(0.1)))",
     ],
 )
 def test_a_clip_before_all_others_is_no_finding(check: Check, code: str) -> None:
@@ -103,13 +120,22 @@ INSIDE = {
     f"tx = optax.chain(optax.masked({CLIP}, mask), optax.adam(1))": "optax.masked",
     f"class A:\n    def build(self):\n        self.c = {CLIP}\n"
     "        self.tx = optax.chain(optax.masked(self.c, mask), optax.adam(1))": "optax.masked",
+    f"tx = optax.chain(partial(optax.masked, mask=m)({CLIP}), optax.adam(1))": "partial(optax.masked, mask=m)",
+    f"c = {CLIP}\ntx = optax.chain(partial(optax.masked, c)(mask=m), optax.adam(1))": "partial(optax.masked, c)",
+    f"tx = optax.chain(partial(optax.masked, {CLIP})(mask=m), optax.adam(1))": f"partial(optax.masked, {CLIP})",
+    f"wrap = partial(optax.masked, mask=m)\ntx = optax.chain(wrap({CLIP}), optax.adam(1))": "wrap",
+    f"def wrap(tx):\n    return optax.masked(tx, m)\ntx = optax.chain(wrap({CLIP}), optax.adam(1))": "wrap",
+    f"from lib import wrap\ntx = optax.chain(wrap({GROUPED}), optax.adam(1))": "wrap",
+    f"from lib import wrap\nc = {CLIP}\ntx = optax.chain(wrap(c), optax.adam(1))": "wrap",
+    f"from lib import make\ntx = make({CLIP})": "make",
+    f"def make(c):\n    return optax.chain(optax.adam(1), c)\ntx = make({CLIP})": "make",
     f"tx = {CLIP}\nif decay:\n    tx = optax.masked(tx, mask)\ntx = optax.chain(tx, optax.adam(1))": "optax.masked",
 }
 
 
 @pytest.mark.parametrize("code", INSIDE)
 def test_a_clip_inside_a_function_that_selects_parameters_is_unknown(check: Check, code: str) -> None:
-    findings = check({"a.py": f"import optax\n{code}\n"}, NEAREST).findings
+    findings = check({"a.py": f"import optax\nfrom functools import partial\n{code}\n"}, NEAREST).findings
     reasons = [each.does for each in findings if (each.kind, each.clip) == ("unknown", "optax.clip_by_global_norm")]
     assert len(reasons) == 1
     assert reasons[0].startswith(

@@ -8,7 +8,8 @@ from typing import Literal
 
 from ...config.formats.python_source import Source, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
-from .steps.flow import Flow
+from .steps.flow import APPENDING, Flow
+from .usage import SHOWS
 
 METHOD = "as_optax"
 CHAINS = ("optax.chain", "optax.named_chain")
@@ -52,30 +53,64 @@ def misplaced(source: Source) -> dict[ast.Call, str]:
     of a chain also in variables and lists that the source assigns once.
     """
     reasons: dict[ast.Call, str] = {}
+    flow = Flow(source)
     for call in source.calls:
-        if source.dotted(call.func) in CHAINS:
-            _add_late(source, call, None, reasons)
-    for clip, why in _selected(source):
+        if _chain(source, call):
+            _add_late(flow, call, None, reasons)
+    for clip, why in _selected(flow):
         reasons.setdefault(clip, why)
     return reasons
 
 
-def _selected(source: Source) -> Iterator[tuple[ast.Call, str]]:
-    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, excludes from steps.
+def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
+    """Return (function, transformations) of a call of `optax.chain` or `optax.named_chain`. Return None for others.
 
-    Only chains and the functions in PASSES_ALL pass all gradients to a clip.
+    The function may have its first transformations from `functools.partial`.
     """
-    flow = Flow(source)
+    function, parts = source.followed(call.func), call.args
+    if isinstance(function, ast.Call) and last_name(function.func) == "partial" and function.args:
+        function, parts = function.args[0], [*function.args[1:], *parts]
+    name = source.dotted(function)
+    return (name, parts) if name in CHAINS else None
+
+
+def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
+    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, may exclude from steps.
+
+    Only chains and the functions in PASSES_ALL pass all gradients to a clip, and functions of the file that pass the
+    clip first to a chain.
+    """
+    source = flow.source
     for node in source.nodes:
         if isinstance(node, ast.Call) and (name := source.dotted(node.func)).startswith("optax."):
             if name not in CHAINS and name.rpartition(".")[2] not in PASSES_ALL:
                 for part in [*node.args, *(each.value for each in node.keywords)]:
                     yield from ((clip, INSIDE.format(name=name)) for clip in _clips_in(flow, part))
+        elif isinstance(node, ast.Call) and not _keeps(flow, node):
+            outer = source.parents[node]
+            is_part = isinstance(outer, ast.Call) and _chain(source, outer) is not None
+            parts = [*node.args, *(each.value for each in node.keywords)]
+            for part in [*parts, node.func] if isinstance(node.func, ast.Call) else parts:
+                clips = _clips_in(flow, part) if is_part else [part] if _is_clip(source, part) else []
+                yield from (
+                    (clip, INSIDE.format(name=shortened(node.func))) for clip in clips if not _has_optimizer(clip)
+                )
         elif isinstance(node, ast.IfExp):
             branches = [list(_clips_in(flow, branch)) for branch in (node.body, node.orelse)]
             if not all(branches):
                 why = CONDITIONAL.format(test=shortened(node.test))
                 yield from ((clip, why) for branch in branches for clip in branch)
+
+
+def _keeps(flow: Flow, call: ast.Call) -> bool:
+    """Return whether a call of other code than optax keeps its arguments, or passes one of them first to a chain."""
+    name, is_chain = last_name(call.func), _chain(flow.source, ast.Call(call, [], [])) or _chain(flow.source, call)
+    if is_chain or name in (*HOLDERS, *APPENDING, *SHOWS, "dict") or name[:1].isupper():
+        return True
+    functions = flow.functions.get(name, [])
+    chains = (_chain(flow.source, each) for each in flow.source.calls if flow.source.function(each) in functions)
+    passed = {ast.unparse(part) for chain in chains if chain for part in chain[1][:1]}
+    return any(each.arg in passed for function in functions for each in function.args.args)
 
 
 def _clips_in(flow: Flow, node: ast.expr) -> Iterator[ast.Call]:
@@ -109,7 +144,7 @@ def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
 
 
 def _add_late(
-    source: Source,
+    flow: Flow,
     node: ast.expr,
     before: ast.expr | None,
     reasons: dict[ast.Call, str],
@@ -127,12 +162,13 @@ def _add_late(
     kind: What `node` stands for.
     """
     parts: Sequence[ast.expr] | None
-    inner = kind
+    source, inner = flow.source, kind
+    branches: Sequence[ast.expr] = ()
     match node:
         case _ if depth > DEPTH:
             parts = None
-        case ast.Call(func=function, args=parts) if source.dotted(function) in CHAINS:
-            inner = "entry" if source.dotted(function) == CHAINS[1] else "transformation"
+        case ast.Call() if (chain := _chain(source, node)) is not None:
+            parts, inner = chain[1], "entry" if chain[0] == CHAINS[1] else "transformation"
         case ast.Tuple(elts=[_, part]) if kind == "entry":
             parts, inner = [part], "transformation"
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -142,15 +178,19 @@ def _add_late(
         case ast.Name() if (assigned := _assigned(source, node)) is not None:
             parts = [assigned]
         case ast.IfExp(body=body, orelse=other):
-            ends = [_add_late(source, branch, before, reasons, depth, kind) for branch in (body, other)]
-            return next(filter(None, ends), None)
+            parts, branches = None, [body, other]
+        case ast.Call(func=function):
+            parts, branches = None, flow.returned(function)
         case _:
             parts = None
     if parts is not None:
         depth += isinstance(node, ast.Call | ast.Name)
         for part in parts:
-            before = _add_late(source, part, before, reasons, depth, inner)
+            before = _add_late(flow, part, before, reasons, depth, inner)
         return before
+    if branches:
+        ends = [_add_late(flow, branch, before, reasons, depth + 1, kind) for branch in branches]
+        return next(filter(None, ends), None)
     is_clip = _is_clip(source, node)
     if is_clip and before is not None and isinstance(node, ast.Call):
         reasons.setdefault(node, WHY.format(code=shortened(before)))
