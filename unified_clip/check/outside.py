@@ -49,7 +49,7 @@ def why(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
     """
     function, keyword = _parts(use)
     title = FORMATS[ARGUMENT_FORMATS[use.package]].title
-    reason = READS.format(function=function.rpartition(".")[2], keyword=keyword)
+    reason = READS.format(function=function, keyword=keyword)
     if not files:
         return f"{reason} No checked file near this script is a configuration of {title}."
     return f"{reason} These files near the script do not have the clip of {own}: {_names(files)}."
@@ -59,8 +59,7 @@ def note(use: ClipUse, files: Sequence[ClipUse], own: str) -> str:
     """Return a note about a script whose clip is in `files`, as the clip configuration `own` requires."""
     function, keyword = _parts(use)
     return NOTE.format(
-        place=f"{shown(use.path)}:{use.line}", function=function.rpartition(".")[2], keyword=keyword,
-        files=_names(files), own=own,
+        place=f"{shown(use.path)}:{use.line}", function=function, keyword=keyword, files=_names(files), own=own,
     )  # fmt: skip
 
 

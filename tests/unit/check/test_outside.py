@@ -165,3 +165,8 @@ def test_every_function_that_reads_its_clip_from_a_file_has_a_format() -> None:
     readers = [name for setting in settings() for name in setting.elsewhere]
     assert len(readers) > 3
     assert {name.partition(".")[0] for name in readers} <= ARGUMENT_FORMATS.keys()
+
+
+def test_the_function_that_reads_a_file_is_named_in_full(check: Check) -> None:
+    script = "from deepspeed import initialize\n\nengine = initialize(model=model, config=args.ds)\n"
+    assert only_finding(check({"a.py": script})).does.startswith("deepspeed.initialize reads gradient_clipping from")
