@@ -165,17 +165,17 @@ def settings(text: str) -> Iterator[Setting]:
         return option_value(constants.get(match[1] or match[2], word)) if match else word
 
     options = script_options(REPEATED.sub("--x", text))
-    found = [Setting(line, name, value_of(value), False) for line, name, value in options]
+    entries = [Setting(line, name, value_of(value), False) for line, name, value in options]
     for line, code in enumerate(text.splitlines(), 1):
         assignment = ASSIGNED.match(code)
         for match in OVERRIDE.finditer(COMMENT.sub("", code)):
             if match[1] not in variables:
                 value = REMOVED if match[3] else None if match[2] in ("null", "None") else option_value(match[2])
                 is_variable = assignment is not None and match[1] == assignment[1]
-                found.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
+                entries.append(Setting(line, match[1] or match[3], value_of(value), True, is_variable))
         if written := WRITTEN.match(code):
-            found.append(Setting(line, written[1], value_of(option_value(written[2])), False))
-    yield from sorted(found, key=lambda each: each.line)
+            entries.append(Setting(line, written[1], value_of(option_value(written[2])), False))
+    yield from sorted(entries, key=lambda each: each.line)
 
 
 def use(path: Path, setting: Setting) -> ClipUse:

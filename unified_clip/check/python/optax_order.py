@@ -69,7 +69,8 @@ def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
     """
     function, parts = source.followed(call.func), call.args
     if isinstance(function, ast.Call) and last_name(function.func) == "partial" and function.args:
-        function, parts = function.args[0], [*function.args[1:], *parts]
+        first, *early = function.args
+        function, parts = first, [*early, *parts]
     name = source.dotted(function)
     return (name, parts) if name in CHAINS else None
 
@@ -92,9 +93,9 @@ def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
             parts = [*node.args, *(each.value for each in node.keywords)]
             for part in [*parts, node.func] if isinstance(node.func, ast.Call) else parts:
                 clips = _clips_in(flow, part) if is_part else [part] if _is_clip(source, part) else []
-                yield from (
-                    (clip, INSIDE.format(name=shortened(node.func))) for clip in clips if not _has_optimizer(clip)
-                )
+                for clip in clips:
+                    if isinstance(clip, ast.Call) and not _has_optimizer(clip):
+                        yield clip, INSIDE.format(name=shortened(node.func))
         elif isinstance(node, ast.IfExp):
             branches = [list(_clips_in(flow, branch)) for branch in (node.body, node.orelse)]
             if not all(branches):
@@ -110,7 +111,8 @@ def _keeps(flow: Flow, call: ast.Call) -> bool:
     functions = flow.functions.get(name, [])
     chains = (_chain(flow.source, each) for each in flow.source.calls if flow.source.function(each) in functions)
     passed = {ast.unparse(part) for chain in chains if chain for part in chain[1][:1]}
-    return any(each.arg in passed for function in functions for each in function.args.args)
+    parameters = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.arg))
+    return any(each.arg in passed for each in parameters)
 
 
 def _clips_in(flow: Flow, node: ast.expr) -> Iterator[ast.Call]:
