@@ -18,7 +18,7 @@ from .step_pairing import STORAGE_ULPS, ParameterDistance, TensorPair, greatest_
 class TensorComparison(NamedTuple):
     """The distances of all tensors of both runs at one step, the largest first.
 
-    A list is empty if there is nothing to compare.
+    `tensors` and `update` are empty if there is nothing to compare.
     """
 
     tensors: Sequence[ParameterDistance] = ()
