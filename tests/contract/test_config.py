@@ -187,6 +187,19 @@ def test_groups_have_their_own_rules_and_excluded_parameters_are_unchanged(kit: 
     assert [part.threshold for part in last.parts.values()] == [10.0, 2.0]
 
 
+@pytest.mark.parametrize("rule", ["global_norm", "norm", "value"])
+@pytest.mark.parametrize("empty", ["head", "body"])
+def test_a_group_without_gradients_clips_nothing(kit: Kit, rule: str, empty: str, in_place: bool) -> None:
+    settings: dict[str, Any] = {"rule": rule, "threshold": 2.0}
+    clip = ClipConfig(**settings, groups=[{"name": "head", "include": ["head"], **settings}])
+    grads = {name: None if name == empty else kit.tensor([0.0, 4.0]) for name in ("body", "head")}
+    result = clipped_gradients(kit, clip, grads, in_place)
+    assert result.pop(empty) is None
+    ((_, clipped),) = result.items()
+    np.testing.assert_allclose(kit.array(clipped), [0.0, 2.0], rtol=1e-6)
+    assert clip.last.norm == 4.0
+
+
 def test_a_parameter_belongs_to_the_first_group_that_includes_it(kit: Kit) -> None:
     groups = [
         {"name": "a", "include": ["encoder.*"], "exclude": ["*.bias"], "threshold": 1.0},

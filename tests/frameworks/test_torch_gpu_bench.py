@@ -26,6 +26,7 @@ pytest.importorskip("matplotlib")
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]
 NATIVE = "torch.nn.utils.clip_grad_norm_"
+HAS_KERNELS = cuda._has_kernels
 JOB = {"lists": ["10x10"], "dtypes": ["float32"], "threads": 2, "seconds": 0.0, "growth": False, "device": "cuda"}
 
 
@@ -68,6 +69,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(cuda, "torch_gradients", lambda arrays, device: torch_gradients(arrays))
+    monkeypatch.setattr(cuda, "_has_kernels", lambda tensors: True)
     return result
 
 
@@ -100,6 +102,20 @@ def test_a_call_has_the_setting_of_its_row(replays: list[None], monkeypatch: pyt
         pair.unified([])
     assert settings == [True, False]
     assert gpu.ENABLED is before
+
+
+def test_kernels_that_do_not_support_the_device_are_not_measured(
+    replays: list[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operations would take the place of the kernels, so their times are not times of the kernels."""
+    monkeypatch.setattr(cuda, "_has_kernels", HAS_KERNELS)
+    settings: list[bool] = []
+    monkeypatch.setattr("unified_clip.torch.get_total_norm", lambda _: settings.append(gpu.ENABLED))
+    pairs = cuda.pairs([torch.ones(3).numpy()])
+    assert [pair.native_name for pair in pairs.clips(1.0)] == [f"{NATIVE}, operations"]
+    assert [pair.native_name for pair in pairs.in_graphs(1.0)] == [f"{NATIVE}, operations, CUDA graphs"]
+    pairs.norm.unified([])
+    assert settings == [False]
 
 
 def test_apex_is_measured_if_it_is_installed(replays: list[None], monkeypatch: pytest.MonkeyPatch) -> None:

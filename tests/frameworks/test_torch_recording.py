@@ -12,6 +12,7 @@ import torch
 import unified_clip
 import unified_clip.torch as uc
 from unified_clip import ClipWarning
+from unified_clip._backends.torch import arithmetic
 from unified_clip._backends.torch.primitives import TorchPrimitives
 
 MISSED = "a clip call inside a graph of torch is not recorded"
@@ -117,6 +118,49 @@ def test_on_cuda_nothing_waits_for_the_device(tmp_path: Path) -> None:
     assert [line["norm"] for line in lines(tmp_path / "run.jsonl")] == pytest.approx(
         [(3000**0.5) * (step + 1) for step in range(4)], rel=1e-6
     )
+
+
+class Number:
+    """A number on a device. Its copy arrives when the host waits for the device's stream."""
+
+    def __init__(self, device: str, arrived: set[str]) -> None:
+        self.device, self.is_cuda, self.arrived = device, device != "cpu", arrived
+
+    def detach(self) -> Number:
+        return self
+
+    def to(self, device: str, non_blocking: bool) -> Number:
+        assert (device, non_blocking) == ("cpu", self.is_cuda)
+        return self
+
+    def tolist(self) -> str:
+        assert not self.is_cuda or self.device in self.arrived, "the copy has not arrived"
+        return self.device
+
+
+@pytest.mark.parametrize("devices", [("cuda:0", "cuda:1"), ("cuda:1", "cpu", "cuda:0"), ("cpu", "cuda:1"), ("cpu",)])
+def test_numbers_of_several_gpus_arrive_from_each(devices: tuple[str, ...], monkeypatch: Any) -> None:
+    arrived: set[str] = set()
+
+    class Event:
+        def record(self, stream: str) -> None:
+            self.stream = stream
+
+        def synchronize(self) -> None:
+            arrived.add(self.stream)
+
+        def query(self) -> bool:
+            return self.stream in arrived
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    numbers: Any = [Number(device, arrived) for device in devices]
+    deferred = arithmetic.read_later(numbers)
+    gpus = sorted({*devices} - {"cpu"})
+    arrived.update(gpus[:-1])
+    assert deferred.ready() is not bool(gpus)
+    assert deferred.values() == list(devices)
+    assert deferred.ready()
 
 
 def test_numbers_that_are_not_there_yet_keep_lines_waiting(tmp_path: Path, monkeypatch: Any) -> None:

@@ -22,8 +22,8 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     """Return the pairs of functions to time for PyTorch on a CUDA device.
 
     The pairs compare unified_clip with PyTorch's foreach functions. If Apex is installed, more pairs compare
-    unified_clip with Apex's function. If Triton is installed, each pair that clips occurs with and without
-    unified_clip's Triton kernels.
+    unified_clip with Apex's function. If Triton is installed and supports the device, each pair that clips occurs with
+    and without unified_clip's Triton kernels.
 
     NoDeviceError: PyTorch finds no CUDA device.
     """
@@ -34,8 +34,8 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     if not torch.cuda.is_available():
         raise NoDeviceError("PyTorch finds no CUDA device. Use a machine that has one, and a CUDA build of PyTorch.")
     masters, _, restore = torch_gradients(arrays, "cuda")
-    has_triton = importlib.util.find_spec("triton") is not None
-    labels = {True: "Triton kernels", False: "operations"} if has_triton else {False: "operations"}
+    has_kernels = _has_kernels(masters)
+    labels = {True: "Triton kernels", False: "operations"} if has_kernels else {False: "operations"}
 
     def native(parameters: Any, threshold: float) -> Any:
         return torch.nn.utils.clip_grad_norm_(parameters, threshold, foreach=True)
@@ -62,10 +62,17 @@ def pairs(arrays: Sequence[Array]) -> Pairs:
     norm = Pair(
         "torch.nn.utils.get_total_norm",
         lambda: masters,
-        _by(uc.get_total_norm, has_triton),
+        _by(uc.get_total_norm, has_kernels),
         lambda tensors: torch.nn.utils.get_total_norm(tensors, foreach=True),
     )
     return Pairs(clips, norm, list, in_graphs)
+
+
+def _has_kernels(tensors: Sequence[Any]) -> bool:
+    """Return whether Triton is installed, and unified_clip's Triton kernels support the device of these tensors."""
+    from .._backends.torch import gpu
+
+    return importlib.util.find_spec("triton") is not None and gpu.table_of(tensors) is not None
 
 
 def _apex() -> dict[str, Callable[[Any, float], Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -62,10 +63,17 @@ def product(tensor: Tensor, coef: Scalar) -> Tensor:
 def read_later(scalars: Sequence[Tensor]) -> Deferred:
     """Start to read tensors, and return them as `Deferred`. This does not wait for a device."""
     numbers = [scalar.detach() for scalar in scalars]
-    if any(number.device.type != "cuda" for number in numbers):
+    events = {number.device: torch.cuda.Event() for number in numbers if number.is_cuda}
+    if not events:
         return Deferred(lambda: [number.tolist() for number in numbers])
     # Copy into pinned memory now: a later read would wait for kernels that are queued until then.
-    copies = [number.to("cpu", non_blocking=True) for number in numbers]
-    copied = torch.cuda.Event()
-    copied.record(torch.cuda.current_stream(numbers[0].device))
-    return Deferred(lambda: copied.synchronize() or [copy.tolist() for copy in copies], copied.query)
+    copies = [number.to("cpu", non_blocking=number.is_cuda) for number in numbers]
+    for device, event in events.items():
+        event.record(torch.cuda.current_stream(device))
+
+    def values() -> list[Any]:
+        for event in events.values():
+            event.synchronize()
+        return [copy.tolist() for copy in copies]
+
+    return Deferred(values, lambda: all(event.query() for event in events.values()))

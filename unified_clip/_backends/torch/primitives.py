@@ -251,7 +251,8 @@ class TorchPath(DevicePath):
         return self._tensors
 
     def part(self, group: range) -> TorchPath:
-        return TorchPath(self._backend, self._tensors[group.start : group.stop], self._differentiable)
+        primitives = self._backend if len(group) else PRIMITIVES  # operations on lists need a tensor
+        return TorchPath(primitives, self._tensors[group.start : group.stop], self._differentiable)
 
     def per_tensor(self) -> Path | None:
         if self._differentiable:
