@@ -265,11 +265,9 @@ $(VENV)/package: $(VENV)/requirements $(SOURCES)
 	UNIFIED_CLIP_NATIVE=1 $(BIN)/pip install -q --no-deps --no-build-isolation --force-reinstall .
 	touch $@
 
-# pip takes a minute longer. uv reads none of pip's settings, and compiles no modules.
 $(VENV)/requirements: $(REQUIREMENTS) $(wildcard requirements/*.txt)
 	python3 -m venv $(VENV)
-	$(BIN)/pip install -q uv
-	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(BIN)/uv pip install -q --python $(VENV) -r $(REQUIREMENTS)
+	$(BIN)/pip install -q --no-compile -r $(REQUIREMENTS)
 	touch $@
 
 clean:
