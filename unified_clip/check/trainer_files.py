@@ -151,9 +151,10 @@ def _of_commands(path: Path, candidates: Sequence[Candidate], uses: list[ClipUse
 def _is_own(document: Document) -> bool:
     """Return whether a file is a clip configuration: `rule` is a rule of clipping, or it has the key `threshold`.
 
-    Files of other tools may have the key `rule`, too.
+    Files of other tools may have the key `rule`, too. In the vocabulary of a tokenizer, both are words with numbers.
     """
-    return document.get("rule") in ("none", "value", "norm", "global_norm") or document.has("threshold")
+    rule = document.get("rule")
+    return rule in ("none", "value", "norm", "global_norm") or (document.has("threshold") and not is_number(rule))
 
 
 def _use(path: Path, candidate: Candidate, version: Version | None) -> ClipUse:

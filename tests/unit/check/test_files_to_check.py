@@ -189,3 +189,8 @@ def test_a_base_file_without_a_clip_is_part_of_the_files_that_inherit_from_it(ch
     finding = only_finding(check(files | {"b.yaml": "_BASE_: base.yaml\n" + DETECTRON2}))
     assert (finding.path, finding.kind) == ("b.yaml", "drift")
     assert only_finding(check({"base.yaml": DETECTRON2}, CLIP_CONFIG, "base.yaml")).path == "base.yaml"
+
+
+def test_a_vocabulary_with_the_words_of_a_configuration_is_none(check: Check) -> None:
+    vocabulary = '{"rule": 13233, "threshold": 30002, "version": 4464}\n'
+    assert check({"ds.json": DEEPSPEED % "1.0", "vocab.json": vocabulary}).findings == []
