@@ -33,7 +33,7 @@ def lines() -> Iterator[str]:
 def _version(framework: str) -> str:
     """Return the version of a framework from its package's metadata."""
     spec = find_spec(framework)
-    if spec is None or spec.origin is None:  # a directory of this name is no package
+    if spec is None or spec.origin is None:  # a directory of this name is not a package
         return "not installed"
     for package in PACKAGES[framework]:
         try:

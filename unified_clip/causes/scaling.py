@@ -64,7 +64,7 @@ def coefficient(n: float, threshold: float, eps: float, *, infinite_norm_gives_n
 def coefficient_bounds(before: Dense, after: Dense, roundings: float = 0.5) -> tuple[float, float]:
     """Return (smallest, largest) coefficient with which `before` becomes `after` in every finite element.
 
-    The smallest is above the largest if no coefficient explains all elements, or if the dtype is no dtype of floats.
+    The smallest is above the largest if no coefficient explains all elements, or if the dtype is not a dtype of floats.
     The bounds are (-inf, inf) if every element of `before` is 0, infinite or NaN, so that no element bounds the
     coefficient.
 

@@ -71,7 +71,7 @@ BY_DEFAULT = (
 
 
 def read(path: Path, format_: str = "") -> list[ClipUse]:
-    """Return the clips that a configuration file sets, or [] if it is no trainer's file and names no clip.
+    """Return the clips that a configuration file sets, or [] if it is not a trainer's file and names no clip.
 
     A shell script may have several clips. Any other file has at most one clip. A file of an unknown format that may
     clip is an unknown clip. So is a file that cannot be parsed, if you pass `format_` or its text names a clip.
@@ -109,7 +109,7 @@ def _chosen(path: Path, uses: list[ClipUse]) -> list[ClipUse]:
 
 
 def check_formats(clip: Path, rules: CheckRules) -> None:
-    """Check the names in the table `check.formats` of a clip configuration. ConfigError: a name is no format.
+    """Check the names in the table `check.formats` of a clip configuration. ConfigError: a name is not a format.
 
     clip: The file of the clip configuration, for the error. rules: Its table `check`.
     """
@@ -200,7 +200,7 @@ def _in_main(path: Path, trainer: Format, version: Version | None) -> ClipUse | 
     meanings = [use.config.meaning if use.config is not None else None for use in uses]
     if not uses or None in meanings or any(meaning != meanings[0] for meaning in meanings):
         return None
-    return replace(uses[0], bases=())  # the part is no base file of itself
+    return replace(uses[0], bases=())  # the part is not a base file of itself
 
 
 def _named_in(message: str, document: Document) -> Path | None:

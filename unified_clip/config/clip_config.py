@@ -272,7 +272,7 @@ class ClipConfig(OutcomeProperties, Settings):
             parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
 
         Raises:
-            TypeError: An entry is no gradient. Or the configuration selects parameters by name, and an entry has no
+            TypeError: An entry is not a gradient. Or the configuration selects parameters by name, and an entry has no
                 name. Or the adaptive rule agc gets no `parameters`.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
                 adagc gets a different number of gradients than before.
@@ -394,7 +394,7 @@ class ClipConfig(OutcomeProperties, Settings):
                 updates, as after `pmean`, else the names of the axes along which updates are sharded (see docs/jax.md).
 
         Raises:
-            TypeError: optimizer is no `optax.GradientTransformation`. Or, in a compiled graph, nonfinite is "raise".
+            TypeError: optimizer is not an optax.GradientTransformation. Or, in a compiled graph, nonfinite is "raise".
             ValueError: nonfinite is "skip", and `optimizer` is None.
         """
         return integration("optax_transforms").transformation(self, optimizer, process_group)

@@ -134,7 +134,7 @@ class Clipper:
             parameters: The parameters, in a container like the gradients. Only the adaptive rule agc needs it.
 
         Raises:
-            TypeError: An entry is no gradient. Or patterns need names, and a gradient has none. Or agc gets no
+            TypeError: An entry is not a gradient. Or patterns need names, and a gradient has none. Or agc gets no
                 `parameters`. Or a compiled graph would have to count steps, or keep the state of an adaptive rule.
             ValueError: step is below 0, or is a tensor with several elements. Ranks make different calls, or the rule
                 adagc gets a different number of gradients than before.
@@ -160,7 +160,7 @@ class Clipper:
         step: The step for a schedule. None: count the calls. parameters: The parameters, for the adaptive rule agc.
         states: One packed tensor for each adaptive rule with a state. These tensors and `step` may be traced.
 
-        TypeError: an entry is no gradient, a gradient has no name but patterns need it, or agc gets no `parameters`.
+        TypeError: an entry is not a gradient, a gradient has no name but patterns need it, or agc gets no `parameters`.
         Or nonfinite is "raise" in a compiled graph.
         ValueError: the states belong to other adaptive rules, or `step` is below 0 or has several elements.
         NonFiniteNormError: the norm is not finite, and nonfinite is "raise".

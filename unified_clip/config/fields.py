@@ -58,7 +58,7 @@ def located_error(keys: Sequence[str | int], message: str) -> PydanticCustomErro
 def _number(value: Any) -> float:
     """Return a number as a float. Also accept NumPy's scalars, and the texts "inf" and "-inf", which JSON needs.
 
-    ValueError: the value is no number, or too large for a float. The error's message has only the remedy.
+    ValueError: the value is not a number, or too large for a float. The error's message has only the remedy.
     """
     if isinstance(value, str) and value in ("inf", "-inf"):
         return float(value)

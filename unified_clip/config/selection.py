@@ -113,7 +113,7 @@ class ParameterSelection:
                 "gradient) tuples."
             )
         if self._names is not None:
-            return "is no parameter in `names`. Pass `names` with every parameter, such as the model."
+            return "is not a parameter in `names`. Pass `names` with every parameter, such as the model."
         if not is_alone:
             return "has no name. Clip by clip.clipper(model), or pass model.named_parameters() to clip_."
         return (

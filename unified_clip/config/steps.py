@@ -32,7 +32,7 @@ class Step(NamedTuple):
 def checked_step(step: Any, remedy: str = "Pass a whole number.") -> int:
     """Return a step as an int. Also accept NumPy's whole numbers, and tensors that Python can use as an index.
 
-    TypeError: the step is no whole number. The message ends with `remedy`. ValueError: the step is below 0.
+    TypeError: the step is not a whole number. The message ends with `remedy`. ValueError: the step is below 0.
     """
     try:
         number = None if isinstance(step, bool) else operator.index(step)

@@ -15,7 +15,7 @@ def checked_names(names: Any, is_parameter: Callable[[Any], bool], title: str) -
     is_parameter: A function that returns whether an object is a parameter of the framework.
     title: The framework's name in messages.
 
-    TypeError: a value in a model, in a dict or in (name, parameter) tuples is no parameter of the framework.
+    TypeError: a value in a model, in a dict or in (name, parameter) tuples is not a parameter of the framework.
     """
     names = as_mapping(names)
     parameters = dict(names.named_parameters()) if hasattr(names, "named_parameters") else names

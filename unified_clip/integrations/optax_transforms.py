@@ -52,7 +52,7 @@ def transformation(
     process_group: 'auto' reads the sharding of the arrays. None: each device has complete updates. Otherwise, the names
         of the axes along which updates are sharded.
 
-    TypeError: `optimizer` is no `optax.GradientTransformation`.
+    TypeError: `optimizer` is not an `optax.GradientTransformation`.
     ValueError: nonfinite is "skip", and `optimizer` is None. When the result is used: the rule agc gets no parameters,
         or updates do not match the parameters.
     """
@@ -171,7 +171,7 @@ def state_dict(settings: Settings, state: Any) -> dict[str, Any]:
     Raises:
         ValueError: settings has other adaptive rules than the transformation. Or the state has no `ClipState`, or
             several, or one that `vmap` has stacked.
-        TypeError: settings is no configuration. Or the state is inside a graph, where it has no values.
+        TypeError: settings is not a configuration. Or the state is inside a graph, where it has no values.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -197,7 +197,7 @@ def load_state_dict(settings: Settings, state: Any, data: Mapping[str, Any]) -> 
     Raises:
         ValueError: data is not from `state_dict`, or comes from a configuration with other adaptive rules. Or `state`
             has no `ClipState`, or several, or one that `vmap` has stacked.
-        TypeError: settings is no configuration. Or `state` is inside a graph, where it has no values.
+        TypeError: settings is not a configuration. Or `state` is inside a graph, where it has no values.
 
     Example:
         >>> import jax.numpy as jnp, optax

@@ -73,7 +73,7 @@ def clipper(settings: Settings, ops: Backend, spec: DistributedSpec = INFERRED) 
 
     settings: The configuration. ops: The backend of the framework. spec: The ranks that share the gradients.
 
-    TypeError: `settings` is no configuration.
+    TypeError: `settings` is not a configuration.
     """
     if not isinstance(settings, Settings):
         raise TypeError(

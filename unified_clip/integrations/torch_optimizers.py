@@ -200,8 +200,8 @@ def attach(config: ClipConfig, optimizer: Any, names: Any = None, spec: Distribu
     names: A model, its `named_parameters()`, or a dict of name to parameter, for patterns.
     spec: The ranks that share the gradients.
 
-    TypeError: `optimizer` is no `torch.optim.Optimizer`, or has no hooks. Or `names` contains an object that is not a
-        parameter.
+    TypeError: `optimizer` is not a `torch.optim.Optimizer`, or has no hooks. Or `names` contains an object that is
+        not a parameter.
     ValueError: a configuration is already attached. Or the configuration selects parameters by name, and a parameter
         has no name.
     RuntimeError: FSDP1 shards the parameters, and no ownership is declared.

@@ -217,7 +217,7 @@ def names_from_a_to_b(a: RecordedRun, b: RecordedRun, names: Names) -> Names:
         remedy = "This run has no norms of parameters. Record it with --norms, in Python norms=True."
     elif name in in_a | in_b:
         remedy = "It is a parameter of the other run. Write the names of one run on the left side of all lines."
-    problem = f"The map of names (--map) has {name!r}, which is no parameter of {run.path}."
+    problem = f"The map of names (--map) has {name!r}, which is not a parameter of {run.path}."
     raise RunError(f"{problem} {remedy}", "UC503")
 
 

@@ -301,7 +301,7 @@ def read(
         the clip calls of the other processes.
 
     Raises:
-        RunError: The file cannot be read, or is no valid recording.
+        RunError: The file cannot be read, or is not a valid recording.
 
     Example:
         >>> import tempfile

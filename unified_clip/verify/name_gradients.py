@@ -64,7 +64,7 @@ class NameMatcher:
         """Match the gradients of a call with those that the training step yields, by their norms and shapes.
 
         Also match by the recorded weights of the gradients, and by shapes that only one gradient has. Return None if
-        the only tensor of the call is no gradient.
+        the only tensor of the call is not a gradient.
 
         line: The recorded call.
         directory: The directory of the recording.

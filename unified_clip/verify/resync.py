@@ -112,7 +112,7 @@ def _writer(parameter: Any, memory: Callable[[], set[int]]) -> Callable[[Any], o
         is_own = is_own or parameter.untyped_storage().data_ptr() in memory()
         return (lambda array: parameter.data.copy_(torch.from_numpy(array))) if is_own else None
     if framework == "paddle":
-        is_own = hasattr(parameter, "trainable")  # tensors that are no parameters do not have it
+        is_own = hasattr(parameter, "trainable")  # tensors that are not parameters do not have it
         return parameter.set_value if is_own else None
     assign_to = getattr(parameter, "assign", None)
     return assign_to if callable(assign_to) else None
@@ -150,7 +150,7 @@ def takes_weights(function: Callable[..., Any]) -> bool:
 def _is_read(statement: ast.Assign | ast.AnnAssign, nodes: Sequence[ast.AST]) -> bool:
     """Return whether another statement reads a variable that a statement assigns.
 
-    Targets that are no variables, such as `x.y` or `x[0]`, count as read.
+    Targets that are not variables, such as `x.y` or `x[0]`, count as read.
     """
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     inside = {id(node) for node in ast.walk(statement)}

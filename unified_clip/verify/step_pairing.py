@@ -277,7 +277,7 @@ def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iter
 def tensor_distance(old: Float64s, new: Float64s, scale: float, ulp_scale: float = 1.0) -> Distance:
     """Return the largest difference of two tensors: in ULP of float32, and relative to the largest number.
 
-    NaN in both tensors is no difference. If another difference is not finite, the result is infinite.
+    NaN in both tensors is not a difference. If another difference is not finite, the result is infinite.
 
     scale: The number whose ULP is the unit, since the rounding error of a sum depends on its largest term. If the
         difference is too large for rounding, the unit is the ULP of the largest number in both tensors. With the ULP of

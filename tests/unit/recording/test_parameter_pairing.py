@@ -45,10 +45,10 @@ def test_a_map_pairs_parameters_in_either_direction(compare_runs: Any, tmp_path:
 
 def test_a_map_with_an_unknown_name_is_rejected(compare_runs: Any) -> None:
     with pytest.raises(
-        runs.RunError, match=r"has 'd', which is no parameter of .*a.jsonl. This run has parameters such as a, b, c"
+        runs.RunError, match=r"has 'd', which is not a parameter of .*a.jsonl. This run has parameters such as a, b, c"
     ):
         compare_runs([clip_line(1)], [clip_line(1)], names={"d": "a"})
-    with pytest.raises(runs.RunError, match=r"has 'd', which is no parameter of .*b.jsonl"):
+    with pytest.raises(runs.RunError, match=r"has 'd', which is not a parameter of .*b.jsonl"):
         compare_runs([clip_line(1)], [clip_line(1)], names={"a": "d"})
 
 

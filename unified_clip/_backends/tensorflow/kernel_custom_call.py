@@ -76,7 +76,7 @@ def barrier(tensor: Tensor) -> Tensor:
 def attributes(op: Any) -> dict[str, Any]:
     """Return the attributes `p`, `per_tensor` and `is_batch` of a norm.
 
-    LookupError: the target of the operation is no function of unified_clip.
+    LookupError: the target of the operation is not a function of unified_clip.
     """
     target = op.get_attr("call_target_name").decode()
     if target != TARGET:

@@ -64,8 +64,8 @@ def is_inner(parameter: Any) -> bool:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether a tensor's values are in CPU memory: its class is no subclass, and it is no lazy conjugate or
-    negative.
+    """Return whether the values of a tensor are in CPU memory. Return False for subclasses, and for tensors that
+    PyTorch conjugates or negates lazily.
     """
     return (
         type(tensor) in PLAIN

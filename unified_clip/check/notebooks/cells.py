@@ -61,13 +61,13 @@ class Notebook(NamedTuple):
 
 
 class NotebookError(Exception):
-    """A file is no notebook. The message has the reason."""
+    """A file is not a notebook. The message has the reason."""
 
 
 def python_source(path: Path) -> bytes:
     """Return the Python source of a file. For a notebook, return the source of its code cells.
 
-    For a file that is no valid notebook, return an empty source. OSError: the file cannot be read.
+    For a file that is not a valid notebook, return an empty source. OSError: the file cannot be read.
     """
     if path.suffix.lower() != NOTEBOOK:
         return path.read_bytes()
@@ -78,7 +78,7 @@ def python_source(path: Path) -> bytes:
 
 
 def all_code(path: Path) -> bytes:
-    """Return the text of all code cells of a notebook. If the file is no notebook, return its text.
+    """Return the text of all code cells of a notebook. If the file is not a notebook, return its text.
 
     OSError: the file cannot be read.
     """
@@ -90,7 +90,7 @@ def all_code(path: Path) -> bytes:
 
 
 def read(path: Path) -> Notebook:
-    """Read a notebook. NotebookError: the file is no notebook. OSError: it cannot be read."""
+    """Read a notebook. NotebookError: the file is not a notebook. OSError: it cannot be read."""
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         data = json.loads(text)
@@ -116,11 +116,11 @@ def read(path: Path) -> Notebook:
 
 
 def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
-    """Yield (number, source as a list of strings) for each code cell. NotebookError: the data is no notebook."""
+    """Yield (number, source as a list of strings) for each code cell. NotebookError: the data is not a notebook."""
     sheets: Any = data.get("worksheets", [data]) if isinstance(data, dict) else []  # of nbformat 3
     sheets = [each for each in sheets if isinstance(each, dict) and isinstance(each.get("cells"), list)]
     if not sheets:
-        raise NotebookError("The file is no notebook: it has no cells.")
+        raise NotebookError("The file is not a notebook: it has no cells.")
     cells: list[Any] = [cell for sheet in sheets for cell in sheet["cells"]]
     for number, cell in enumerate(cells, 1):
         if isinstance(cell, dict) and cell.get("cell_type") == "code":

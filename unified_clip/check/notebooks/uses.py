@@ -23,7 +23,7 @@ NO_NOTEBOOK = "{reason} Its text names a clip. Save the notebook again, or ignor
 def others(path: Path) -> list[ClipUse]:
     """Return the clips of a notebook that are not in its Python source: in command lines, and in other languages.
 
-    If the file has a notebook's suffix but is no valid notebook, return one unknown clip if its text names a clip.
+    If the file has a notebook's suffix but is not a valid notebook, return one unknown clip if its text names a clip.
     Return [] for any other file.
     """
     if path.suffix.lower() != NOTEBOOK:

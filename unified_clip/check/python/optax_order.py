@@ -20,7 +20,7 @@ KEEPS_GRADIENTS = ("optax.identity", "optax.zero_nans")
 """The transformations of optax, besides its clips, after which a clip still clips gradients."""
 
 HOLDERS = ("create", "Optimizer", "TrainState")
-"""Functions of flax whose result contains a transformation, but is no transformation itself."""
+"""Functions of flax whose result contains a transformation, but is not a transformation itself."""
 
 CLIPS = ("optax.clip", "optax.clip_by_global_norm", "optax.clip_by_block_rms", "optax.adaptive_grad_clip")
 

@@ -100,7 +100,7 @@ class Document:
 
         An index of a list must exist.
 
-        ConfigError: the value cannot be read from the files, or a value on the path is no table.
+        ConfigError: the value cannot be read from the files, or a value on the path is not a table.
         """
         value = self.data
         for index, key in enumerate(keys):

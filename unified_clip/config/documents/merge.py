@@ -10,7 +10,7 @@ from .unknown import PartialTable, Unknown, UnreadFile
 
 
 class MergeError(Exception):
-    """The error if a table stands where the base file has a value that is no table, and the trainer rejects this.
+    """The error if a table stands where the base file has a value that is not a table, and the trainer rejects this.
 
     keys: The path of the table.
     """
@@ -31,7 +31,7 @@ class MergeRules:
     """Whether the value "???" leaves the value of the base file unchanged, as in Hydra."""
 
     is_strict: bool = False
-    """Whether training fails if a table replaces a value that is no table, and the table lacks the delete key."""
+    """Whether training fails if a table replaces a value that is not a table, and the table lacks the delete key."""
 
     def merge(self, lower: Any, upper: Any, path: tuple[Key, ...] = ()) -> Any:
         """Merge the data `upper` onto `lower`, the data of a base file or an `UnreadFile`. Return the result.
@@ -40,7 +40,7 @@ class MergeRules:
         `Unknown`, return this `Unknown`.
         path: The path of `upper`.
 
-        MergeError: `is_strict` is set, and a table stands where the base file has a value that is no table.
+        MergeError: `is_strict` is set, and a table stands where the base file has a value that is not a table.
         """
         if not isinstance(upper, dict):
             return upper

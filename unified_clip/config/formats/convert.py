@@ -169,7 +169,7 @@ def _written(trainer: Format, config: Settings, version: Version, kind: str | No
 def parse_name(text: str) -> tuple[str, Version | None]:
     """Split "name@version" into (name, version). The version is None if the text has no "@".
 
-    ConfigError: the name is no format, or the version is invalid.
+    ConfigError: the name is not a format, or the version is invalid.
     """
     name, at, version = text.partition("@")
     if name != UNIFIED_CLIP and name not in FORMATS:

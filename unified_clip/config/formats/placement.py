@@ -182,7 +182,7 @@ def clip_keys(document: Document) -> list[tuple[Path, Any]]:
 
 
 def _entries(data: Any, places: Sequence[Path], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield (path, value) for the keys of all nested tables and lists in `data`. Indices of lists are no keys.
+    """Yield (path, value) for the keys of all nested tables and lists in `data`. Indices of lists are not keys.
 
     places: Paths whose values are not searched for inner keys. path: The path of `data` in the file.
     """

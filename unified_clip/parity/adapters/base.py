@@ -181,7 +181,7 @@ class Adapter(TensorConverter, Protocol):
         return invocation.call.family in self.families and invocation.call.style not in ("hook", "class in place")
 
     def native(self, invocation: Invocation) -> Returned | None:
-        """Call the framework's function with the clip rule of this call's public function.
+        """Call the framework's function that has the same clip rule as the public function of this call.
 
         Return None if the framework has no such function. Otherwise, store the function's name in `invocation.native`.
         """

@@ -17,7 +17,7 @@ FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_u
 """The function of each rule. A rule that is not listed here has `adaptive.clip_by_global_norm`."""
 
 OF_CALLS = ("rule", "steps", "clip_norm")
-"""The arguments of a call that are no settings of its rule."""
+"""The arguments of a call that are not settings of its rule."""
 
 
 def settings_of(rule: object) -> list[str]:
@@ -57,7 +57,7 @@ def find_error(call_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_misfits(style: str, arguments: Mapping[str, Any], gradients: Sequence[Gradient]) -> Iterator[tuple[bool, str]]:
-    """Yield (is broken, message) for each condition that a call with an adaptive rule has on its gradients.
+    """Yield (is broken, message) for each condition that an adaptive rule sets for the gradients of a call.
 
     `message` is the error if the gradients break the condition.
 

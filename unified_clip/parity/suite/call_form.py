@@ -114,7 +114,7 @@ def leaves(value: Any) -> Iterator[Any]:
 def structure(value: Any) -> str:
     """Return the type of a container and of the containers in it, such as "list of tuple".
 
-    A list of (name, tensor) tuples is a "list of pairs". A value that is no container is a "tensor".
+    A list of (name, tensor) tuples is a "list of pairs". A value that is not a container is a "tensor".
     """
     if not isinstance(value, list | tuple | Mapping):
         return "tensor"

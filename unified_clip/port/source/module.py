@@ -70,7 +70,7 @@ class Binding:
 
 
 UNBOUND = Binding("", (), ())
-"""Stands for a name that the file does not bind, or for an expression that is no variable."""
+"""Stands for a name that the file does not bind, or for an expression that is not a variable."""
 
 
 class Module(SyntaxTree):
@@ -80,7 +80,7 @@ class Module(SyntaxTree):
         """Return the full names that a dotted name can have, according to the imports and to aliases such as x = y.
 
         The set also has '' if the name may have a value whose full name is unknown. None does not count as a value. The
-        set is {''} if it would have more than MAX_NAMES names, and for a node that is no dotted name.
+        set is {''} if it would have more than MAX_NAMES names, and for a node that is not a dotted name.
 
         depth: The number of aliases that were followed to `node`.
         """
@@ -152,7 +152,7 @@ class Module(SyntaxTree):
     def is_unbound(self, node: cst.CSTNode) -> bool:
         """Return whether the first part of this dotted name is bound nowhere in the scopes around the node.
 
-        Return False for a builtin, and for a node that is no dotted name.
+        Return False for a builtin, and for a node that is not a dotted name.
         """
         first = first_name(node)
         scope = self.scope(first) if first is not None else None

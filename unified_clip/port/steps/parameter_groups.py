@@ -46,7 +46,7 @@ def _may_be_group(module: Module, node: cst.CSTNode, depth: int) -> bool:
     """Return whether an element of a list of parameters may be one or more groups.
 
     Return True if the file does not show how the element is made. An attribute that the file does not set, such as
-    layer.weight, is no group.
+    layer.weight, is not a group.
     """
     match node:
         case cst.StarredElement(value=inner):

@@ -179,7 +179,7 @@ class Terminal:
         If there are no lines, or they would take more than a third of the terminal, only erase the lines of the last
         call. A line must fit the width of the terminal.
 
-        OSError: the stream is no terminal, or was closed.
+        OSError: the stream is not a terminal, or was closed.
         """
         size = os.get_terminal_size(self._stream.fileno())
         height = size.lines

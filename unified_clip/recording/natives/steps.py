@@ -56,7 +56,7 @@ class Losses:
     def take(self) -> list[float]:
         """Read the losses, remove them from the list, and return them without loss scale.
 
-        Leave out a loss that is no number. If a loss cannot be read, warn and leave it out.
+        Leave out a loss that is not a number. If a loss cannot be read, warn and leave it out.
         """
         losses = []
         while self._waiting:

@@ -262,7 +262,7 @@ def _called(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Call a function, and yield (name, tensor) for each tensor that it returns.
 
     The names come from (name, tensor) tuples and keys of dicts. Other tensors are called "gradient N", from 0.
-    Values that are no tensors are left out.
+    Values that are not tensors are left out.
 
     ModuleNotFoundError: the function imports a package that is missing.
     UnreadableError: the function failed otherwise. The message has the line of the failure, if it is in this file.

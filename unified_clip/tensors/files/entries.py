@@ -130,7 +130,7 @@ def flatten(
     """Yield (name, tensor) for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
 
     In a list, the key of an entry is its position, such as `0`, or `gradient 0` if the list is the outermost value.
-    Values that are no tensors, such as None, are left out.
+    Values that are not tensors, such as None, are left out.
 
     is_tensor: A function that returns whether a value is a tensor.
     name: The name of `value`, with which all names begin.

@@ -40,7 +40,7 @@ class Option(NamedTuple):
     """
 
     default: float | None
-    """The default. None if there is none, or if it is no number."""
+    """The default. None if there is none, or if it is not a number."""
 
     is_clip: bool
     """Whether all names of the option show that it is a clip."""

@@ -16,7 +16,7 @@ def is_off(source: Source, place: Place, paths: Sequence[Path]) -> bool:
     """Return whether every call of the function around a clip passes None for a parameter P, as the clip is inside
     `if P is not None`.
 
-    If no file calls the function, or a file may use it in other ways, such as an argument, return False.
+    Return False if no file calls the function, or if a file may use it without a call, as in `run(function)`.
 
     place: The (line, column) of the clip, as in `ast`. paths: All Python files that are checked.
     """

@@ -20,7 +20,7 @@ APPLY = ("apply_gradients", "apply")
 """Methods of Keras' optimizers that take gradients."""
 
 OTHER_STEPS = ("apply_gradients", "apply_updates", "fit", "train_on_batch")
-"""Methods and functions that change parameters, also if their object is no optimizer."""
+"""Methods and functions that change parameters, also if their object is not an optimizer."""
 
 Place = tuple[int, int]
 Branch = tuple[tuple[ast.Call, ...], ast.If, bool]

@@ -105,7 +105,7 @@ class BaseFiles(Inheritance):
     def references(self, document: Document) -> Iterator[tuple[list[Key], str]]:
         """Yield (path of keys, path of a base file as text) for each base file that a document names in `self.key`.
 
-        ConfigError: the value of the key is no list of paths, or cannot be read.
+        ConfigError: the value of the key is not a list of paths, or cannot be read.
         """
         value = document.data[self.key]
         if isinstance(value, Unknown):

@@ -81,7 +81,7 @@ class Detectron2(Format):
 
         A string such as "False" is evaluated as Python, as detectron2 does. null is false.
 
-        ConfigError: the value is no bool. Or CLIP_GRADIENTS has an unknown key, and no ENABLED.
+        ConfigError: the value is not a bool. Or CLIP_GRADIENTS has an unknown key, and no ENABLED.
         """
         table = document.get(*TABLE)
         unknown = [key for key in table if key not in DEFAULTS] if isinstance(table, dict) else []
