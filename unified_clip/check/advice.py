@@ -92,6 +92,10 @@ UNUSED = (
     "it, as in clip(gradients), which changes the training."
 )
 
+UNUSED_CALLBACK = (
+    "Pass the callback to the trainer, which changes the training. If no clip is intended, remove the callback."
+)
+
 UNSUPPORTED = "which unified_clip does not support"
 """The words in the reason of an unknown clip whose effect no clip configuration can have."""
 
@@ -173,7 +177,7 @@ class Advisor:
         if use.format == convert.UNIFIED_CLIP:
             return f"Use {self._file.name} instead of this file."
         if use.unused:
-            return UNUSED
+            return UNUSED_CALLBACK if use.is_callback else UNUSED
         if use.engine in engines.UNREACHABLE:
             name = ARGUMENT_FORMATS.get(use.package, "")
             arguments = self._exported_arguments(name) if use.engine == engines.DEEPSPEED and name == "hf" else ""

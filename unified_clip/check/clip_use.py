@@ -138,6 +138,11 @@ class ClipUse:
         return self.format == OWN or self.clip.partition(".")[0] == OWN
 
     @property
+    def is_callback(self) -> bool:
+        """Whether this is a `ClipCallback` in Python source, which clips by a configuration of its own place."""
+        return self.clip.endswith(".ClipCallback")
+
+    @property
     def files(self) -> list[Path]:
         """The file with the clip, and the file that inherits it."""
         return [file for file in (self.path, self.read) if file is not None]

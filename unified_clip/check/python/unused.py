@@ -1,4 +1,4 @@
-"""Find configurations in Python source that clip nothing, since no code uses them."""
+"""Find configurations and callbacks in Python source that clip nothing, since no code uses them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ NOT_NAMED = (
     "remove it. If a file that is not checked uses it, pass that file, too."
 )
 
+NOT_PASSED = (
+    "No checked code passes this callback, {name}, to a trainer, so it clips nothing. Pass it to the trainer, as in "
+    "Trainer(..., callbacks=[{callback}])."
+)
+
 
 def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
@@ -36,13 +41,21 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     If the file may use the configuration, for example as an argument, return `use`. If no code can use the
     configuration, return an unknown clip: the call sets a local variable that the file never uses, or none. If only
     other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable outside
-    of functions, or an attribute. `usage.is_use` decides what counts as a use.
+    of functions, or an attribute. The variable or attribute may also get a list or dict that contains the
+    configuration. `usage.is_use` decides what counts as a use.
 
-    use: The clip, with its effect.
-    call: The call that makes the configuration, or the name of one that is assigned.
+    use: The clip, with its effect. A callback has none of its own, and an attribute with a callback counts as used.
+    call: The call that makes the configuration or the callback, or the name of one that is assigned.
     """
-    match source.parents[call]:
-        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+    value: ast.AST = call
+    while isinstance(source.parents[value], usage.PASSES):
+        value = source.parents[value]
+    match source.parents[value]:
+        case (
+            ast.Assign(targets=[ast.Name(id=name)])
+            | ast.AnnAssign(target=ast.Name(id=name))
+            | ast.AugAssign(target=ast.Name(id=name))
+        ):
             scope = usage.scope_of(source, call, name)
             if usage.is_used(source, name, scope):
                 return use
@@ -57,25 +70,30 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
 
 
 def _marked_attribute(source: Source, use: ClipUse, name: str) -> ClipUse:
-    return use if usage.is_attribute_used(source, name) else replace(use, unused=f".{name}")
+    is_kept = use.is_callback or usage.is_attribute_used(source, name)
+    return use if is_kept else replace(use, unused=f".{name}")
 
 
 def _never_used(use: ClipUse, name: str, why: str) -> ClipUse:
+    if use.is_callback:
+        callback = name if name.isidentifier() else "ClipCallback(clip)"
+        why = NOT_PASSED.format(name=name, callback=callback)
     return replace(use, config=None, why_unknown=why, unused=name)
 
 
 def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse]:
     """Yield each clip. For a configuration with `unused`, decide by the other files whether code uses it.
 
-    If another file may use the configuration, yield the clip with `users` and a note instead of `unused`. If no file
-    uses it, yield an unknown clip. A file may use a variable if it imports the variable or its module, and uses the
-    variable. A file may use an attribute if it uses any attribute of this name.
+    If another file may use the configuration, yield the clip with `users` and a note instead of `unused`. Yield nothing
+    for a callback that another file may use. If no file uses it, yield an unknown clip. A file may use a variable if it
+    imports the variable or its module, and uses the variable. A file may use an attribute if it uses any attribute of
+    this name.
 
     uses: The clips, as `marked` returns them. paths: All Python files that are checked.
     """
     files: dict[Path, _File] = {}
     for use in uses:
-        if not use.unused or use.config is None:
+        if not use.unused or use.why_unknown:
             yield use
             continue
         name = use.unused.removeprefix(".")
@@ -85,6 +103,8 @@ def resolved(uses: Sequence[ClipUse], paths: Sequence[Path]) -> Iterator[ClipUse
             users = [file.path for file in others if file.source and usage.is_attribute_used(file.source, name)]
         else:
             users = _users(name, _module(use.path), others)
+        if users and use.is_callback:
+            continue  # a callback: its configuration is a clip of its own
         if users:
             note = f"{name} is not used in this file, so it clips nothing here."
             yield replace(use, unused="", users=tuple(users), note=note)

@@ -1,4 +1,4 @@
-"""Decide whether code uses a clip configuration. Code that prints it or reads its settings clips nothing."""
+"""Decide whether code uses a clip configuration or callback. Code that prints it clips nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ METHODS = (
     "traced",
 )  # fmt: skip
 """The methods of `ClipConfig` that clip, or return an object or settings that clip."""
+
+CONTENTS = ("get", "items", "pop", "setdefault", "values")
+"""The methods of lists and dicts that return what is in them, such as a configuration."""
+
+PASSES = (
+    ast.BinOp, ast.BoolOp, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.List, ast.ListComp, ast.Set,
+    ast.Starred, ast.Tuple,
+)  # fmt: skip
+"""Kinds of code whose value is or contains a configuration that is written inside it."""
 
 SHOWS = (
     "ascii", "asdict", "bool", "callable", "critical", "debug", "dir", "dumps", "error", "eval", "exception", "exec",
@@ -58,7 +67,7 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
     parent = source.parents[node]
     match parent:
         case ast.Attribute(attr=name):
-            return name in METHODS
+            return name in METHODS or name in CONTENTS
         case ast.Call(func=function):
             return function is node or last_name(function) not in SHOWS
         case ast.Return() | ast.Yield() | ast.YieldFrom() | ast.Lambda() | ast.arguments() | ast.withitem():
@@ -67,15 +76,16 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
             return True
         case ast.IfExp(test=test):
             return node is not test and is_use(source, parent, depth)
-        case ast.keyword() | ast.Starred() | ast.NamedExpr() | ast.BoolOp() | ast.Await():
-            return is_use(source, parent, depth)
-        case ast.List() | ast.Tuple() | ast.Set() | ast.Dict() | ast.ListComp() | ast.DictComp() | ast.GeneratorExp():
-            is_stored = isinstance(source.parents[parent], ast.Assign | ast.AnnAssign | ast.Subscript)
-            return is_stored or is_use(source, parent, depth)
+        case ast.Subscript(value=value):
+            return node is value and is_use(source, parent, depth)
+        case ast.NamedExpr(target=target):
+            return _is_target_used(source, target, depth) or is_use(source, parent, depth)
         case ast.Assign(targets=targets):
             return any(_is_target_used(source, target, depth) for target in targets)
-        case ast.AnnAssign(target=target):
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
             return _is_target_used(source, target, depth)
+    if isinstance(parent, (ast.keyword, ast.Await, *PASSES)):
+        return is_use(source, parent, depth)
     return False
 
 
@@ -106,9 +116,9 @@ def is_local(scope: ast.AST | None) -> TypeGuard[ast.FunctionDef | ast.AsyncFunc
 
 def _is_target_used(source: Source, target: ast.expr, depth: int) -> bool:
     """Return whether the target of an assignment is an attribute or an item, or a variable that is used."""
-    if not isinstance(target, ast.Name):
+    scope = scope_of(source, target, target.id) if isinstance(target, ast.Name) else None
+    if not isinstance(target, ast.Name) or isinstance(scope, ast.ClassDef):
         return True
-    scope = scope_of(source, target, target.id)
     return depth < DEPTH and is_used(source, target.id, scope, depth + 1)
 
 

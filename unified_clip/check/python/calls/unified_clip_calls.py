@@ -15,7 +15,7 @@ from ....errors import ConfigError
 from ....port.catalog import FRAMEWORKS, clip_functions, positional_parameters
 from ...clip_use import OWN, ClipUse
 from ...notebooks.cells import python_source
-from .. import call_site, optax_order, overrides, source_paths, unused
+from .. import call_site, optax_order, overrides, source_paths, twice, unused
 from . import effect
 
 LOADERS = ("ClipConfig.load", "ClipConfig.import_from")
@@ -107,6 +107,9 @@ def _own(source: Source, path: Path, name: str, node: ast.expr) -> ClipUse | Non
         if name == "ClipConfig":
             config = ClipConfig(**source.arguments(call, list(ClipConfig.model_fields)).data)
             return unused.marked(source, use(config), call)
+        if name in twice.CALLBACKS:
+            callback = unused.marked(source, use(), call)
+            return callback if callback.unused else None
         if name in [f"ClipConfig.{maker}" for maker in overrides.MAKERS]:
             return use(why_unknown=overrides.WHY.format(code=ast.unparse(call)))
         if name == "ClipConfig.loads":
