@@ -166,7 +166,6 @@ NB_MODULE(_kernels, module) {
     nb::class_<DeviceList>(module, "DeviceList", "Tensors in the memory of one GPU.")
         .def_ro("tensors", &DeviceList::tensors)
         .def_ro("has_float64", &DeviceList::has_float64)
-        .def_ro("device", &DeviceList::device, "The number of the GPU.")
         .def_ro("codes", &DeviceList::codes)
         .def_prop_ro("memory", &DeviceList::memory, "Address and number of elements of each tensor, 8 bytes each.");
 

@@ -11,7 +11,6 @@ class DeviceList {
    public:
     nb::list tensors;
     bool has_float64 = false;
-    std::int32_t device = 0;  // the number of the GPU
 
     // `on_cpu`: the tensors are in CPU memory, for tests.
     DeviceList(const dlpack::ExchangeApi& api, bool on_cpu) : api_(api), on_cpu_(on_cpu) {}
@@ -23,8 +22,8 @@ class DeviceList {
         if (!describe_dense(api_, tensor, found, span)) return false;
         const auto [type, id] = found.device;
         if (on_cpu_ ? type != dlpack::CPU : type != dlpack::CUDA && type != dlpack::ROCM) return false;
-        if (!spans_.empty() && id != device) return false;
-        device = id;
+        if (!spans_.empty() && id != device_) return false;
+        device_ = id;
         tensors.append(nb::handle(tensor));
         codes += span.kernels->code;
         has_float64 |= span.kernels->code == 'd';
@@ -50,6 +49,7 @@ class DeviceList {
    private:
     const dlpack::ExchangeApi& api_;
     bool on_cpu_;
+    std::int32_t device_ = 0;  // the number of the GPU
     Spans spans_;
 };
 
