@@ -258,21 +258,24 @@ def _leave_out_bases(file_uses: Found, rules: CheckRules, root: Path) -> None:
     """Set `file_uses.files` and `file_uses.bases`. Remove the clips that base files repeat from `file_uses.uses`.
 
     Remove the clip of a base file if it is unknown or only the trainer's default. If several files inherit one clip,
-    keep the clip once for each entry of `check.ignore` that covers it, and once without an entry.
+    and the same rules of the table `check` apply to them, keep the clip once. Add the other files to
+    `file_uses.repeats`.
     """
     file_uses.uses = [ignoring.with_own_place(use, rules.ignore, root) for use in file_uses.uses]
     known = [use for use in file_uses.uses if use.config is not None and not use.must_be_off]
     file_uses.files = {os.path.realpath(file) for use in known for file in use.files}
     file_uses.bases = {base.resolve() for use in file_uses.uses for base in use.bases}
-    kept: dict[tuple[str, int, str, int | None], ClipUse] = {}
+    kept: dict[tuple[object, ...], ClipUse] = {}
     inherited = {_effect_of(use, rules, root) for use in known if _is_inherited(use)}
     for use in file_uses.uses:
         if not _is_inherited(use) and use.config is not None and _effect_of(use, rules, root) in inherited:
             continue  # the file that inherits the clip shows the trainer
         is_base = use.read is not None and use.read.resolve() in file_uses.bases
         if not is_base or (use.config is not None and not use.by_default):
-            file = os.path.realpath(use.path)  # resolve() fails for a link to itself
-            kept.setdefault((file, use.line, use.clip, ignoring.index_of(rules.ignore, use, root)), use)
+            lists = (rules.explicit, rules.nearest, rules.nonfinite, rules.off)
+            key = (*_effect_of(use, rules, root), use.clip, *(_matches_any(globs, use, root) for globs in lists))
+            if kept.setdefault(key, use) is not use and use.read is not None:
+                file_uses.repeats.add(os.path.realpath(use.read))
     file_uses.uses = list(kept.values())
 
 
@@ -283,7 +286,8 @@ def _is_inherited(use: ClipUse) -> bool:
 def _effect_of(use: ClipUse, rules: CheckRules, root: Path) -> tuple[str, int, str, int | None]:
     """Return (path, line, effect, index of the entry of `check.ignore`). Clips with the same one are repeats."""
     meaning = repr(use.config.meaning) if use.config is not None else ""
-    return os.path.realpath(use.path), use.line, meaning, ignoring.index_of(rules.ignore, use, root)
+    file = os.path.realpath(use.path)  # resolve() fails for a link to itself
+    return file, use.line, meaning, ignoring.index_of(rules.ignore, use, root)
 
 
 def _leave_to_trainer(file_uses: Found, root: Path) -> None:

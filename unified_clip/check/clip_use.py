@@ -162,6 +162,9 @@ class Found:
     bases: set[Path] = field(default_factory=set)
     """Files that trainers' configurations inherit from."""
 
+    repeats: set[str] = field(default_factory=set)
+    """Trainers' configurations that inherit a clip which `uses` has for another file."""
+
     files: set[str] = field(default_factory=set)
     """Trainers' configurations with a known clip. A base file is one of them, even if its clip is not in `uses`."""
 

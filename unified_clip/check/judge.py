@@ -201,7 +201,7 @@ class Judge:
         advisor = Advisor(ClipConfig(rule="none"), self._file, nearest=True)
         edit = advisor.switch_off(use)
         if use.config is None:
-            files = [shown(each.path) for each in self._off if is_of_trainer(use, each.format)]
+            files = dict.fromkeys(shown(each.path) for each in self._off if is_of_trainer(use, each.format))
             if use.is_set_outside and files:
                 place = f"{shown(use.path)}:{use.line} {use.clip}"
                 self._elsewhere.append(f"{place} is set outside of the source. It is off in {', '.join(files)}.")

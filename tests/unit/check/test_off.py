@@ -194,3 +194,30 @@ def test_the_edit_of_each_format_passes(check: Check, name: str) -> None:
     report = check({f"a.{suffix}": text, **own}, off_rule(f"a.{suffix}", rules=rules))
     assert [(each.kind, each.does) for each in report.findings] == []
     assert "off" in {each.result for each in report.clips}
+
+
+HYDRA = "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\ngradient_clip_val: {}\n"
+PARTS = {f"conf/{name}.yaml": f"defaults: [default]\naccelerator: {name}\n" for name in ("cpu", "gpu", "tpu")}
+
+
+@pytest.mark.parametrize("value", ["null", "0.0"])
+def test_all_files_that_inherit_the_value_for_off_pass(check: Check, value: str) -> None:
+    files = {**PARTS, "conf/default.yaml": HYDRA.format(value), "train.py": CLI.replace(".parents[1]", ".parent")}
+    report = check(files, off_rule("conf/*.yaml", "train.py"))
+    assert report.findings == []
+    assert report.notes[0].endswith("is set outside of the source. It is off in conf/default.yaml.")
+
+
+def test_one_finding_covers_all_files_that_inherit_a_clip_that_is_on(check: Check) -> None:
+    files = {**PARTS, "conf/default.yaml": HYDRA.format(1.0), "clip_by.toml": CLIP_CONFIG}
+    finding = only_finding(check(files, off_rule("conf/*.yaml")))
+    assert (finding.kind, finding.path) == ("drift", "conf/default.yaml")
+
+
+def test_a_file_that_inherits_a_clip_is_compared_by_its_own_rules(check: Check) -> None:
+    default = {"conf/default.yaml": HYDRA.format(1.0)}
+    finding = only_finding(check({**PARTS, **default}, off_rule("conf/gpu.yaml")))
+    assert (finding.kind, finding.path) == ("drift", "conf/default.yaml")
+    value = {"conf/tpu.yaml": "defaults: [default]\ngradient_clip_algorithm: value\n"}
+    finding = only_finding(check({**PARTS, **default, **value}))
+    assert [each.about for each in finding.differences][:1] == ["rule"]

@@ -43,6 +43,7 @@ def not_understood(clip: Path, globs: Sequence[str], files: Sequence[Path], file
     """
     root = clip.resolve().parent
     shows = {os.path.realpath(file) for use in file_uses.uses if not use.is_own for file in use.files}
+    shows |= file_uses.repeats
     reported: set[Path] = set()
     for glob in globs:
         matching = [file for file in files if patterns.matches(glob, file, root)]
