@@ -21,6 +21,7 @@ from ..errors import NotRepresentableError
 from . import patterns
 from .clip_use import ONE_PER_GROUP, THRESHOLD, ClipUse, shown
 from .model import Difference
+from .rules.key_names import allowed
 from .trainer_keys import TrainerKeys, find_keys, leaves
 
 MODEL = "clip.attach_to(optimizer, model), or clip.clip_(model.named_parameters()) before optimizer.step()"
@@ -98,6 +99,11 @@ UNUSED_CALLBACK = (
 
 UNSUPPORTED = "which unified_clip does not support"
 """The words in the reason of an unknown clip whose effect no clip configuration can have."""
+
+OTHER_RULE = (
+    'its name stands for the rule "{rule}". {file} has "{wanted}", so change the key and the code. Or, to accept this '
+    "clip as it is, add"
+)
 
 KEEP = "To keep this clip, ignore it with a reason in check.ignore."
 
@@ -193,22 +199,42 @@ class Advisor:
         """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
 
         If other values of the trainer's keys correct the file, these keys come before the entry. For a key that no
-        known trainer reads, the entry approves only the rule and threshold of the configuration.
+        known trainer reads, the entry approves only one rule and threshold.
         """
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
-        threshold = self._config.threshold
         correction = self._correction(use)
         advice = f"{'Or, to accept the file' if correction else 'Correct the file. Or, to accept it'} as it is, add"
-        numbers = {value for value in use.values if is_number(value)}
-        if numbers and isinstance(threshold, float):
-            is_off = numbers == {0} != {threshold}
-            entry |= {"rule": "none"} if is_off else {"rule": self._config.rule, "threshold": threshold}
-            or_ = ". Or, if 0 clips nothing, as intended, " if is_off else ", and "
-            change = "" if numbers == {threshold} else f"set it to {threshold!r}{or_}"
-            advice = f"{'Or, if' if correction else 'If'} your own code reads this key, {change}add"
+        by_value, values_advice = self._approved_values(use)
+        if by_value:
+            entry |= by_value
+            advice = f"{'Or, if' if correction else 'If'} {values_advice}"
         kind = documents.kind_of(self._file)
         text = documents.dump({"check": {"ignore": [{**entry, "reason": "..."}]}}, kind).rstrip()
         return _lines(correction, f"{advice} to {self._file.name}:", text)
+
+    def _approved_values(self, use: ClipUse) -> tuple[dict[str, Any], str]:
+        """Return the rule and threshold that an entry approves for a key that no known trainer reads, and the advice.
+
+        The advice is the rest of a sentence that begins with "If". The rule and threshold are those of the
+        configuration, unless the key's name stands for another rule. Return ({}, "") for several numbers of another rule, for values
+        that are no numbers, and for keys that stand for different rules.
+        """
+        numbers = {each.value for each in use.values if is_number(each.value)}
+        threshold, rules = self._config.threshold, allowed(use.values)
+        if not numbers or not rules or not isinstance(threshold, float):
+            return {}, ""
+        reads = "your own code reads this key"
+        is_right = self._config.rule in rules
+        if numbers == {0} != {threshold}:
+            or_ = f", set it to {threshold!r}. Or, if 0" if is_right else ", and 0"
+            return {"rule": "none"}, f"{reads}{or_} clips nothing, as intended, add"
+        if is_right:
+            change = "" if numbers == {threshold} else f"set it to {threshold!r}, and "
+            return {"rule": self._config.rule, "threshold": threshold}, f"{reads}, {change}add"
+        if len(numbers) > 1:
+            return {}, ""
+        approved = {"rule": rules[0], "threshold": numbers.pop()}
+        return approved, f"{reads}, {OTHER_RULE.format(rule=rules[0], file=self._file.name, wanted=self._config.rule)}"
 
     def _by_code(self, use: ClipUse, format_: str, instead: str) -> str:
         """Return the advice to clip by code instead of `use`, or '' if code cannot clip under the engine of `use`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
@@ -23,6 +23,15 @@ ONE_PER_GROUP = (
     "with a reason in check.ignore."
 )
 """Why the effect of a clip of Paddle is unknown. Paddle would also call a clip of unified_clip once for each group."""
+
+
+class NamedValue(NamedTuple):
+    """The value of a clip key, or a value in the table or list of such a key."""
+
+    name: str
+    """The name of the key. A value in a table has a dotted name, such as "grad_clip.max_norm"."""
+
+    value: Any
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class ClipUse:
     command line: the option that it passes, with the number in `values`.
     """
 
-    values: tuple[Any, ...] = ()
+    values: tuple[NamedValue, ...] = ()
     """For a key that no known trainer reads: the values of all clip keys in its file, also in tables and lists."""
 
     read: Path | None = None

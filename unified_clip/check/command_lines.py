@@ -14,7 +14,7 @@ from ..config.documents import Document, Key, format_value
 from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.trainers.torch.megatron import COMMENT, option_value, script_options
 from ..errors import ConfigError
-from .clip_use import ClipUse
+from .clip_use import ClipUse, NamedValue
 
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm", ".mk", "makefile")
 """The ends of the names of shell scripts and makefiles, in lower case."""
@@ -190,7 +190,7 @@ def use(path: Path, setting: Setting) -> ClipUse:
         shown = value if isinstance(value, str) else format_value(value)
         title = f"~{name}" if value == REMOVED else f"{name} = {shown:.60}"
         why = IN_ENVIRONMENT if setting.is_variable else UNKNOWN_TRAINER
-        values = (value,) if isinstance(value, float) else ()
+        values = (NamedValue(name, value),) if isinstance(value, float) else ()
         option = name.replace("-", "_") if values and not setting.is_override else ""
         return ClipUse(path, line, 1, title, why_unknown=why, values=values, option=option)
     return _of_trainer(path, setting, trainers[0])

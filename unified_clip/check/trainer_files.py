@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -26,8 +25,9 @@ from ..config.formats.trainers.huggingface.training_arguments import NO_TRAINER
 from ..errors import ConfigError
 from ..port.catalog import clip_function
 from . import command_lines
-from .clip_use import ClipUse
+from .clip_use import ClipUse, NamedValue
 from .notebooks.cells import NOTEBOOK, all_code
+from .rules.key_names import inner_values
 
 PYTHON = ".py"
 SOURCES = (PYTHON, NOTEBOOK)
@@ -251,18 +251,9 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     ] or [*_targets(path, document), *command_lines.in_strings(path, document)]
 
 
-def _values(document: Document) -> tuple[Any, ...]:
+def _values(document: Document) -> tuple[NamedValue, ...]:
     """Return the values of all keys that are named like a clip key, with the values in their tables and lists."""
-    return tuple(value for _, table in placement.clip_keys(document) for value in inner_values(table))
-
-
-def inner_values(value: Any) -> Iterator[Any]:
-    """Yield the values in a table or list, and in the tables and lists inside it. Yield any other value itself."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else None
-    if values is None:
-        yield value
-    for each in values or ():
-        yield from inner_values(each)
+    return tuple(each for keys, table in placement.clip_keys(document) for each in inner_values(table, str(keys[-1])))
 
 
 def _targets(path: Path, document: Document) -> list[ClipUse]:
@@ -279,7 +270,7 @@ def has_number(value: object) -> bool:
 
     0 counts, too: it switches a clip off for some programs, and makes all gradients 0 for others.
     """
-    return any(map(is_number, inner_values(value)))
+    return any(is_number(each.value) for each in inner_values(value))
 
 
 def package(use: ClipUse) -> str:

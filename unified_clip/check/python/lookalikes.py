@@ -15,7 +15,8 @@ from ...config.formats.python_source import last_name, parse_tree
 from ...errors import ConfigError
 from ..clip_use import ClipUse
 from ..notebooks.cells import python_source
-from ..trainer_files import has_number, inner_values
+from ..rules.key_names import inner_values
+from ..trainer_files import has_number
 
 WHY = (
     "This setting is named like a clip setting, but the code that reads it is unknown. Compare its value with the clip "
@@ -40,7 +41,7 @@ def read(path: Path) -> list[ClipUse]:
     named = sorted(_named_values(tree), key=lambda each: (each[0].lineno, each[0].col_offset))
     settings = [(node, table, name, _value(code)) for node, table, name, code in named]
     clips = [each for each in settings if has_number(each[3]) and _is_named_like_clip(path, *each[1:])]
-    values = tuple(leaf for *_, value in clips for leaf in inner_values(value))
+    values = tuple(leaf for *_, name, value in clips for leaf in inner_values(value, name))
     return [
         ClipUse(
             path, node.lineno, node.col_offset + 1, f"{name} = {format_value(value)}", why_unknown=WHY, values=values

@@ -14,18 +14,14 @@ from ...config.clip_config import ClipConfig
 from ...config.families import family_difference
 from ...config.schema import is_off
 from .. import patterns
-from ..clip_use import ClipUse, shown
+from ..clip_use import ClipUse, NamedValue, shown
 from ..model import Finding
+from .key_names import RULES, allowed
 
 NOT_APPROVED = (
     "The entry {index} of check.ignore approves only {approved} for this clip. If the new effect is intended, change "
     "rule and threshold of that entry."
 )
-
-RULES: dict[str, tuple[str, ...]] = {
-    "norm": ("norm", "global_norm"), "global_norm": ("global_norm",), "value": ("value",),
-}  # fmt: skip
-"""The rules that a value such as `gradient_clip_algorithm: norm` may name."""
 
 
 def index_of(rules: Sequence[Ignore], use: ClipUse, root: Path) -> int | None:
@@ -98,7 +94,8 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     any effect.
 
     For a key that no known trainer reads, the entry declares what the user's code does with the key. It approves the
-    key if each value of a clip key in the file is the threshold or a name of the rule. The rule "none" approves 0.
+    key if each value of a clip key in the file is the threshold or a name of the rule, and no key has the name of
+    another rule. The rule "none" approves 0.
 
     For any other clip, the entry approves its rule and threshold. A key that the entry lacks, and all other settings,
     come from the shared configuration. The family and eps may differ. The rule "none" approves any clip that is off,
@@ -109,7 +106,7 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     if use.unclipped:
         return rule.rule == "none"
     if use.config is None:
-        return _approves_values(rule, use.values)
+        return _approves_values(rule, use.values, config)
     if rule.rule == "none":
         return is_off(use.config)
     of_norm = ("family", "norm_type") if (rule.rule or config.rule) in ("norm", "global_norm") else ()
@@ -120,15 +117,15 @@ def approves(rule: Ignore, use: ClipUse, config: ClipConfig) -> bool:
     return family_difference(use.config, approved) is not None
 
 
-def _approves_values(rule: Ignore, values: Sequence[Any]) -> bool:
+def _approves_values(rule: Ignore, values: Sequence[NamedValue], config: ClipConfig) -> bool:
     """Return whether all values of the clip keys in a file are the entry's threshold or a name of its rule.
 
-    RULES has the names of each rule. Return False if no value is a number, or if the entry has no threshold. The rule
-    "none" has the threshold 0, and the names of all rules.
+    The names of the keys have to allow the rule, too. Return False if no value is a number, or if the entry has no
+    threshold. The rule "none" has the threshold 0, and the names of all rules.
     """
     is_off = rule.rule == "none"
     threshold = 0 if is_off else rule.threshold
-    numbers = [value for value in values if is_number(value)]
-    rules = [RULES.get(str(value).lower(), ()) for value in values if not is_number(value)]
-    is_named = all(rule.rule in each or (is_off and each) for each in rules)
+    numbers = [each.value for each in values if is_number(each.value)]
+    texts = [str(each.value).lower() for each in values if not is_number(each.value)]
+    is_named = all(text in RULES for text in texts) if is_off else (rule.rule or config.rule) in allowed(values)
     return bool(numbers) and threshold is not None and is_named and all(n == threshold for n in numbers)

@@ -139,7 +139,7 @@ def _changed(uses: Sequence[ClipUse], sources: Sequence[Path]) -> Iterator[ClipU
 
 
 def _as_read(use: ClipUse, readers: Sequence[ClipUse]) -> ClipUse:
-    (value,) = use.values
+    ((_, value),) = use.values
     readers = [each for each in readers if each.option == use.option or _abbreviates(use.option, each, use)]
     if not readers:
         return use

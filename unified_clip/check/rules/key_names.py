@@ -1,0 +1,70 @@
+"""Infer the rules that the clip keys of no known trainer may stand for, from their names and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..._static_values import is_number
+from ...config.schema import Rule
+from ..clip_use import NamedValue
+
+ANY_RULE: tuple[Rule, ...] = ("global_norm", "norm", "value")
+"""All rules that clip, the most common one first."""
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "norm": ("norm", "global_norm"), "global_norm": ("global_norm",), "value": ("value",),
+}  # fmt: skip
+"""The rules that a value such as `gradient_clip_algorithm: norm` may name."""
+
+NAMES: tuple[tuple[str, tuple[Rule, ...]], ...] = (
+    (r"value", ("value",)),
+    (r"global.*norm|norm.*global", ("global_norm",)),
+    (r"^clipnorm$|by_?norm$", ("norm",)),  # Keras' clipnorm, clip_by_norm, ClipGradByNorm
+    (r"norm", ("norm", "global_norm")),
+)
+"""The rules of a key by its name in lower case. The first pattern that is found in the name decides."""
+
+ONLY_VALUE = re.compile(r"(clip_?)?value")
+"""Matches a name that stands for any threshold if another key names the rule, as in Detectron2: CLIP_VALUE beside
+CLIP_TYPE."""
+
+
+def inner_values(value: Any, name: str = "") -> Iterator[NamedValue]:
+    """Yield the values in a table or list, and in the tables and lists inside it. Yield any other value itself.
+
+    name: The name of `value`. A value inside a table has a dotted name.
+    """
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from inner_values(inner, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from inner_values(inner, name)
+    else:
+        yield NamedValue(name, value)
+
+
+def allowed(values: Sequence[NamedValue]) -> list[Rule]:
+    """Return the rules that the names and values of all clip keys in a file allow.
+
+    A key such as `grad_clip` allows every rule. `clipnorm` beside `clipvalue`, and a text that names no rule, allow
+    none.
+    """
+    texts = [RULES.get(str(each.value).lower(), ()) for each in values if not is_number(each.value)]
+    names = [_by_name(each.name, has_text=any(texts)) for each in values if is_number(each.value)]
+    return [rule for rule in ANY_RULE if all(rule in rules for rules in (*texts, *names))]
+
+
+def _by_name(name: str, *, has_text: bool) -> tuple[Rule, ...]:
+    """Return the rules of a number by its name. Of a dotted name, the last part that names a rule decides.
+
+    has_text: Whether another value names the rule.
+    """
+    for part in reversed(name.lower().replace("-", "_").split(".")):
+        if has_text and ONLY_VALUE.fullmatch(part):
+            continue
+        if rules := next((rules for pattern, rules in NAMES if re.search(pattern, part)), None):
+            return rules
+    return ANY_RULE
