@@ -216,8 +216,8 @@ class Advisor:
         """Return the rule and threshold that an entry approves for a key that no known trainer reads, and the advice.
 
         The advice is the rest of a sentence that begins with "If". The rule and threshold are those of the
-        configuration, unless the key's name stands for another rule. Return ({}, "") for several numbers of another rule, for values
-        that are no numbers, and for keys that stand for different rules.
+        configuration, unless the key's name stands for another rule. Return ({}, "") for several numbers of another
+        rule, for values that are no numbers, and for keys that stand for different rules.
         """
         numbers = {each.value for each in use.values if is_number(each.value)}
         threshold, rules = self._config.threshold, allowed(use.values)
