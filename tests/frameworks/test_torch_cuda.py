@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from support.kits import Kit
+from support.cuda import needs_cuda  # noqa: F401 - a fixture of each test
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.torch_version import TorchVersion
 from torch.utils._pytree import tree_leaves
@@ -20,14 +20,6 @@ from unified_clip._backends.torch import gpu
 
 CUDA = torch.device("cuda")
 SHAPES = [(), (3,), (64, 33), (1000,), (7, 1, 5), (4097,)]
-
-
-@pytest.fixture(autouse=True)
-def _needs_cuda(kit: Kit) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("this machine has no CUDA device")
-    if not kit.exact:
-        pytest.skip("compared with the host path")
 
 
 def random(shapes: list[tuple[int, ...]], dtype: torch.dtype) -> list[torch.Tensor]:

@@ -8,20 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.kits import Kit
+from support.cuda import needs_cuda  # noqa: F401 - a fixture of each test
 
 import unified_clip.torch as uc
 from unified_clip import ClipConfig
 
 THRESHOLD = 0.5
-
-
-@pytest.fixture(autouse=True)
-def _needs_cuda(kit: Kit) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("this machine has no CUDA device")
-    if not kit.exact:
-        pytest.skip("compared with the host path")
 
 
 @pytest.mark.usefixtures("accelerate_state")
