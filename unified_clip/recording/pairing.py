@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..tensors.arithmetic import Float64s
+from ..tensors.arrangement import have_same_elements, order_of, without_ones
 from .clip_event import any_clipped
 from .packing import by_stored_rows, join_clips, packed
 from .rounding import same
@@ -348,3 +349,22 @@ def merge_calls(lines: Sequence[RecordedCall]) -> RecordedCall:
             changes |= {"passed_norm": None, "returned_norm": None}
             changes |= {"stored_norm": [norm for line in lines for norm in line.used_norms()]}
     return lines[0].model_copy(update=changes)
+
+
+def orders_of(pair: CallPair) -> dict[str, str]:
+    """Return {name of a weight: order of its elements in one run relative to the other run}.
+
+    The order is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
+    Leave out weights that lack fingerprints in a run, or have other lengths of axes.
+    """
+    orders: dict[str, str] = {}
+    for name, other in pair.names.items():
+        a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
+        if not (a and b and a.fingerprints and b.fingerprints and a.weight):
+            continue
+        if sorted_shape(a.shape) == sorted_shape(b.shape):
+            order = order_of(a.fingerprints, b.fingerprints, a.weight, (pair.a.framework, pair.b.framework))
+            is_reshaped = order == "same" and a.shape != b.shape and len(without_ones(a.shape)) > 1
+            is_rearranged = order == "other" and a.sums and b.sums and have_same_elements(a.sums, b.sums, a.weight)
+            orders[name] = "reshaped" if is_reshaped else "rearranged" if is_rearranged else order
+    return orders

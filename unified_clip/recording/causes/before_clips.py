@@ -7,13 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ..._display import enumeration
 from ...causes.observation import Cause
 from ...causes.scaling import combined_norm
-from ...tensors.arrangement import have_same_elements, order_of, without_ones
 from ..divergence import DivergencePoint, numbers
 from ..optimizers.epsilon import BEFORE, place_of
-from ..pairing import CallPair, sorted_shape
+from ..pairing import CallPair, orders_of
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
-from . import recurrent
+from . import recurrent, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 """Kinds of causes outside of the clip: reports advise where to look, and list the causes that were ruled out."""
@@ -155,15 +154,16 @@ def initial_weights(point: DivergencePoint, pair: CallPair) -> Cause | None:
     shapes = {name: pair.a.parameters[name].shape for name in orders}
     is_transposed = {name: pair.b.parameters[pair.names[name]].shape != shape for name, shape in shapes.items()}
     orders = {n: "transposed" if each == "rearranged" and is_transposed[n] else each for n, each in orders.items()}
-    return untransposed(shapes, orders)
+    right = [name for name, order in orders.items() if order == "same" and square_weights.is_right(point, pair, name)]
+    return untransposed(shapes, {name: order for name, order in orders.items() if name not in right})
 
 
 def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str, str]) -> Cause | None:
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
     A weight was reshaped if it has the transposed shape, but the same sequence of elements. A square matrix with the
-    same order of elements counts as not transposed if weights that are not square are transposed. Square embeddings
-    look alike, but frameworks do not transpose them.
+    same order of elements may not be transposed if weights that are not square are transposed. Frameworks do not
+    transpose embeddings, so an embedding by name has no cause.
 
     shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"
@@ -179,14 +179,16 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     square = [
         name for name, order in orders.items()
         if order == "same" and len(shapes[name]) == 2 and len({*shapes[name]}) == 1 and 1 not in shapes[name]
+        and not square_weights.is_embedding(name)
     ]  # fmt: skip
     rest = [name for name, order in orders.items() if order == "transposed" and len({*shapes[name]} - {1}) > 1]
     if not square or not rest:
         return None
     sentence = (
         f"the weights of {names_text(square)} have the same order of elements in both runs, but those of "
-        f"{names_text(rest)} are transposed, as between PyTorch and other frameworks. Transpose square weights too, "
-        "unless they are embeddings"
+        f"{names_text(rest)} are transposed, as between PyTorch and other frameworks. This is a possible cause. "
+        "Transpose square weights too, unless they are embeddings. If these weights are right, compare data, forward "
+        "pass and loss"
     )
     return Cause("untransposed weight", sentence)
 
@@ -202,25 +204,6 @@ def _kernel_text(names: Sequence[str], shapes: Mapping[str, Sequence[int | None]
     is_depthwise = len(shape) == 4 and (shape[-1] == 1 != shape[-2] or shape[1] == 1 != shape[0])
     order = "(2, 3, 0, 1)" if is_depthwise else axes[len(shape)]
     return f" ({name!r}, from Keras or TensorFlow to PyTorch: transpose{order})"
-
-
-def orders_of(pair: CallPair) -> dict[str, str]:
-    """Return {name of a weight: order of its elements in one run relative to the other run}.
-
-    The order is "same", "transposed", "reshaped", "rearranged" for the same elements in any other order, or "other".
-    Leave out weights that lack fingerprints in a run, or have other lengths of axes.
-    """
-    orders: dict[str, str] = {}
-    for name, other in pair.names.items():
-        a, b = pair.a.parameters.get(name), pair.b.parameters.get(other)
-        if not (a and b and a.fingerprints and b.fingerprints and a.weight):
-            continue
-        if sorted_shape(a.shape) == sorted_shape(b.shape):
-            order = order_of(a.fingerprints, b.fingerprints, a.weight, (pair.a.framework, pair.b.framework))
-            is_reshaped = order == "same" and a.shape != b.shape and len(without_ones(a.shape)) > 1
-            is_rearranged = order == "other" and a.sums and b.sums and have_same_elements(a.sums, b.sums, a.weight)
-            orders[name] = "reshaped" if is_reshaped else "rearranged" if is_rearranged else order
-    return orders
 
 
 # -- if nothing else explains a difference

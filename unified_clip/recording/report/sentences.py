@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from ..._display import counted
 from ...causes.observation import Cause, CauseKind
-from ..causes.before_clips import OUTSIDE_THE_CLIP, listed, orders_of
+from ..causes.before_clips import OUTSIDE_THE_CLIP, listed
 from ..causes.sequence import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
 from ..packing import elements
+from ..pairing import orders_of
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import agreements, allowed, format_distance, largest_differences, losses

@@ -1,0 +1,77 @@
+"""`unified-clip compare` reports an untransposed square weight only if the numbers of the first step allow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.recordings import cause_kinds, clip_line, with_steps
+
+from unified_clip.tensors.arrangement import arrangement
+
+SQUARE, WIDE = (np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((5, 5), (5, 6)))
+
+
+def run_of(name: str, norms: dict[str, float], loss: float | None, is_torch: bool) -> list[dict[str, Any]]:
+    """Return a run of one step that clips a square weight, which has the same elements in all runs, and two others."""
+    line = clip_line(1, {name: norms["square"], "wide": norms["wide"], "c": 12.0})
+    for own, array in ((name, SQUARE), ("wide", WIDE.T.copy() if is_torch else WIDE)):
+        size = {"shape": list(array.shape), "weight": float(np.linalg.norm(array))}
+        line["parameters"][own] |= {**size, "fingerprints": arrangement(array, "float32")}
+    line["framework"] = "torch" if is_torch else "paddle"
+    return with_steps([line], **({"losses": [loss]} if loss is not None else {}))
+
+
+def kinds(
+    compare_runs: Any,
+    names: tuple[str, str] = ("hidden", "hidden"),
+    norms: tuple[float, float] = (3.0, 3.5),
+    wide: tuple[float, float] = (4.0, 4.5),
+    losses: tuple[float | None, float | None] = (1.0, 1.5),
+) -> list[str]:
+    """Return the kinds of causes. By default, losses and gradients differ."""
+    both = zip(names, norms, wide, losses, strict=True)
+    runs = [
+        run_of(name, {"square": norm, "wide": other}, loss, is_torch)
+        for is_torch, (name, norm, other, loss) in enumerate(both)
+    ]
+    return cause_kinds(compare_runs(*runs))
+
+
+def test_a_square_weight_is_a_possible_cause_if_losses_and_gradients_differ(compare_runs: Any) -> None:
+    for losses in ((1.0, 1.5), (None, None), (1.0, None)):
+        assert kinds(compare_runs, losses=losses) == ["untransposed weight"]
+    runs = [run_of("hidden", {"square": 3.0 + side, "wide": 4.0}, 1.0 + side, bool(side)) for side in (0, 1)]
+    (cause,) = compare_runs(*runs).findings
+    assert "'hidden' have the same order of elements in both runs, but those of 'wide' are transposed" in cause.sentence
+    assert "a possible cause" in cause.sentence
+    assert "If these weights are right, compare data, forward pass and loss" in cause.sentence
+
+
+def test_a_square_weight_is_right_if_the_losses_agree(compare_runs: Any) -> None:
+    assert kinds(compare_runs, losses=(1.0, 1.0 + 2**-22)) == ["other data or loss"]
+    assert kinds(compare_runs, losses=(1.0, 1.0 + 2**-14)) == ["untransposed weight"]
+
+
+@pytest.mark.parametrize("norms", [(0.0, 0.0), (1e-9, 2e-9)])
+def test_losses_show_nothing_about_a_weight_without_a_gradient(compare_runs: Any, norms: tuple[float, float]) -> None:
+    """Before the first step, a loss does not depend on the weights below a layer whose weights are 0."""
+    assert kinds(compare_runs, norms=norms, losses=(1.0, 1.0)) == ["untransposed weight"]
+
+
+def test_a_square_weight_is_right_if_all_gradients_agree(compare_runs: Any) -> None:
+    near = 3.0 + 3 * 2**-21
+    assert kinds(compare_runs, norms=(3.0, near), wide=(4.0, 4.0), losses=(None, None)) == ["rounding"]
+
+
+@pytest.mark.parametrize(
+    ("names", "is_embedding"),
+    [
+        (("embedding_0.w_0", "0"), True), (("0", "tok_emb.weight"), True), (("h.wte", "h.wte"), True),
+        (("ensemble", "ensemble"), False), (("member.w", "member.w"), False),
+    ],
+)  # fmt: skip
+def test_a_square_embedding_is_no_cause(compare_runs: Any, names: tuple[str, str], is_embedding: bool) -> None:
+    expected = "other data or loss" if is_embedding else "untransposed weight"
+    assert kinds(compare_runs, names=names) == [expected]

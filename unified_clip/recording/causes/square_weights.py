@@ -1,0 +1,53 @@
+"""Decide by the numbers of the first step whether square weights with the same order of elements are right."""
+
+from __future__ import annotations
+
+import re
+
+from ..divergence import DivergencePoint, numbers
+from ..pairing import CallPair
+from ..rounding import ROUNDING, distance, single, ulps_at
+from ..rounding_noise import is_noise_of, total_norm
+from ..runs import RecordedRun
+
+EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
+"""Matches the name of an embedding, such as "embedding_0.w_0", "tok_emb", or "wte" in GPT, but not "ensemble"."""
+
+
+def is_embedding(*names: str) -> bool:
+    """Return whether one of the names of a parameter is that of an embedding, which no framework transposes."""
+    return any(map(EMBEDDING.search, names))
+
+
+def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
+    """Return whether a weight with the same order of elements in both runs surely needs no transpose.
+
+    A transpose changes the gradients, and also the loss, if the gradient of the weight is not 0. So the weight is right
+    if all gradients of the first step agree, or the losses do. Unknown losses show nothing.
+
+    pair: The first calls of the runs. Their weights have equal norms.
+    name: The name of the weight in the first run.
+    """
+    other = pair.names[name]
+    if is_embedding(name, other):
+        return True
+    total = max(map(total_norm, (pair.a, pair.b)))
+    gradients = list(numbers(pair, "gradient"))
+    if gradients and all(ulps_at(total, a, b) <= ROUNDING for _, a, b in gradients):
+        return True
+    norms = pair.a.parameters[name].norm, pair.b.parameters[other].norm
+    has_effect = min(norms) > 0 and not is_noise_of(pair, name)
+    return has_effect and _losses_agree(point, pair)
+
+
+def _losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
+    """Return whether both runs recorded the losses of this step, and these differ by rounding only."""
+    sides = [_losses(run, pair.a.step) for run in (point.a, point.b)]
+    if not pair.a.dtype == pair.b.dtype == "float64":
+        sides = [list(map(single, losses)) for losses in sides]
+    is_known = len(sides[0]) == len(sides[1]) > 0
+    return is_known and all(distance(a, b).ulps <= ROUNDING for a, b in zip(*sides, strict=True))
+
+
+def _losses(run: RecordedRun, step: int) -> list[float]:
+    return [loss for each in run.optimizer_steps if each.step == step for loss in each.losses]
