@@ -14,7 +14,7 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import command_lines, own_files, patterns, trainer_files
+from . import callback_files, command_lines, own_files, patterns, trainer_files
 from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
@@ -156,7 +156,8 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
         elif path.suffix.lower() != NOTEBOOK and (
             (format_ := rules.formats.get(_glob(rules, path, root), "")) or trainer_files.may_be_configuration(path)
         ):
-            uses = _with_rules(trainer_files.read(path, format_), rules, root)
+            uses = callback_files.with_callbacks(path, trainer_files.read(path, format_))
+            uses = _with_rules(uses, rules, root)
             file_uses.trainers += any(not trainer_files.package(use) for use in uses)
             file_uses.uses += [use for use in uses if not use.set_elsewhere]
             file_uses.elsewhere += [path for use in uses if use.set_elsewhere]

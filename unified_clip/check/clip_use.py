@@ -96,10 +96,10 @@ class ClipUse:
     """Whether `check.off` requires that this clip is off. It then counts as no clip for `check.require`."""
 
     is_replaced: bool = False
-    """For Python source: whether this clip is off, and the same file clips by unified_clip."""
+    """For a trainer's clip: whether it is off, and the same file clips by unified_clip."""
 
     twice: str = ""
-    """For a trainer's clip in Python source: the clip of unified_clip in the same file, with its line, if both clip."""
+    """For a trainer's clip: the clip of unified_clip in the same file, with its line, if both clip."""
 
     is_set_outside: bool = False
     """For Python source: whether the trainer reads its clip from a file or the command line, as LightningCLI does."""
@@ -148,7 +148,7 @@ class ClipUse:
 
     @property
     def is_callback(self) -> bool:
-        """Whether this is a `ClipCallback` in Python source, which clips by a configuration of its own place."""
+        """Whether this is a `ClipCallback` in a configuration file, or one that Python source does not use."""
         return self.clip.endswith(".ClipCallback")
 
     @property

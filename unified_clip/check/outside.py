@@ -37,7 +37,8 @@ def files_of(use: ClipUse, uses: Sequence[ClipUse], root: Path) -> list[ClipUse]
     return [
         each
         for each in uses
-        if is_of_trainer(use, each.format) and not each.must_be_off
+        if is_of_trainer(use, each.format) or (each.is_callback and each.config is not None)
+        if not each.must_be_off
         if any(patterns.is_near(file, use.path, root) for file in each.files)
     ]
 

@@ -1,0 +1,99 @@
+"""A `ClipCallback` in configuration files of LightningCLI and Hydra."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
+
+NAME = "unified_clip.integrations.lightning_callback.ClipCallback"
+CLI = f"""\
+trainer:
+  max_epochs: 3
+  {{key}}
+  callbacks:
+    - class_path: lightning.pytorch.callbacks.ModelSummary
+    - class_path: {NAME}
+      init_args:
+        config:
+          class_path: unified_clip.ClipConfig
+          init_args:
+            rule: {{rule}}
+            threshold: {{threshold}}
+"""
+HYDRA = f"""\
+trainer:
+  _target_: lightning.pytorch.Trainer
+  max_epochs: 3
+  {{key}}
+callbacks:
+  clip:
+    _target_: {NAME}
+    config:
+      _target_: unified_clip.ClipConfig
+      rule: {{rule}}
+      threshold: {{threshold}}
+"""
+NULL = "gradient_clip_val: null"
+OFF = f'{CLIP_CONFIG}\n[check]\noff = ["config.yaml"]\n'
+SHORT = CLI.replace(NAME, "ClipCallback").replace("unified_clip.ClipConfig", "ClipConfig")
+forms = pytest.mark.parametrize("text", [CLI, HYDRA])
+lists = pytest.mark.parametrize("config", [CLIP_CONFIG, OFF])
+
+
+@forms
+@lists
+@pytest.mark.parametrize("key", [NULL, "accelerator: cpu"])
+def test_a_callback_like_the_configuration_passes(check: Check, text: str, config: str, key: str) -> None:
+    report = check({"config.yaml": text.format(key=key, rule="global_norm", threshold=1.0)}, config)
+    results = {clip.clip == NAME: clip.result for clip in report.clips}
+    assert (report.findings, results) == ([], {True: "same", **({False: "off"} if config == OFF else {})})
+
+
+@forms
+@lists
+@pytest.mark.parametrize(("rule", "threshold", "about"), [("global_norm", 3.0, "threshold"), ("value", 1.0, "rule")])
+def test_another_rule_or_threshold_is_a_drift(
+    check: Check, text: str, config: str, rule: str, threshold: float, about: str
+) -> None:
+    content = text.format(key=NULL, rule=rule, threshold=threshold)
+    finding = only_finding(check({"config.yaml": content}, config))
+    line = content[: content.index(NAME)].count("\n") + 1
+    assert (finding.kind, finding.clip, finding.line) == ("drift", NAME, line)
+    assert finding.differences[0].about == about
+    assert "gradient_clip_val" not in finding.edit
+
+
+@forms
+@lists
+def test_a_threshold_that_the_file_does_not_show_is_unknown(check: Check, text: str, config: str) -> None:
+    content = text.format(key=NULL, rule="global_norm", threshold="${limit}")
+    finding = only_finding(check({"config.yaml": content}, config))
+    assert (finding.kind, finding.clip) == ("unknown", NAME)
+    assert finding.does.startswith("The configuration of this ClipCallback is not read: ")
+    loaded = content.replace("unified_clip.ClipConfig", "my.ClipConfig")
+    assert "Its config is not a ClipConfig with settings." in only_finding(check({"config.yaml": loaded}, config)).does
+
+
+@lists
+def test_names_without_a_module_are_read_as_lightning_cli_reads_them(check: Check, config: str) -> None:
+    assert check({"config.yaml": SHORT.format(key=NULL, rule="global_norm", threshold=1.0)}, config).findings == []
+    finding = only_finding(check({"config.yaml": SHORT.format(key=NULL, rule="value", threshold=1.0)}, config))
+    assert (finding.kind, finding.clip) == ("drift", NAME)
+
+
+@forms
+def test_a_trainer_that_clips_too_clips_twice(check: Check, text: str) -> None:
+    content = text.format(key="gradient_clip_val: 1.0", rule="global_norm", threshold=1.0)
+    finding = only_finding(check({"config.yaml": content}))
+    assert (finding.kind, finding.edit) == ("drift", "trainer:\n  gradient_clip_val: null")
+    assert finding.effect.startswith("This file clips twice: by this clip, and by ClipCallback in line ")
+
+
+def test_a_script_with_lightning_cli_clips_by_the_callback_of_its_file(check: Check) -> None:
+    script = "from lightning.pytorch.cli import LightningCLI\n\ncli = LightningCLI(Model)\n"
+    files = {"config.yaml": CLI.format(key=NULL, rule="global_norm", threshold=1.0), "train.py": script}
+    report = check(files)
+    assert report.findings == []
+    assert "The clip of clip.toml is in config.yaml:6." in report.notes[0]
+    files["config.yaml"] = CLI.format(key=NULL, rule="global_norm", threshold=2.0)
+    assert {each.path: each.kind for each in check(files).findings} == {"config.yaml": "drift", "train.py": "unknown"}

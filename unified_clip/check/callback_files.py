@@ -1,0 +1,94 @@
+"""Find the `ClipCallback` of unified_clip in configuration files of LightningCLI and Hydra."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..config.clip_config import ClipConfig
+from ..config.documents import KINDS, Document, Key
+from ..config.formats import convert
+from ..config.schema import is_off
+from ..errors import ConfigError
+from .clip_use import OWN, ClipUse
+from .python.twice import CALLBACKS
+
+CLASSES = {f"{OWN}.{name}": f"{OWN}.{name}" for name in CALLBACKS}
+CLASSES["ClipCallback"] = f"{OWN}.integrations.lightning_callback.ClipCallback"
+"""The full name of each callback, by the names that a file may have. LightningCLI accepts names without a module."""
+
+CONFIG_CLASSES = (f"{OWN}.ClipConfig", f"{OWN}.config.clip_config.ClipConfig", "ClipConfig")
+
+NOT_READ = (
+    "The configuration of this ClipCallback is not read: {problem} The check reads `class_path: "
+    "unified_clip.ClipConfig` with init_args, and `_target_: unified_clip.ClipConfig`, with numbers as thresholds."
+)
+
+
+def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
+    """Return the clips of a file, with its callbacks. Mark each clip of a trainer that has such a callback.
+
+    A trainer's clip that is off has `is_replaced`, and one that is on has `twice`.
+
+    uses: The clips of the trainers in the file. They may inherit a callback from another file.
+    """
+    return [*(_marked(use) for use in uses), *_read(path)]
+
+
+def _marked(use: ClipUse) -> ClipUse:
+    callback = next(_callbacks(use.document.data), None) if use.document is not None else None
+    if use.document is None or use.config is None or callback is None:
+        return use
+    if is_off(use.config):
+        return replace(use, is_replaced=True)
+    return replace(use, twice=f"ClipCallback in {use.document.place(callback[0])}")
+
+
+def _read(path: Path) -> Iterator[ClipUse]:
+    """Yield each callback of a file. Yield nothing for a file that cannot be parsed: `trainer_files` reports it."""
+    if path.suffix.lower() not in KINDS or b"ClipCallback" not in path.read_bytes():
+        return
+    with contextlib.suppress(ConfigError):
+        document = convert.named(path, convert.UNIFIED_CLIP)[1]
+        for keys, name, arguments in _callbacks(document.data):
+            yield _use(path, document, keys, name, arguments)
+
+
+def _use(path: Path, document: Document, keys: tuple[Key, ...], name: str, arguments: Any) -> ClipUse:
+    line = document.line(keys) or 1
+    try:
+        return ClipUse(path, line, 1, name, ClipConfig(**_settings(arguments)))
+    except ConfigError as error:
+        return ClipUse(path, line, 1, name, why_unknown=NOT_READ.format(problem=error))
+
+
+def _settings(arguments: Any) -> dict[str, Any]:
+    """Return the settings of a callback's `ClipConfig`. ConfigError: they are not written in the file."""
+    name, settings = _call(arguments.get("config") if isinstance(arguments, dict) else None)
+    if name not in CONFIG_CLASSES or not isinstance(settings, dict):
+        raise ConfigError("Its config is not a ClipConfig with settings.")
+    return settings
+
+
+def _callbacks(data: Any, keys: tuple[Key, ...] = ()) -> Iterator[tuple[tuple[Key, ...], str, Any]]:
+    """Yield (path of the class, class, arguments) for each callback in nested tables and lists."""
+    name, arguments = _call(data)
+    if name in CLASSES:
+        yield (*keys, "class_path" if "class_path" in data else "_target_"), CLASSES[name], arguments
+        return
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in entries:
+        yield from _callbacks(value, (*keys, key))
+
+
+def _call(data: Any) -> tuple[str, Any]:
+    """Return (class, arguments) of a table by which LightningCLI or Hydra creates an object, or ('', None)."""
+    match data:
+        case {"class_path": str(name)}:
+            return name, data.get("init_args")
+        case {"_target_": str(name)}:
+            return name, {key: value for key, value in data.items() if not str(key).startswith("_")}
+    return "", None
