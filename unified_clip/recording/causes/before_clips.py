@@ -340,7 +340,7 @@ def is_clearing_known(a: RecordedRun, b: RecordedRun, step: int) -> bool:
 
 
 def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
-    """Return sentences about settings that a framework rounds to float32, if one of the runs uses such a framework."""
+    """Return sentences about settings that a framework rounds to float32, or about other rounding, or ""."""
     steps = [run.optimizer_steps[0] for run in (point.a, point.b) if run.optimizer_steps]
     rounding = {step.optimizer for step in steps if step.optimizer.startswith("keras.") and place_of(step) == BEFORE}
     if len(rounding) == 1 and len({step.optimizer for step in steps}) == 2:
@@ -349,11 +349,27 @@ def _precision_of_settings(point: DivergencePoint, pair: CallPair) -> str:
             "that it rounds to float32, which changes its first updates by about 1e-5 relatively. Correct the other "
             "learning rate for it: docs/my-loss-curve-differs.md has the code"
         )
-    if {pair.a.dtype, pair.b.dtype} != {"float64"} or "paddle" not in (pair.a.framework, pair.b.framework):
+    if {pair.a.dtype, pair.b.dtype} != {"float64"}:
+        return _rounding_of_adam(point, pair)
+    if "paddle" not in (pair.a.framework, pair.b.framework):
         return ""
     return (
         ". If these are equal, compare their precision: Paddle's optimizers may store momentum and weight decay as "
         "float32. In the other run, pass float(np.float32(0.9)) instead of 0.9"
+    )
+
+
+def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
+    """Return sentences about rounding if Adam, or a similar optimizer, can move a weight this far by it, else ""."""
+    name = point.first.parameter or ""
+    moved = next(abs(a - b) for each, a, b in numbers(pair, "weight") if each == name)
+    if not moved <= 2 * point.pairs[point.index - 1].rate * (pair.a.parameters[name].elements or 0) ** 0.5:
+        return ""
+    return (
+        ". This is only a possible cause. If these are equal, rounding may be the cause: optimizers such as Adam "
+        "divide each gradient by its own size. If the true gradient of some elements is 0, as of the keys in a packed "
+        "bias of attention, rounding alone moves these elements. To find out, compare in float64: "
+        "docs/my-loss-curve-differs.md#rounding"
     )
 
 
