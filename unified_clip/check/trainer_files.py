@@ -43,6 +43,7 @@ CLIP_NAMES = [
     for pattern in (
         rb"clip\w{0,12}(grad|norm)", rb"Clip\w{0,12}(Grad|Norm)", rb"CLIP\w{0,12}(GRAD|NORM)", rb"grad\w{0,20}[cC]lip",
         rb"GRAD\w{0,20}CLIP", rb"max[-_]?[gG]rad", rb"MAX_GRAD",
+        rb"clip[-_]?(?:by[-_]?)?value[\"']?\s*[:=]",  # a key: tf.clip_by_value(image, 0, 1) is no clip of gradients
     )
 ]  # fmt: skip
 """Match names of clips in files of any kind."""

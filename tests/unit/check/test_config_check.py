@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.config.check_files import CLIP_CONFIG, TORCH, Check, only_finding
+from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
@@ -264,3 +264,20 @@ def test_other_python_source_is_no_trainers_configuration(check: Check) -> None:
     assert only_finding(check({"a.py": parser}, CLIP_CONFIG, "a.py")).clip.startswith("mmengine"), (
         "and not Megatron-LM's options"
     )
+
+
+@pytest.mark.parametrize("name", ["clipvalue", "clip_value", "clip-value", "CLIP_VALUE", "clip_by_value"])
+def test_a_clip_by_value_for_no_known_trainer_is_unknown(check: Check, name: str) -> None:
+    files = {"own.yaml": f"optimizer:\n  {name}: 0.5\n", "own.toml": f"{name} = 0.5\n"}
+    if name != "clipvalue":  # Keras reads it in JSON
+        files["own.json"] = f'{{"{name}": 0.5}}'
+    if name.islower() and "-" not in name:
+        files["own.py"] = f"settings = dict({name}=0.5)\n"
+    findings = check({**files, "ds.json": DEEPSPEED % "1.0"}).findings
+    assert {(each.kind, each.path) for each in findings} == {("unknown", file) for file in files}
+
+
+def test_other_settings_named_clip_are_no_clips_of_gradients(check: Check) -> None:
+    image = "import tensorflow as tf\n\nimage = tf.clip_by_value(image, clip_value_min=0, clip_value_max=1)\n"
+    own = "ppo: {clip: 0.2, clip_range: 0.2}\nimage: {clip_values: [0, 1], clip_value_min: 0, clip_by_value: false}\n"
+    assert check({"image.py": image, "own.yaml": own, "ds.json": DEEPSPEED % "1.0"}).findings == []

@@ -25,6 +25,7 @@ LOOKALIKE = re.compile(
     r"|.*max(imum)?grad(ient)?s?(l2)?(norm|value).*"  # max_grad_norm, max_grad_l2_norm
     r"|.*grad(ient)?s?max(imum)?norm"  # gradient_max_norm
     r"|(global)?clip(ping)?(by|max)?(global)?norm(global)?"  # clip_norm, clipnorm, clip_max_norm
+    r"|clip(by)?value"  # clip_value, Keras' clipvalue, clip_by_value
 )
 """Matches the name of a clip key in any trainer, in lower case and without punctuation."""
 
