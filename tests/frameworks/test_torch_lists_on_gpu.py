@@ -11,7 +11,7 @@ import torch
 from support.kits import Kit
 
 import unified_clip.torch as uc
-from unified_clip._backends.torch import gpu_lists
+from unified_clip._backends.torch import gpu, gpu_lists
 from unified_clip._backends.torch.backend import BACKEND
 from unified_clip._backends.torch.gpu_lists import GpuListPath
 from unified_clip._native import KERNELS
@@ -135,6 +135,21 @@ def test_results_are_those_of_gradients_checked_one_by_one(
     assert str(CLIPS[name](others)) == str(norm)
     for parameter, other in zip(parameters, others, strict=True):
         assert torch.equal(parameter.grad, other.grad)
+
+
+def test_norms_per_tensor_have_the_dtype_of_their_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table with a float64 tensor would round all norms to float64."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(gpu, "ENABLED", True)
+    gradients = [torch.full((3,), 0.1), torch.full((3,), 0.1, dtype=torch.float64)]
+    path = collected(with_gradients(*gradients))
+    assert path is not None
+    per_tensor = path.per_tensor()
+    assert per_tensor is not None
+    monkeypatch.delenv("UNIFIED_CLIP_PATH")
+    exact_norms = [float(uc.get_total_norm([gradient])) for gradient in gradients]
+    monkeypatch.setenv("UNIFIED_CLIP_PATH", "framework")
+    assert per_tensor.norm(2).tolist() == exact_norms
 
 
 def test_gradients_that_record_a_derivative_are_not_collected() -> None:

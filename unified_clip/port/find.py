@@ -67,8 +67,8 @@ def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundCl
 def _assigned_limit(imports: Imports, entry: Entry) -> Iterator[FoundClip]:
     """Yield a clip for parameter.need_clip = False, optimizer.clipnorm = 1.0, {"clipnorm": 1.0}, or a clip like these.
 
-    The file has to import Paddle for need_clip, and Keras for the others. An attribute such as clipnorm counts only if
-    the code of its object contains "opt".
+    The file has to import Paddle for need_clip, and Keras for all other attributes. An attribute such as clipnorm
+    counts only if the code of its object contains "opt".
     """
     if entry.keyword == "need_clip" and entry.owner and is_name(entry.value, "False") and "paddle" in imports.packages:
         yield FoundClip(entry.node, "need_clip")

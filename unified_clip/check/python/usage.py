@@ -17,7 +17,7 @@ METHODS = (
 """The methods of `ClipConfig` that clip, or return an object or settings that clip."""
 
 CONTENTS = ("get", "items", "pop", "setdefault", "values")
-"""The methods of lists and dicts that return what is in them, such as a configuration."""
+"""The methods of lists and dicts that return an element, such as a configuration."""
 
 PASSES = (
     ast.BinOp, ast.BoolOp, ast.Dict, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.List, ast.ListComp, ast.Set,
