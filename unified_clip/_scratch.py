@@ -26,8 +26,8 @@ LOCK = ".lock"
 class Scratch:
     """A temporary directory, which `remove` or the end of a `with` block removes.
 
-    A process that SIGKILL ends leaves its directory behind. The next process of the same user that makes a directory
-    removes it.
+    A process that SIGKILL ends leaves its directory behind. It is removed when the same user's
+    next process makes a temporary directory.
     """
 
     def __init__(self, purpose: str) -> None:

@@ -33,7 +33,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 """The operators that `evaluate` computes, on numbers only."""
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""A power with a larger exponent, and a whole number with more digits, would take long to compute. It is unknown."""
+"""Powers with larger exponents, and whole numbers with more digits, are unknown: computing them would take long."""
 
 Target = ast.Name | ast.Attribute
 

@@ -174,7 +174,7 @@ class PartialSums(Protocol):
         """Return the largest magnitude, rounded to a dtype, or NaN if there is a NaN."""
 
     def checksum(self) -> int:
-        """Return a checksum of 64 bits over the bits of all values, which also depends on their order."""
+        """Return a checksum of 64 bits that depends on the bits of all values, and on their order."""
 
     def relative_sum(self, p: float, top: float) -> tuple[float, float]:
         """Return the sum of (|g| / top)**p as two floats. Their exact sum is more precise than one float.

@@ -128,7 +128,7 @@ class Path(Protocol):
         """Return the results of a clip that changes nothing: copies of the tensors if their memory can be written."""
 
     def as_norm(self, n: Scalar) -> Tensor:
-        """Return the norm as a 0-d tensor in `norm_dtype`, which public functions return."""
+        """Return the norm as public functions return it: a 0-d tensor in `norm_dtype`."""
 
     def is_one(self, coef: Scalar) -> bool:
         """Return whether the coefficient is 1, or False if finding out would mean waiting for a device."""
@@ -234,7 +234,7 @@ class DevicePrimitives(Protocol):
 
         Without an override, raise TypeError.
         """
-        raise TypeError(f"{self.name} does not round bounds by their bits")
+        raise TypeError(f"{self.name} cannot convert between float32 numbers and their bits")
 
     def rounded(self, scalar: Scalar, dtype: str) -> Scalar:
         """Return a scalar rounded to `dtype`, as float64."""

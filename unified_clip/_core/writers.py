@@ -70,7 +70,7 @@ class Functional:
 
 
 class Writes:
-    """The prepared writes of a call. `make` makes all writes, while the `scope` of each path is entered."""
+    """The prepared writes of a call. `make` makes all writes, inside the `scope` of each path."""
 
     def __init__(self) -> None:
         self._writes: list[Write] = []

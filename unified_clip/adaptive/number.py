@@ -157,8 +157,8 @@ def floor(number: Real) -> Real:
         number: A finite number.
 
     Raises:
-        ValueError: The number is a Python float, and NaN.
-        OverflowError: The number is a Python float, and infinite.
+        ValueError: The number is a Python float that is NaN.
+        OverflowError: The number is a Python float that is infinite.
 
     Example:
         >>> from unified_clip import adaptive

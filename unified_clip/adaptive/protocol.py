@@ -212,9 +212,9 @@ class AGC:
         clip_factor: The threshold, relative to the parameter's norm. 0 or more.
         convention: The library whose units and defaults apply. "timm": a unit for each index of the first axis.
             "optax": a unit for each index of the last axis or axes. "composer": timm's units, without eps.
-        eps: The least norm of a unit of the parameter: smaller norms are raised to it. None: 1e-3, and 0 for Composer.
-        smallest_norm: The least norm of a unit of the gradient, when the threshold is divided by the norm: smaller
-            norms are raised to it. None: 1e-6, and 0 for Composer.
+        eps: The least norm of a unit of the parameter: a smaller norm counts as `eps`. None: 1e-3, and 0 for Composer.
+        smallest_norm: The least norm of a unit of the gradient, in the quotient threshold / norm: a smaller norm counts
+            as `smallest_norm`. None: 1e-6, and 0 for Composer.
 
     Raises:
         TypeError: A setting is not a number.

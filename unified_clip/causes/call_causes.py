@@ -270,7 +270,7 @@ def touched(call: Observation) -> Cause | None:
 
 
 def norm_after(call: Observation) -> Cause | None:
-    """Return a cause if the results are correct up to rounding, and the returned norm is theirs. Else None."""
+    """Return a cause if the results are correct up to rounding, and the call returns the results' norm. Else None."""
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or math.isclose(norm, expected, rel_tol=NORM_TOLERANCE) or not call.after:
         return None

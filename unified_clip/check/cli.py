@@ -79,7 +79,7 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
-    """UsageError: `clip` is not a clip configuration, but one of `paths` is."""
+    """Raise UsageError if `clip` is not a clip configuration, but one of `paths` is."""
     from .own_files import is_clip_configuration, may_be_clip_configuration
 
     swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]

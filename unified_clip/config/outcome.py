@@ -232,7 +232,7 @@ class OutcomeProperties:
 
     @property
     def rate(self) -> float | None:
-        """The share of the last 100 clips that changed a gradient. Only known effects count. None: none is known."""
+        """The share of the last 100 clips that changed a gradient. Only known effects count. None without any."""
         rate: float | None = self._clipper.rate
         return rate
 
@@ -314,7 +314,7 @@ class _Numbers(NamedTuple):
 
 
 class _DeferredNumbers:
-    """The numbers of an outcome, which the device may still compute.
+    """The numbers of an outcome. The device may still be computing them.
 
     This object does not keep the gradients in memory.
     """

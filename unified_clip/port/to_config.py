@@ -45,7 +45,7 @@ def limits_of(module: Module, clip: FoundClip) -> list[cst.BaseExpression | None
     """Return the expressions of the threshold, or of the upper and the lower bound, of a clip function.
 
     An expression is None if the call does not pass the argument, or passes None. For a function that clamps any tensor,
-    this bound is infinite instead, unless the call has unknown arguments.
+    a missing bound is infinite instead, unless the call has unknown arguments.
     """
     limits = [None if limit is None or module.code(limit) == "None" else limit for limit in clip.limits]
     if clip.kind != "any tensor" or clip.call is None or clip.arguments.unknown or len(limits) != len(UNBOUNDED):

@@ -305,7 +305,7 @@ def _is_single(line: RecordedCall) -> bool:
 def count_mergeable(lines: Sequence[RecordedCall]) -> int:
     """Return the number of calls at the start of the list that can be merged into one call.
 
-    Each of these calls clips a single gradient, no two of them clip the same one, and all have the same settings.
+    Each of these calls clips a single gradient, no two of them clip the same gradient, and all have the same settings.
     """
     names: set[str] = set()
     for count, line in enumerate(lines):

@@ -41,7 +41,7 @@ class NoiseTracker:
                     self._moved[self.key(name)] = self._moved.get(self.key(name), 0.0) + moved
 
     def key(self, name: str | None) -> Key:
-        """Return a key for a parameter, which is the same at all steps.
+        """Return a key for a parameter. The key is the same at all steps.
 
         A position such as "0" occurs in each call of a step, so its key also has the number of the call.
         """

@@ -172,11 +172,10 @@ def _matches(
 
 
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
-    """Return (the largest relative difference between the recorded weights `own` and the yielded `name`, whether the
-    names differ).
+    """Return (the largest relative difference of two weights, whether their names differ).
 
-    Two names count as the same if the recorded one has more parts in front, or other separators: "net/bn/beta" is
-    "bn.beta".
+    `own` is the name of the recorded weight, and `name` of the yielded one. They count as equal if `own` has more parts
+    in front, or other separators: "net/bn/beta" equals "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:

@@ -130,7 +130,7 @@ def _other_gradients(
 def _late_clip(row: StepComparison, recordings: Sequence[NormalizedRecording]) -> Cause | None:
     """Return a cause if one side steps one of its optimizers before its clip call, else None.
 
-    Such a step has made fewer clip calls than steps of optimizers before it.
+    This side makes fewer than k clip calls before its k-th optimizer step, for some k.
     """
     sides = []
     for recording in recordings:

@@ -56,8 +56,8 @@ def norms(groups: Sequence[Sequence[Tensor]], p: int, sharded_axes: Callable[[Te
 def _sum(tensor: Tensor, p: int) -> tuple[Scalar, int]:
     """Return (sum of |g|**p, bound on its relative error in units of 2**-53).
 
-    The bound is the number of additions in the longest chain. A long tensor is first summed over some of its last axes:
-    over as many axes as make the chain shortest.
+    The bound is the number of additions in the longest chain. A long tensor is first summed over its last axes. Their
+    number is chosen so that the chain is shortest.
     """
     powers = _powers(tensor, p)
     if tensor.size <= BLOCK:
@@ -76,7 +76,7 @@ def _powers(tensor: Tensor, p: int) -> Tensor:
 
 
 def computed_once(scalar: Scalar) -> Scalar:
-    """Return the same numbers as the result of a division, which XLA computes only once.
+    """Return the same numbers. They are the result of a division, which XLA computes only once.
 
     XLA repeats cheaper operations in every fusion that needs them: it would repeat the sum over all tensors in the
     scaling of each tensor.

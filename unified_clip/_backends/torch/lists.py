@@ -127,7 +127,7 @@ def groups(
 def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tensor]], Tensor]) -> Tensor:
     """Return a number for each tensor, as a vector on the first tensor's device.
 
-    measure: A function of the indices and the tensors of a group, which returns the numbers of this group.
+    measure: A function that gets the indices and the tensors of a group, and returns the numbers of this group.
     """
     vectors = [(indices, measure(indices, group).to(tensors[0].device)) for indices, group in groups(tensors)]
     if len(vectors) == 1:

@@ -78,8 +78,8 @@ def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
 def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
     """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, may exclude from steps.
 
-    Only chains and the functions in PASSES_ALL pass all gradients to a clip, and functions of the file that pass the
-    clip first to a chain.
+    Three kinds of functions pass all gradients to a clip: chains, the functions in PASSES_ALL, and functions of the
+    file that pass the clip first to a chain.
     """
     source = flow.source
     for node in source.nodes:

@@ -44,7 +44,8 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     of functions, or an attribute. The variable or attribute may also get a list or dict that contains the
     configuration. `usage.is_use` decides what counts as a use.
 
-    use: The clip, with its effect. A callback has none of its own, and an attribute with a callback counts as used.
+    use: The clip, with its effect. A callback has no effect of its own, and an attribute with a callback counts as
+    used.
     call: The call that makes the configuration or the callback, or the name of one that is assigned.
     """
     value: ast.AST = call
@@ -156,8 +157,8 @@ class _File:
     def uses(self, name: str, modules: Set[str]) -> bool:
         """Return whether the file may use a name of one of these modules.
 
-        This is so in two cases. The file imports the name from one of the modules, and uses the name. Or it imports one
-        of the modules, or has its name in a string, and uses an attribute of this name.
+        This is so in two cases. The file imports the name from one of the modules, and uses the name. Or the file uses
+        an attribute of this name, and imports one of the modules or has the module's name in a string.
         """
         if self.source is None:
             return False

@@ -74,8 +74,8 @@ def check(
     for a path, since the report has them, but not for a pattern.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
-    files: The checked files. file_uses: The clips in these files. ignored: Those of these clips that are off or have an
-    unknown effect, and whose finding `check.ignore` covers.
+    files: The checked files. file_uses: The clips in these files. ignored: The clips whose finding `check.ignore`
+    covers, and that are off or have an unknown effect.
     """
     findings = list(_paths_without_clip(clip, paths, files, file_uses))
     clipping = _clipping([use for use in file_uses.uses if use not in ignored])

@@ -42,7 +42,7 @@ rejected_key = partial(FormatKey, support="rejected")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the set of words in a text, which spaces or line breaks separate."""
+    """Return the set of the words in a text. Spaces and line breaks separate words."""
     return frozenset(text.split())
 
 

@@ -39,8 +39,8 @@ class JudgedResult:
     """Whether any bit differs from the exact result."""
 
     needs_no_cause: bool = False
-    """Whether no cause is searched for: a known difference for any cause covers the difference, or the numbers agree,
-    and for example only their form differs."""
+    """Whether to skip the search for a cause: a known difference for any cause covers the difference, or no number
+    differs, for example because only the form differs."""
 
     @property
     def native(self) -> NativeResult | None:

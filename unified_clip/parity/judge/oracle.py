@@ -200,7 +200,7 @@ def coefficient(call: Call, n: float, threshold: float) -> float:
 
 
 def scaled(gradient: Dense, coef: float) -> Dense:
-    """Return the gradient times the coefficient, rounded as docs/contract.md specifies. For 1, return the gradient."""
+    """Return gradient * coefficient, rounded as docs/contract.md specifies, or the gradient for a coefficient of 1."""
     if coef == 1:
         return gradient
     values = gradient.values()

@@ -98,9 +98,9 @@ class _Own(NamedTuple):
 def uncompared(cases: Sequence[CaseResult], frameworks: Mapping[str, Framework]) -> list[str]:
     """Return notes on functions of the user that were compared with no other function of the user, but could be.
 
-    A function could be compared if another framework has a function that was not compared either. It also could be if
-    another framework has functions of the user, and no functions of the two frameworks were compared with each other.
-    Functions that no case called do not count.
+    A function could be compared in two cases. Another framework also has a function that was not compared. Or another
+    framework has functions of the user, and no functions of the two frameworks were compared with each other. Functions
+    that no case called do not count.
     """
     ran = {(name, case.call) for case in cases for name, each in case.natives.items() if each.is_users}
     own = [

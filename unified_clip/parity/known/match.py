@@ -137,7 +137,7 @@ def _problem(
 
 
 def _cause(deviation: Deviation) -> str:
-    """Return the end of a problem: the cause of a difference of numbers, or that the cause is unknown, and why."""
+    """Return the end of a problem: the cause of a difference, or a text that the cause is unknown, with the reason."""
     if deviation.cause or deviation.kind not in SIZED:
         return deviation.cause and f"; {deviation.cause}"
     return f"; the cause is unknown{deviation.contradiction and f' ({deviation.contradiction})'}"

@@ -82,7 +82,7 @@ class Case:
     def is_for_graphs(self, left_out: Sequence[str]) -> bool:
         """Return whether the case can run inside a compiled graph.
 
-        It cannot if it needs aliased memory, a warning, an error about NaN or the value of a tensor. It also cannot if
+        It cannot if it needs aliased memory, the value of a tensor, a warning, or an error about NaN. It also cannot if
         it is of a kind in `left_out`.
 
         left_out: Kinds of cases that do not run in the graph, as `Framework.left_out` lists them.

@@ -164,10 +164,10 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
 
 
 def _below(norms: Sequence[float]) -> str:
-    """Return a threshold of about a third of the smallest norm, whose coefficients are no numbers of a 16-bit dtype.
+    """Return a threshold of about a third of the smallest norm, with coefficients that are far from all 16-bit numbers.
 
     A coefficient such as 0.5 hides a function that rounds it to bfloat16 or float16. With several norms, as few
-    coefficients as possible are such numbers.
+    coefficients as possible are near 16-bit numbers.
     """
     thresholds = [f"{min(norms) / (3 + step / 20):.3g}" for step in range(20)]
     return min(thresholds, key=lambda text: sum(_is_short(float(text) / norm) for norm in norms))

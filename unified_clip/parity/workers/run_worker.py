@@ -33,7 +33,7 @@ one after the other, without a result in between, no other case runs.
 """
 
 FAILURE_WEIGHTS = {"timed out": 2}
-"""How many failures a failure counts as, by its kind. Other kinds count as 1. A timeout counts more: it takes long."""
+"""The number that a failure adds to the count, by its kind. Other kinds add 1. A timeout adds more: it takes long."""
 
 KEPT_BYTES = 1 << 12
 """The number of bytes of a worker's output that are kept."""
@@ -181,7 +181,7 @@ class _Run:
             self.keep(self.remaining.pop(number), failure)
 
     def fail_current(self, failure: Failure, current: Sequence[int], *, had_results: bool) -> None:
-        """Let the item fail that the worker was running, and the items that do not run after this failure.
+        """Fail the item that the worker was running, and the items that do not run after this failure.
 
         current: The numbers of the items that the worker was running, as `_read_current` returns them.
         had_results: Whether this start of the worker had results.

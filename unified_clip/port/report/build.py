@@ -88,7 +88,7 @@ def writer(path: Path) -> Callable[[Report], str]:
 
 
 def write(path: Path, report: Report) -> None:
-    """Write a report atomically. ReportError: the file has another suffix than WRITERS, or cannot be written."""
+    """Write a report atomically. ReportError: WRITERS lacks the file's suffix, or the file cannot be written."""
     text = writer(path)(report)
     new = _new_file(path)
     try:

@@ -257,7 +257,8 @@ class Module(SyntaxTree):
         """Return whether an expression would have the same value at the node `place` as at its own place.
 
         All its names have to be visible at `place`. Each name has to be bound once, and to keep its value, also in
-        loops. `self` has to be of the same class. Calls, and attributes of other objects, count as unchanged.
+        loops. At `place`, `self` has to be an object of the same class. Calls, and attributes of other objects, count
+        as unchanged.
         """
         here, there = self.scope(node), self.scope(place)
         for name in self._names_read(node):

@@ -162,8 +162,8 @@ def untransposed(shapes: Mapping[str, Sequence[int | None]], orders: Mapping[str
     """Return a cause if a port has not transposed some weights, or has transposed them wrongly, else None.
 
     A weight was reshaped if it has the transposed shape, but the same sequence of elements. A square matrix with the
-    same order of elements may not be transposed if weights that are not square are transposed. Frameworks do not
-    transpose embeddings, so an embedding by name has no cause.
+    same order of elements possibly lacks a transpose if other weights are transposed. Frameworks do not transpose
+    embeddings, so an embedding by name has no cause.
 
     shapes: The shapes of the weights in the first run.
     orders: The order of the elements of each weight in the second run: "same", "transposed", "reshaped", or "permuted"

@@ -64,7 +64,7 @@ def join(
 def _without_consequences(explained: Explained, steps: Sequence[StepDifference]) -> Explained:
     """Remove the causes in CONSEQUENCES after the first difference of optimizers' steps, which may explain them.
 
-    If weights are not finite at that difference, the gradients follow from these weights.
+    For a divergence in a weight that is not finite, also remove the cause "not finite in one run".
     """
     first = min((each.divergence.step for each in steps), default=math.inf)
     return {

@@ -51,7 +51,7 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
 
 
 Shown = tuple[Sequence[str], Sequence[str], str]
-"""The weights that a run adds to its gradients, the weights that show nothing since they are about 0, the evidence."""
+"""(weights that a run adds to its gradients, weights that show nothing because they are about 0, the evidence)."""
 
 
 def _by_losses(own: OptimizerStep, step: OptimizerStep, decay: float, pair: CallPair, norms: Norms) -> Shown | None:

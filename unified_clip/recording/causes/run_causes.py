@@ -39,7 +39,7 @@ RULES = {
 BY: dict[str | None, By] = {"global": "global", "each": "per tensor"}
 
 SIZES = {"weight": "the greatest norm of this weight so far", "gradient": "the total norm", "norm": "the total norm"}
-"""In words: the number in whose ULP a difference is measured, by stage."""
+"""The number in whose ULP a difference is measured, in words, by stage."""
 
 
 def find_causes(point: DivergencePoint) -> list[Cause]:

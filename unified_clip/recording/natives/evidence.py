@@ -173,7 +173,7 @@ def norm_of_rows(call: NativeCall, observed: ObservedTensors) -> float | list[fl
 
 
 def _multiplied(observed: ObservedTensors) -> tuple[list[Dense], list[Dense]]:
-    """Return (tensors before, tensors after) the product with the coefficient.
+    """Return (the tensors that the function multiplies by the coefficient, their products).
 
     If a gradient and its result are sparse, the tensors are the stored rows: the function multiplies and rounds these
     rows before repeated rows are summed.

@@ -129,11 +129,11 @@ def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
 
 
 def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
-    """Return the skips of a run that makes fewer steps than another run, if it may skip that run's steps with gradients
-    that are not finite. Return {} if the backward passes of the run are known, which show its skips.
+    """Return the skips of `run`, which makes fewer steps than `other`, if `run` may use optax.apply_if_finite.
 
-    For such gradients, optax.apply_if_finite makes neither a clip call nor a step of the optimizer. The first such
-    steps count.
+    optax.apply_if_finite makes neither a clip call nor a step for gradients that are not finite. So assume that `run`
+    skips the first of these steps of `other`, as many as it lacks. Return {} if `run` recorded backward passes: they
+    show its skips.
     """
     missing = len(other.optimizer_steps) - len(run.optimizer_steps)
     is_known = any(step.backward_calls is not None for step in run.optimizer_steps)
@@ -148,8 +148,9 @@ def _before_steps_of(other: RecordedRun, run: RecordedRun) -> Skips:
 def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
     """Return both runs without the iterations that both skip, but that only the first run clips.
 
-    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. Then both
-    runs make as many steps, and clip the same gradients before the next step. Else, return both runs unchanged.
+    The other run may clip inside of optax.apply_if_finite, which calls nothing if gradients are not finite. In this
+    case, both runs make equally many steps, and clip the same gradients before the next step. Else, return both runs
+    unchanged.
     """
     skips = {} if is_late(run) or is_late(other) else dict(_after_bad_gradients(run))
     skips_of_other = dict(_after_more_passes(other))

@@ -192,7 +192,7 @@ def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
 
 
 def _other_counts(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] about the first calls that have different numbers of gradients, not compared one by one."""
+    """Return [a sentence] about the first calls whose numbers of gradients differ, so that these were not compared."""
     for pair in comparison.pairs:
         old, new = count_of(pair.a), count_of(pair.b)
         if not pair.names and old and new and old != new:

@@ -1,4 +1,4 @@
-"""Gradient lists that need several tables: those on several GPUs, and norms of different dtypes for each tensor."""
+"""Gradient lists that need several tables: lists on several GPUs, and lists whose norms have different dtypes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Definition(NamedTuple):
     names: list[str]
     default: ast.expr
     is_plain: bool = True
-    """Whether the value is a number as the command line has it."""
+    """Whether the value is the number on the command line, without another conversion."""
 
     owner: str = ""
     """The class whose field the option is."""
@@ -100,7 +100,7 @@ def passed(uses: Sequence[ClipUse], scripts: Sequence[Path], sources: Sequence[P
 
 
 def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterator[ClipUse]:
-    """Yield a clip for each option without the name of a clip that abbreviates the option of a clip, as `--max-grad`.
+    """Yield a clip for each option, such as `--max-grad`, that only abbreviates the name of a clip's option.
 
     readers: The clips whose options are abbreviated, in Python files that the command runs.
     """

@@ -30,7 +30,7 @@ CONFIG_FILES = ("config_files", "default_config_files", "fromfile_prefix_chars")
 
 
 def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
-    """Return whether an expression, such as `args.max_grad_norm`, has the value of the command line for sure.
+    """Return whether an expression, such as `args.max_grad_norm`, surely has the value of the command line.
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """

@@ -216,7 +216,7 @@ class Timeline:
         return functions
 
     def _callees(self, call: ast.Call) -> list[ast.AST]:
-        """Return the functions of the file that a call runs: the called one, and those among its arguments."""
+        """Return the functions of the file that a call runs: the called function, and functions among the arguments."""
         if call not in self._known_callees:
             self._known_callees[call] = self._found_callees(call)
         return self._known_callees[call]

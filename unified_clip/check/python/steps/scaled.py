@@ -35,7 +35,7 @@ PRECISION = re.compile(r"(?i)(?<![a-z])amp(?![a-z])|scaler|16|half|mixed|precisi
 
 
 def check(source: Source, call: ast.Call) -> None:
-    """Check whether a clip gets unscaled gradients. ConfigError: the gradients are scaled for sure.
+    """Check whether a clip gets unscaled gradients. ConfigError: the gradients are surely scaled.
 
     They are scaled between a backward pass of a scaled loss, as in scaler.scale(loss).backward(), and scaler.step(...).
     """
@@ -83,7 +83,7 @@ def by_accelerate(source: Source, clips: Set[Place], files: Mapping[str, str]) -
 def _precision(source: Source, files: Mapping[str, str]) -> str:
     """Return a sentence about the mixed precision that may be fp16, or '' if the precision is surely not fp16.
 
-    files: The precision in Accelerate's files, by file, which applies if no argument of `Accelerator` sets it.
+    files: The precision in Accelerate's files, by file. It applies if no argument of `Accelerator` sets it.
     """
     calls = [call for call in source.calls if source.dotted(call.func) in ACCELERATOR]
     names = "mixed_precision", None
@@ -136,7 +136,7 @@ def _is_by(scaler: str, step: ast.Call) -> bool:
 
 
 def _scaling(clip: Event, before: Sequence[Event], is_scaled: Callable[[ast.Call], bool]) -> ast.Call | None:
-    """Return the backward pass by which a clip gets scaled gradients for sure, or None.
+    """Return the backward pass by which a clip surely gets scaled gradients, or None.
 
     before: The events before the clip, in order. is_scaled: Whether the gradients of a backward pass are scaled.
     """

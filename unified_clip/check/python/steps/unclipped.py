@@ -110,7 +110,7 @@ class _Steps:
 def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
     """Return a clip of unknown effect for each step without a clip, in a file that clips before another step.
 
-    The clip has `unclipped` if the gradients of the step are not clipped for sure.
+    The clip has `unclipped` if the gradients of the step are surely not clipped.
 
     clips: The calls that clip, by (line, column) as in `ast`.
     """

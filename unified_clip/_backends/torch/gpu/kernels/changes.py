@@ -63,7 +63,7 @@ def change(
     dtype: tl.constexpr, chunk_size: tl.constexpr, width: tl.constexpr, in_place: tl.constexpr,
     per_tensor: tl.constexpr, clamps: tl.constexpr, by_bits: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply each chunk by its coefficient, or clamp it. In place, a coefficient of 1 reads and writes nothing.
+    """Multiply each chunk by its coefficient, or clamp it. In place, a chunk whose coefficient is 1 is skipped.
 
     `low`, `high`: the bits of the float64 bounds. They are not passed as numbers, because -0 may lose its sign.
     """
