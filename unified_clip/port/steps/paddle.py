@@ -236,7 +236,7 @@ class PaddleOptimizers:
             return Optimizer(binding, [argument], [self._minimize(call, line)], None)
         if not OPTIMIZERS.match(self._module.full_name(call.func)):
             raise UnsureError(
-                f"{self._module.code(call.func)} gets the clip, and is possibly no optimizer of Paddle. {BY_HAND}"
+                f"{self._module.code(call.func)} gets the clip, but is possibly not an optimizer of Paddle. {BY_HAND}"
             )
         target = self._target(call)
         binding = self._module.binding(target)
