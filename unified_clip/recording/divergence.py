@@ -201,7 +201,7 @@ def numbers(pair: CallPair, stage: Stage) -> Iterator[tuple[str | None, float, f
 def unexplained(pair: CallPair) -> Iterator[tuple[str | None, float | None, float | None]]:
     """Yield (parameter, coefficient in call a, coefficient in call b) for each coefficient that only one call has.
 
-    Leave out a coefficient unless the call without it surely changed its gradients.
+    Yield it only if the call without the coefficient surely changed its gradients.
     """
     for name, a, b in _numbers(pair, "coefficient"):
         call = pair.a if a is None else pair.b

@@ -163,7 +163,7 @@ def is_inference(tensor: Tensor) -> bool:
 
 
 def is_strided(tensor: Any) -> bool:
-    """Return whether a tensor is dense. In a graph, plain tensors count as dense, since hooks cannot read a layout."""
+    """Return whether a tensor is dense. In a graph, plain tensors count as dense: hooks cannot read `layout` there."""
     return (torch.compiler.is_compiling() and type(tensor) in PLAIN) or bool(tensor.layout == torch.strided)
 
 

@@ -129,7 +129,7 @@ def _code_cells(data: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _file_lines(text: str, cells: Sequence[list[str]]) -> Iterator[list[int]]:
-    """For each cell, yield the number in the file of each of its lines, or 1 for lines that are not found.
+    """Yield a list for each cell: the line in the file for each line of the cell, or 1 if it is not found.
 
     text: The text of the notebook. cells: The source of each code cell, as a list of strings.
     """

@@ -86,9 +86,9 @@ def effective(
 ) -> Iterator[StepDifference]:
     """Yield the differences of optimizers' steps that may have changed recorded numbers.
 
-    Yield a difference that acts before the clip if numbers of its step differ by more than ROUNDING ULP. Yield any
-    other difference if numbers of a later step do. Also yield either kind if these numbers were not compared. Always
-    yield a difference in clips. The numbers are those in CHANGED.
+    Yield a difference that acts before the clip if numbers at the stages CHANGED of its step differ by more than
+    ROUNDING ULP. Yield any other difference if such numbers of a later step do. Also yield either kind if these numbers
+    were not compared. Always yield a difference in clips.
 
     A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So do
     not yield it if these weights were compared, and agree.
