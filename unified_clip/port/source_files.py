@@ -273,7 +273,7 @@ def _run(git: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def _commit_files(git: str, paths: Sequence[Path]) -> str:
-    """Return the remedy for uncommitted files: a git command that commits the ones in the first file's repository."""
+    """Return the remedy for uncommitted files: a git command for the files in the repository of the first file."""
     tops = [_run(git, path.resolve().parent, "rev-parse", "--show-toplevel").stdout for path in paths]
     files = [path.resolve() for path, top in zip(paths, tops, strict=True) if top == tops[0]]
     folder = Path(os.path.commonpath([file.parent for file in files]))

@@ -61,7 +61,7 @@ class Sensitivity:
             self._differences[pair.name] = np.maximum(self._differences.get(pair.name, 0.0), difference)
 
     def explains(self, update: TensorPair) -> bool:
-        """Return whether differences of the gradients, or the rounding of the parameter, explain those of an update."""
+        """Return whether differences of gradients, or rounding of the parameter, explain how an update differs."""
         if update.name not in self._differences:
             return False
         sizes, differences = np.sqrt(self._squares[update.name] / self._steps), self._differences[update.name]
