@@ -221,7 +221,7 @@ def _stacked_batches(path: Path, arrays: Arrays) -> Batches:
 
 
 def _numbered_batches(path: Path, arrays: Arrays) -> Batches:
-    """Return the batches of a file whose names begin with the number of the step, or [] if no name does.
+    """Return the batches of a file in which each name begins with the number of a step, or [] if no name does.
 
     VerifyError: a name has no step, a step is missing, or steps differ in their names.
     """
