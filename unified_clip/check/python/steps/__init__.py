@@ -1,3 +1,4 @@
-"""Find optimizers, and steps of optimizers, without a clip in a file that clips for another one: `unclipped.py`. Find
-clips of gradients that a loss scaler has scaled: `scaled.py`.
+"""Find steps without a clip (`unclipped.py`), and optimizers without a clip (`chains.py`), in files with other clips.
+
+`scaled.py` finds clips of gradients that a loss scaler has scaled.
 """

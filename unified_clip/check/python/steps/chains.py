@@ -30,7 +30,7 @@ WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a clip of unknown effect for each optimizer without a clip, if the file builds another one with a clip.
+    """Return a clip of unknown effect for each optimizer without a clip, if the file builds one with a clip.
 
     An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off.
     If one function builds both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
