@@ -328,7 +328,7 @@ def _check_arguments(source: Source, call: ast.Call, name: str) -> None:
     """Check a call of a Paddle class that clips. Other calls are not checked.
 
     ConfigError: the call has an argument that `unified-clip config import` rejects, or the file passes several groups
-        of parameters, each of which has its own global norm.
+        of parameters: each group has its own global norm.
     """
     last = name.rpartition(".")[2]
     if not name.startswith("paddle.") or last not in ARGUMENTS:
