@@ -100,10 +100,50 @@ EACH = CLIP_CONFIG + '[check]\neach = ["research/*.py"]\n'
         ("import torch\n\ns = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 3)\n", 0),
         ("import paddle\n\ns = paddle.optimizer.lr.StepDecay(0.1)\n", 0),
         ("import optax\n\nloss = optax.softmax_cross_entropy(x, y)\n", 0),
+        ("import optax\n\ntx = optax.inject_hyperparams(optax.adam)(learning_rate=1e-3)\n", 3),
+        ("import optax\n\ntx = optax.chain(optax.trace(0.9), optax.scale(-1e-3))\n", 3),
+        ("import optax\n\ninit, update = optax.scale_by_adam()\n", 3),
+        ("import keras\n\nmodel.compile('adam', loss='mse')\n", 3),
+        ("import keras\n\nmodel.compile(loss='mse', optimizer='adam')\n", 3),
+        ("import keras\n\nmodel.compile(loss='mse')\n", 3),
+        ("import tensorflow as tf\nname = 'adam'\nmodel.compile(name, 'mse')\n", 3),
+        ("import keras\nimport re\n\npattern = re.compile('adam')\nmodel.compile(optimizer)\n", 0),
+        ("import torch\n\nmodel.compile('reduce-overhead')\n", 0),
+        ("import keras\n\nopt = keras.optimizers.get('adam')\n", 3),
+        ("import tensorflow as tf\n\nopt = tf.keras.optimizers.legacy.Adam(1e-3)\n", 3),
+        ("import tensorflow as tf\n\nopt = tf.compat.v1.train.AdamOptimizer(1e-3)\n", 3),
+        ("import torch\n\nopt = getattr(torch.optim, name)(m.parameters())\n", 3),
+        ("import torch\n\nopt = torch.optim.__dict__[name](m.parameters())\n", 3),
+        ("import torch\n\nOPTIMIZERS = {'adam': torch.optim.Adam}\n", 3),
+        ("import bitsandbytes as bnb\n\nopt = bnb.optim.AdamW8bit(m.parameters())\n", 3),
+        ("from prodigyopt import Prodigy\n\nopt = Prodigy(m.parameters())\n", 3),
+        ("from transformers import Adafactor\n\nopt = Adafactor(m.parameters())\n", 3),
+        ("from timm.optim import create_optimizer_v2\n\nopt = create_optimizer_v2(model, opt='adamw')\n", 3),
+        ("import hydra\n\nopt = hydra.utils.instantiate(cfg.optimizer, params=m.parameters())\n", 3),
+        ("import hydra\n\nscheduler = hydra.utils.instantiate(cfg.scheduler, optimizer=optimizer)\n", 0),
+        ("class M:\n    def configure_optimizers(self):\n        return self.hparams.optimizer(params=self.p())\n", 3),
+        ("def train(model, optimizer):\n    model(x).backward()\n    optimizer.step()\n", 3),
+        ("def train(env, optimizer):\n    env.step(x)\n    optimizer.step()\n", 0),
+        ("def train(engine):\n    engine.backward(loss)\n    engine.step()\n", 0),
+        ("import torch\n\ndef f(o: torch.optim.Adam) -> torch.optim.SGD:\n    isinstance(o, torch.optim.Adam)\n", 0),
+        ("import torch\n\nclass Adam(torch.optim.Adam):\n    pass\n", 0),
+        ("from sklearn.linear_model import SGDClassifier\n\nmodel = SGDClassifier()\n", 0),
         ("import torch\n\nopt = torch.optim.AdamW(m.parameters())\n" + TORCH % "1.0", 0),
     ],
 )
-def test_each_file_that_builds_an_optimizer_has_to_clip(check: Check, text: str, line: int) -> None:
+def test_each_file_that_trains_has_to_clip(check: Check, text: str, line: int) -> None:
     files = {"research/a.py": text, "research/b.py": TORCH % "1.0", "other.py": "import optax\n\no = optax.sgd(1.0)\n"}
     findings = check(files, EACH).findings
     assert [(each.path, each.line, each.kind) for each in findings] == [("research/a.py", line, "missing")] * bool(line)
+
+
+def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: Check) -> None:
+    optimizer = "import optax\n\n\ndef make_optimizer(rate):\n    return optax.chain({}optax.adam(rate))\n"
+    train = "from optimizer import make_optimizer\n\ntx = make_optimizer(1e-3)\n"
+    files = {"optimizer.py": optimizer.format("optax.clip_by_global_norm(1.0), "), "research/train.py": train}
+    clip = f'{EACH}nearest = ["**"]\n'
+    assert check(files, clip).findings == []
+    files["research/train.py"] = "def make_optimizer(rate):\n    return Rates(rate)\n\n\nopt = get_optimizer(1)\n"
+    assert only_finding(check(files, clip)).path == "research/train.py"
+    files |= {"research/train.py": train, "optimizer.py": optimizer.format("") + "\n\n" + TORCH % "1.0"}
+    assert only_finding(check(files, clip)).does == "The file builds an optimizer, make_optimizer, and has no clip."

@@ -368,3 +368,45 @@ def test_a_clip_after_a_step_that_gets_the_optimizer_is_late(check: Check) -> No
     source = "import torch\n\n\ndef train(accel, opt, model):\n    accel.backward(loss)\n    accel.step(opt)\n"
     finding = only_finding(check({"a.py": f"{source}    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"}))
     assert "comes after accel.step(opt)" in finding.does
+
+
+FUNCTION = "import optax\n\n\ndef make():\n    tx = optax.adam(1)\n    return tx\n\n\n"
+METHOD = "import optax\n\n\nclass A:\n    def make(self):\n        return optax.adam(1)\n\n    def build(self):\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "indent", "make"), [(FUNCTION, "", "make"), (METHOD, " " * 8, "self.make")], ids=["function", "method"]
+)
+def test_each_call_of_a_function_that_returns_an_optimizer_needs_a_clip(
+    check: Check, start: str, indent: str, make: str
+) -> None:
+    clipped = f"optax.chain({CLIP}, {make}())"
+    owner = make.removesuffix("make")
+    source = f"{start}{indent}{owner}a = {clipped}\n{indent}{owner}b = {{}}\n"
+    finding = only_finding(check({"a.py": source.format(f"{make}()")}, NEAREST))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", make, source.count("\n"))
+    assert check({"a.py": source.format(clipped)}, NEAREST).findings == []
+
+
+@pytest.mark.parametrize("model", ["compile('adam')", "compile(optimizer='adam')", "compile(loss='mse')"])
+def test_a_model_that_gets_its_optimizer_by_name_needs_a_clip_beside_one_with_it(check: Check, model: str) -> None:
+    own = "import keras\nfrom unified_clip import ClipConfig\n\n\ndef fit(model):\n"
+    own += "    optimizer = keras.optimizers.SGD(1)\n    ClipConfig.load('clip.toml').attach_to(optimizer)\n"
+    finding = only_finding(check({"a.py": f"{own}    model.{model}\n"}))
+    assert (finding.kind, finding.clip, finding.line) == ("missing", "keras.Model.compile", 8)
+    assert check({"a.py": f"{own}    model.compile(optimizer)\n"}).findings == []
+
+
+@pytest.mark.parametrize(("clip", "kinds"), [("", ["missing"]), (CLIP, [])])
+def test_an_optimizer_that_a_wrapper_builds_needs_a_clip(check: Check, clip: str, kinds: list[str]) -> None:
+    tx_d = f"optax.chain({clip}, optax.inject_hyperparams(optax.adam)(lr))".replace("(, ", "(")
+    source = f"{OPTAX}    tx_d = {tx_d}\n    return tx_g, tx_d\n"
+    assert [each.kind for each in check({"a.py": source}, NEAREST).findings] == kinds
+
+
+def test_an_argument_that_clips_may_come_with_the_call_of_a_class_in_a_table(check: Check) -> None:
+    source = f"{KERAS}    table = {{{{'a': tf.keras.optimizers.Adam}}}}\n"
+    source += "    return tf.keras.optimizers.SGD(lr, global_clipnorm=1.0), table[name](lr{})\n"
+    findings = check({"a.py": source.format(", global_clipnorm=1.0")}, NEAREST).findings
+    assert [each for each in findings if each.kind == "missing"] == []
+    assert only_finding(check({"a.py": source.format("")}, NEAREST)).kind == "missing"

@@ -1,28 +1,37 @@
-"""Find optimizers that Python source builds."""
+"""Find optimizers that Python source builds, by their names."""
 
 from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
+from collections.abc import Iterator
 
-from ...config.formats.python_source import Source
-from ...errors import ConfigError
-from ..notebooks.cells import python_source
+from ...config.formats.python_source import Source, last_name
 
 OPTIMIZER = re.compile(
-    r"torch\.optim\.(?!lr_scheduler|swa_utils)([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|paddle\.optimizer\.[A-Z]\w*"
-    r"|((tensorflow|tf)\.)?(tf_)?(\w+\.)*keras\.optimizers\.[A-Z]\w*"
+    r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
+    r"(?!.*(Schedule(?!Free)|Config|State|Param|Spec|Hook|Callback|Numbers|Classifier|Regressor))"
+    r"([a-z_]\w*\.)*(\w*optim(izers?|ization)?\.([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|keras\.optimizers\.(get|deserialize)"
+    r"|train\.(experimental\.)?\w+Optimizer|\w*(Ada([dm]elta|[Ff]actor|[Gg]rad|m(ax)?|n)|LAMB|LARS|Lamb|Lars|Lion|Muon"
+    r"|Prodigy|RMS[Pp]rop|SGD|SOAP|Shampoo|Sophia)(?![a-z])\w*)"
+    r"|jax\.\w+\.optimizers\.(ada\w+|momentum|nesterov|rmsprop\w*|sgd|sm3)"
     r"|optax\.(contrib\.)?(a(dabelief|dadelta|dagrad|dan|dafactor|dam\w*|msgrad)|fromage|lamb|lars|lbfgs|lion|muon|nadamw?"
-    r"|noisy_sgd|novograd|optimistic_\w+|prodigy|radam|rmsprop|rprop|sgd|sign_sgd|sm3|sophia|yogi)"
+    r"|noisy_sgd|novograd|optimistic_\w+|prodigy|radam|rmsprop|rprop|sgd|sign_sgd|sm3|sophia|yogi"
+    r"|scale_by_(?!learning_rate|schedule)\w+)"
 )
-"""Matches the full name of an optimizer of a framework, but not of a scheduler or of PyTorch's base class."""
+"""Matches the full name of an optimizer, by its module or class, but not of a scheduler or of PyTorch's base class."""
 
 STEPPER = re.compile(r"(?i)(?!.*sched).*(opt|adam|sgd|scaler|solver|engine)")
 """Matches the name of an object whose `step` changes parameters."""
 
 CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 """The arguments by which an optimizer clips by itself."""
+
+KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
+"""The packages whose models have a method `compile` that gets an optimizer."""
+
+COMPARING = ("cast", "hasattr", "isinstance", "issubclass", "super")
+"""Functions that get the class of an optimizer, and build none."""
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
@@ -31,24 +40,68 @@ def is_made(source: Source, node: ast.expr) -> bool:
     return isinstance(made, ast.Call) and OPTIMIZER.fullmatch(source.dotted(made.func)) is not None
 
 
-def has_clip(call: ast.Call) -> bool:
-    """Return whether the arguments of an optimizer set a clip."""
-    return any(each.arg in CLIPPING and ast.unparse(each.value) != "None" for each in call.keywords)
+def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, full name) of each optimizer that code builds, in the order of the source.
+
+    The node is the call that builds the optimizer. If code only passes on the class or function, as in
+    `inject_hyperparams(optax.adam)`, the node is its name. For a model of Keras that gets its optimizer by a name, as
+    in `compile("adam")`, the node is this call.
+    """
+    nodes = [(_call(source, node), source.dotted(node)) for node in source.nodes if _is_optimizer(source, node)]
+    package = "tf_keras" if "tf_keras" in source.packages else "keras"
+    nodes += [(call, f"{package}.Model.compile") for call in source.calls if _is_compiled(source, call)]
+    yield from sorted(nodes, key=lambda each: (each[0].lineno, each[0].col_offset))
+
+
+def _is_optimizer(source: Source, node: ast.AST) -> bool:
+    """Return whether a node is the name of an optimizer, except in a type, a comparison or a base class."""
+    if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+        return False
+    if OPTIMIZER.fullmatch(source.dotted(node)) is None:
+        return False
+    inner: ast.AST = node
+    for outer in source.around(node):
+        match outer:
+            case ast.arg() | ast.Compare():
+                return False
+            case ast.AnnAssign(annotation=types) | ast.FunctionDef(returns=types) if types is inner:
+                return False
+            case ast.ClassDef(bases=bases) if inner in bases:
+                return False
+            case ast.Call(func=function) if function is not inner and last_name(function) in COMPARING:
+                return False
+        inner = outer
+    return True
+
+
+def _call(source: Source, node: ast.AST) -> ast.expr:
+    parent = source.parents[node]
+    assert isinstance(node, ast.expr)
+    return parent if isinstance(parent, ast.Call) and parent.func is node else node
+
+
+def _is_compiled(source: Source, call: ast.Call) -> bool:
+    """Return whether a call compiles a model of Keras with an optimizer by name, or with the default optimizer."""
+    match call.func:
+        case ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript() as owner, attr="compile"):
+            names = {each.arg: each.value for each in call.keywords}
+            if not source.packages & KERAS or source.dotted(owner).partition(".")[0] in ("re", "regex", "torch"):
+                return False
+            optimizer = next(iter(call.args), names.get("optimizer"))
+            if optimizer is None:
+                return "loss" in names and None not in names
+            values = source.bound.get(optimizer.id, []) if isinstance(optimizer, ast.Name) else [optimizer]
+            return any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in values)
+    return False
+
+
+def has_clip(node: ast.expr) -> bool:
+    """Return whether the arguments of the call of an optimizer set a clip."""
+    arguments = node.keywords if isinstance(node, ast.Call) else []
+    return any(each.arg in CLIPPING and ast.unparse(each.value) != "None" for each in arguments)
 
 
 def attached(call: ast.Call) -> str:
     """Return the code of the optimizer to which a call of `attach_to` attaches a clip. Return '' for other calls."""
     arguments = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "optimizer")]
     return ast.unparse(arguments[0]) if arguments and getattr(call.func, "attr", "") == "attach_to" else ""
-
-
-def first(path: Path) -> tuple[int, str] | None:
-    """Return (line, code) of the first optimizer that a Python file builds. Return None if it builds none.
-
-    A file that is not valid Python builds none.
-    """
-    try:
-        source = Source(python_source(path).decode("utf-8", "replace"), path.name)
-    except (ConfigError, OSError):
-        return None
-    return min(((call.lineno, ast.unparse(call.func)) for call in source.calls if is_made(source, call)), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from ...config.documents import KINDS
@@ -16,7 +17,7 @@ from ..command_lines import SHELLS
 from ..judge import without_clip
 from ..model import Finding
 from ..notebooks import uses as notebook_uses
-from ..python import optimizers
+from ..python.steps import training
 from ..trainer_files import PYTHON, SOURCES
 
 WILDCARD = re.compile(r"[*?]")
@@ -78,7 +79,7 @@ def check(
     covers, and that are off or have an unknown effect.
     """
     findings = list(_paths_without_clip(clip, paths, files, file_uses))
-    clipping = _clipping([use for use in file_uses.uses if use not in ignored])
+    clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
     clipping |= file_uses.files - _files(ignored)
     root, outside = clip.resolve().parent, []
     for index, glob in enumerate(required):
@@ -103,28 +104,36 @@ def check(
 
 
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each Python file of `check.each` that builds an optimizer and has no clip.
+    """Yield a finding for each Python file of `check.each` that trains and has no clip.
 
     A clip that has to be off does not count. clip: The file of the clip configuration. globs: The patterns.
     files: The checked files. file_uses: The clips in these files.
     """
     root = clip.resolve().parent
-    clipping = _clipping(file_uses.uses) | file_uses.files
+    clips = [use for use in file_uses.uses if _is_clip(use)]
+    clipping = _files(clips) | file_uses.files
+
+    @cache
+    def functions() -> set[str]:
+        lines: dict[Path, list[int]] = {}
+        for use in clips:
+            lines.setdefault(use.path, []).append(use.line)
+        return {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
+
     for file in files:
         glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
-        if (optimizer := optimizers.first(file)) is not None:
-            line, code = notebook_uses.line_of(file, optimizer[0]), optimizer[1]
-            why = f"The file builds an optimizer, {code}, and has no clip."
+        if (code := training.first(file, functions)) is not None:
+            line, why = notebook_uses.line_of(file, code[0]), f"The file {code[1]}, and has no clip."
             edit = "Clip in this file, by ClipConfig or a function of the framework. "
             edit += "If other code clips these gradients, change the pattern to exclude this file."
             yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
 
 
-def _clipping(uses: Sequence[ClipUse]) -> set[str]:
-    """Return the real paths of the files of these clips. Leave out clips that surely clip nothing."""
-    return _files([use for use in uses if not (use.unused or use.must_be_off or use.unclipped)])
+def _is_clip(use: ClipUse) -> bool:
+    """Return whether a clip may clip, since it is used, may be on, and is not an optimizer without a clip."""
+    return not (use.unused or use.must_be_off or use.unclipped)
 
 
 def explicit(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[ClipUse]:

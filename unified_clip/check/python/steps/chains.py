@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ....config.formats.python_source import Source, last_name
 from ...clip_use import ClipUse
-from ..optimizers import OPTIMIZER, has_clip
+from ..optimizers import built, has_clip
 from .events import Timeline
 
 WITHOUT = (
@@ -29,62 +31,78 @@ WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
 """The last parts of the names of optimizers around another optimizer."""
 
 
+class _Place(NamedTuple):
+    """A place where code gets an optimizer: the call that builds it, or a call of a function that returns it."""
+
+    node: ast.expr
+    code: str
+    package: str
+    is_clipped: bool
+
+
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a clip of unknown effect for each optimizer without a clip, if the file builds one with a clip.
 
     An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off.
-    If one function builds both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
+    If one function gets both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
     clip.
 
     owners: The code of optimizers whose steps are in the file. `unclipped.py` judges these by their steps, unless the
     file also builds the same optimizer with a clip, as in another branch of an `if`.
     """
-    made = sorted(
-        (call for call in source.calls if _package(source, call)), key=lambda call: (call.lineno, call.col_offset)
-    )
-    clipped = [call for call in made if _has_clip(source, timeline, call)]
-    judged = owners - {target for call in clipped for target in _targets(source, call)}
+    places = {each.node: each for each in _places(source, timeline)}.values()
+    clipped = [each for each in places if each.is_clipped]
+    judged = owners - {target for each in clipped for target in _targets(source, each.node)}
     beside: list[ClipUse] = []
     elsewhere: list[ClipUse] = []
-    for call in made:
-        others = [other for other in clipped if _package(source, other) == _package(source, call)]
-        if call in clipped or not others or _targets(source, call) & judged or _is_switch(source, call):
+    for node, code, package, is_clipped in places:
+        others = [other for other in clipped if other.package == package]
+        if is_clipped or not others or _targets(source, node) & judged or _is_switch(source, node):
             continue
-        other = next((each for each in others if timeline.function(each) is timeline.function(call)), None)
-        text, name = (WITHOUT if other else ELSEWHERE), source.dotted(call.func)
-        shown = other or others[0]
-        why = text.format(other=ast.unparse(shown.func), line=shown.lineno, more="{more}")
-        place, package = (path, call.lineno, call.col_offset + 1), _package(source, call)
-        use = ClipUse(*place, name, why_unknown=why, unclipped=other is not None, package=package)
+        other = next((each for each in others if timeline.function(each.node) is timeline.function(node)), None)
+        text, shown = (WITHOUT if other else ELSEWHERE), other or others[0]
+        why = text.format(other=_code(shown.node), line=shown.node.lineno, more="{more}")
+        place = path, node.lineno, node.col_offset + 1
+        use = ClipUse(*place, code, why_unknown=why, unclipped=other is not None, package=package)
         (elsewhere if other is None else beside).append(use)
     more = f", and {len(elsewhere) - 1} more in this file," if len(elsewhere) > 1 else ""
     return beside + [replace(use, why_unknown=use.why_unknown.replace("{more}", more)) for use in elsewhere[:1]]
 
 
-def _package(source: Source, call: ast.Call) -> str:
-    """Return the package of an optimizer that a call builds. Return '' for PyTorch, and for any other call."""
-    name = source.dotted(call.func)
-    is_optimizer = OPTIMIZER.fullmatch(name) is not None and not name.endswith(WRAPPERS)
-    return PACKAGES.get(name.partition(".")[0], "") if is_optimizer else ""
+def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
+    """Yield the places of the optimizers of PACKAGES. If none or all places of an optimizer clip, yield its own."""
+    for node, name in built(source):
+        package = PACKAGES.get(name.partition(".")[0], "")
+        if not package or name.endswith(WRAPPERS):
+            continue
+        is_clip = partial(_clips, source, timeline, package=name.partition(".")[0])
+        sites = {
+            site: any(map(_may_set_clip, [node] if isinstance(node, ast.Call) else calls)) or any(map(is_clip, calls))
+            for site, calls in timeline.flow.sites(node).items()
+        }
+        if len({*sites.values()}) < 2:
+            sites = {node: all(sites.values())}
+        for site, site_clips in sites.items():
+            yield _Place(site, name if site is node else _code(site), package, site_clips)
 
 
-def _is_switch(source: Source, call: ast.Call) -> bool:
-    """Return whether a condition with the name of a clip setting decides about a call, as in `if args.clip_norm:`."""
-    tests = (outer.test for outer in source.around(call) if isinstance(outer, ast.If | ast.IfExp))
+def _code(node: ast.expr) -> str:
+    return ast.unparse(node.func if isinstance(node, ast.Call) else node)
+
+
+def _is_switch(source: Source, node: ast.expr) -> bool:
+    """Return whether a condition with the name of a clip setting decides about code, as in `if args.clip_norm:`."""
+    tests = (outer.test for outer in source.around(node) if isinstance(outer, ast.If | ast.IfExp))
     return any(SETTING.search(ast.unparse(test)) for test in tests)
 
 
-def _targets(source: Source, call: ast.Call) -> set[str]:
-    statement = source.parents[call]
+def _targets(source: Source, node: ast.expr) -> set[str]:
+    statement = source.parents[node]
     return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
 
 
-def _has_clip(source: Source, timeline: Timeline, call: ast.Call) -> bool:
-    """Return whether an optimizer has an argument that clips, or may be in a chain with a clip."""
-    if has_clip(call) or any(each.arg is None for each in call.keywords):
-        return True
-    package = source.dotted(call.func).partition(".")[0]
-    return any(_clips(source, timeline, outer, package) for outer in timeline.flow.outer_calls(call))
+def _may_set_clip(call: ast.Call) -> bool:
+    return has_clip(call) or any(each.arg is None for each in call.keywords)
 
 
 def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:

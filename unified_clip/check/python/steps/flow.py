@@ -34,6 +34,19 @@ class _Assignment(NamedTuple):
     end: tuple[int, int]
 
 
+class _Site(NamedTuple):
+    """A place where code has the value of an expression."""
+
+    read: ast.expr
+    """The node that has the value: the expression, or the name of a function that returns it."""
+
+    returned: ast.expr | None
+    """The place in the function that returns the value."""
+
+    calls: list[ast.Call]
+    """The calls that get the value."""
+
+
 class Flow:
     """The values and the reads of the variables of a Python file."""
 
@@ -125,38 +138,58 @@ class Flow:
                 reads.setdefault(code_of(node), []).append(node)
         return reads
 
-    def outer_calls(self, node: ast.AST) -> Iterator[ast.Call]:
-        """Yield the calls that get the value of an expression, also through variables and functions of the file.
+    def sites(self, node: ast.expr) -> dict[ast.expr, list[ast.Call]]:
+        """Return {place: the calls that get the value of an expression there, also through variables}.
 
-        Follow an item of a tuple, list or dict by its index or key. A call of a function of the file does not count if
-        that function returns the value.
+        A place is the expression itself. If functions of the file return its value, the places are the calls of these
+        functions instead. Follow an item of a tuple, list or dict by its index or key.
         """
-        seen: set[_Holder] = set()
-        waiting: list[tuple[ast.AST, _Slots]] = [(node, ())]
+        sites: dict[ast.expr, _Site] = {node: _Site(node, None, [])}
+        seen: set[tuple[ast.expr, _Holder]] = set()
+        waiting: list[tuple[ast.expr, _Slots, ast.expr]] = [(node, (), node)]
         while waiting:
-            read, slots = waiting.pop()
+            read, slots, place = waiting.pop()
             inner: dict[ast.AST, _Slots] = {read: slots}
             holders: set[_Holder] = set()
-            last = read
+            last: ast.AST = read
             for outer in self.source.around(read):
                 if isinstance(outer, ast.Call):
-                    is_maker = outer.func is read and code_of(read) in self.functions
-                    slots = slots if is_maker else ()
-                    if not is_maker:
-                        yield outer
+                    if outer is not place:
+                        slots = ()
+                        sites[place].calls.append(outer)
                 elif (inside := _slots_of(outer, last, slots)) is None:
+                    if read is sites[place].read:
+                        del sites[place]
+                        holders.clear()
                     break
                 else:
                     slots = inside
                 holders.update(_holders(outer, inner))
                 if isinstance(outer, ast.Return):
-                    holders.add((getattr(self.source.function(outer), "name", ""), slots))
+                    for use in self._uses(self.source.function(outer)):
+                        maker = self.source.parents[use]
+                        maker = maker if isinstance(maker, ast.Call) and maker.func is use else use
+                        if maker not in sites:
+                            sites[maker] = _Site(use, place, [])
+                            waiting.append((use, slots, maker))
                 inner[outer], last = slots, outer
                 if isinstance(outer, ast.stmt):
                     break
-            new = {holder for holder in holders - seen if holder[0]}
-            waiting += [(each, slots) for name, slots in new for each in self._reads.get(name, ())]
-            seen |= new
+            new = {holder for holder in holders if holder[0] and (place, holder) not in seen}
+            waiting += [(each, slots, place) for name, slots in new for each in self._reads.get(name, ())]
+            seen.update((place, holder) for holder in new)
+        ends = sites.keys() - {site.returned for site in sites.values()}
+        return {place: list(_calls(sites, place)) for place in sites if place in ends}
+
+    def _uses(self, function: ast.AST | None) -> list[ast.expr]:
+        """Return the reads of the name of a function, or of a method as an attribute of `self` or `cls`."""
+        name = getattr(function, "name", "")
+        owner = self.source.parents[function] if function is not None else None
+        if not isinstance(owner, ast.ClassDef):
+            return self._reads.get(name, [])
+        reads = [*self._reads.get(f"self.{name}", ()), *self._reads.get(f"cls.{name}", ())]
+        is_only = len(self.functions[name]) == 1
+        return [read for read in reads if is_only or owner in self.source.around(read)]
 
     @cached_property
     def functions(self) -> dict[str, list[ast.AST]]:
@@ -174,6 +207,13 @@ class Flow:
         """
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
+
+
+def _calls(sites: Mapping[ast.expr, _Site], place: ast.expr | None) -> Iterator[ast.Call]:
+    """Yield the calls that get a value at a place, and those in the functions that return the value to it."""
+    while place is not None:
+        yield from sites[place].calls
+        place = sites[place].returned
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
