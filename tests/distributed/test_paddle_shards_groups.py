@@ -18,7 +18,7 @@ import unified_clip.numpy as np_uc
 
 @pytest.fixture(scope="module")
 def four_ranks() -> Iterator[World]:
-    world = World(paddle_groups.start, 4, [paddle_groups.__name__])
+    world = World(paddle_groups.start, 4)
     yield world
     world.close()
 

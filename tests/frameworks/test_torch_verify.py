@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from support.port.verify_pairs import (
     run_verify,
     verify_as_json,
 )
+from support.processes.warm import warm_workers
 from support.tiers import quick, sampled
 
 from unified_clip.cli import main
@@ -26,6 +28,21 @@ PAGE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="ut
 
 CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
 NATIVE = TORCH.replace("CLIP", CLIP)
+
+
+@pytest.fixture(scope="module")
+def copies_of_pytorch() -> Iterator[None]:
+    """An optimizer's first step imports PyTorch's compiler, which takes longer than PyTorch itself."""
+    with warm_workers("torch", "torch._dynamo"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(request: pytest.FixtureRequest) -> None:
+    """The nightly tier starts every worker as users do, and the change tier those of the first test."""
+    copied = request.config.getoption("markexpr") == "not nightly" and sys.platform == "linux"
+    if copied and request.function is not test_a_step_that_never_clips_is_named:
+        request.getfixturevalue("copies_of_pytorch")
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -60,8 +61,11 @@ class WarmProcess:
 
 
 @contextmanager
-def warm_workers() -> Iterator[None]:
-    """Start the workers of the tools as copies, except with settings or files that may change what they import."""
+def warm_workers(*modules: str) -> Iterator[None]:
+    """Start the workers of the tools as copies, except with settings or files that may change what they import.
+
+    modules: what the process that is copied imports beside NumPy. They must not start threads.
+    """
     from unified_clip import _workers
 
     own_end, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +73,7 @@ def warm_workers() -> Iterator[None]:
         search = os.pathsep.join([str(_workers.PACKAGE.parent), str(Path(__file__).parents[2])])
         with closing(server_end):  # so that a request to a server that has ended fails, and does not wait
             server = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(server_end.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(server_end.fileno()), *modules],
                 env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
                 pass_fds=[server_end.fileno()],
             )
@@ -129,7 +133,7 @@ def _start(
     return WarmProcess(own_end, reads)
 
 
-def serve(control: socket.socket) -> None:
+def serve(control: socket.socket, *modules: str) -> None:
     """Start a copy for each request, until the tests end. Copies return from here."""
     import encodings.cp437  # noqa: F401
 
@@ -142,6 +146,8 @@ def serve(control: socket.socket) -> None:
     import unified_clip.tensors.files.convert_worker
     import unified_clip.verify.worker  # noqa: F401
 
+    for module in modules:
+        importlib.import_module(module)
     gc.freeze()  # a collection in a copy would write to, and so copy, the memory of all objects
     search = os.environ["PYTHONPATH"].split(os.pathsep)
     base = [folder for folder in sys.path if folder not in search]
@@ -203,4 +209,4 @@ def _run_worker(
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), *sys.argv[2:])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 Start = Callable[[int, int, str], None]
 """The first call in each process. It gets the rank, the number of processes, and a path for exchanging addresses."""
@@ -21,23 +24,19 @@ TIMEOUT = 120
 
 
 class World:
-    """Processes that run functions of test modules. All run the same function at the same time.
+    """Processes that run functions of test modules. All run the same function at the same time."""
 
-    preload: Modules that are imported once, in the process from which the others are forked. A forked process has no
-        threads, so these modules must not start any. TensorFlow starts threads.
-    """
-
-    def __init__(self, start: Start, size: int, preload: Sequence[str] = ()) -> None:
+    def __init__(self, start: Start, size: int) -> None:
         self.size = size
         self._is_late = False
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(list(preload))
+        imported = _start_origin(start)
         pipes = [context.Pipe() for _ in range(size)]
         self._ends = [own_end for own_end, _ in pipes]
         self._directory = tempfile.TemporaryDirectory()
         meeting = str(Path(self._directory.name) / "meeting")
         self._processes = [
-            context.Process(target=_work, args=(process_end, start, rank, size, meeting), daemon=True)
+            context.Process(target=_work, args=(process_end, imported, start, rank, size, meeting), daemon=True)
             for rank, (_, process_end) in enumerate(pipes)
         ]
         for process, (_, process_end) in zip(self._processes, pipes, strict=True):
@@ -86,7 +85,7 @@ def worlds_of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
 
     def of(size: int) -> World:
         if size not in started:
-            started[size] = World(start, size, [start.__module__])
+            started[size] = World(start, size)
         return started[size]
 
     try:
@@ -128,7 +127,21 @@ class Failure:
         return self.text
 
 
-def _work(end: Connection, start: Start, rank: int, size: int, meeting: str) -> None:
+def _start_origin(start: Start) -> str | None:
+    """Start the process that all worlds are forked from, if it does not run. Return the module that it has imported.
+
+    A forked process has no threads of its origin, so the module must not start any. TensorFlow does.
+    """
+    framework = getattr(start, "func", start).__module__.rpartition(".")[2].partition("_")[0]
+    module = f"support.processes.{framework}_preloaded" if framework != "tensorflow" else None
+    forkserver.set_forkserver_preload([module] if module else [])
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # it does not get the path otherwise
+        forkserver.ensure_running()
+    return module
+
+
+def _work(end: Connection, imported: str | None, start: Start, rank: int, size: int, meeting: str) -> None:
+    assert imported in {None, *sys.modules}, f"{imported} could not be imported, which the origin does not report"
     os.environ["OMP_NUM_THREADS"] = "1"
     start(rank, size, meeting)
     while (request := end.recv()) is not None:

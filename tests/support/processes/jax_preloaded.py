@@ -1,0 +1,8 @@
+"""What all processes of JAX' worlds import, once before they are forked. No module may start JAX' backend."""
+
+# ruff: noqa: F401
+
+import jax.experimental.multihost_utils
+import jax.experimental.sparse
+
+import unified_clip.jax
