@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.kits import KITS, Kit
+from support.processes.warm import Start, origin_of_copies, started_by
 from support.processes.worlds import World
-from support.tiers import leave_variants_to_nightly
+from support.tiers import CHANGE_TIER, copies_workers, leave_variants_to_nightly
 
 settings.register_profile(
     "contract", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -34,9 +35,6 @@ collect_ignore = [] if find_spec("pydantic") else list(NEED_CLI)
 
 OF_ONE_FRAMEWORK = ("frameworks", "distributed", "integrations")
 """Directories whose files are each for one framework, which their names begin with."""
-
-CHANGE_TIER = "not nightly"
-"""The expression of `pytest -m` in it."""
 
 KIT = pytest.StashKey[Kit]()
 
@@ -93,6 +91,22 @@ def torch_worlds() -> Iterator[Callable[[int], World]]:
 
     with torch_sharded.worlds() as of:
         yield of
+
+
+@pytest.fixture(scope="session")
+def _origin_with_pytorch() -> Iterator[Start]:
+    with origin_of_copies("torch", "torch._dynamo") as start:
+        yield start
+
+
+@pytest.fixture
+def quick_pytorch_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start workers as copies of a process with PyTorch and its compiler, which an optimizer's first step imports."""
+    if not copies_workers(request.config):
+        yield
+        return
+    with started_by(request.getfixturevalue("_origin_with_pytorch")):
+        yield
 
 
 @pytest.fixture(autouse=True)

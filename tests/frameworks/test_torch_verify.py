@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from support.port.verify_pairs import (
     run_verify,
     verify_as_json,
 )
-from support.processes.warm import warm_workers
 from support.tiers import quick, sampled
 
 from unified_clip.cli import main
@@ -28,21 +26,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="ut
 
 CLIP = "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"
 NATIVE = TORCH.replace("CLIP", CLIP)
-
-
-@pytest.fixture(scope="module")
-def copies_of_pytorch() -> Iterator[None]:
-    """An optimizer's first step imports PyTorch's compiler, which takes longer than PyTorch itself."""
-    with warm_workers("torch", "torch._dynamo"):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _quick_workers(request: pytest.FixtureRequest) -> None:
-    """The nightly tier starts every worker as users do, and the change tier those of the first test."""
-    copied = request.config.getoption("markexpr") == "not nightly" and sys.platform == "linux"
-    if copied and request.function is not test_a_step_that_never_clips_is_named:
-        request.getfixturevalue("copies_of_pytorch")
 
 
 @pytest.mark.nightly
@@ -101,6 +84,7 @@ def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.Capture
     assert "its own code" not in sentence
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(
     "step",
     [TORCH.replace("CLIP", "[p.grad.mul_(0.5) for p in net.parameters()]"), NUMPY.replace("CLIP", "")],
@@ -174,6 +158,7 @@ def test_weights_are_copied_into_views_of_parameters(tmp_path: Path, capsys: pyt
     check_resync(tmp_path, capsys, new.replace("dict(net.named_parameters())", "net.state_dict()"))
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 def test_weights_are_copied_into_buffers_of_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The momentum of the new BatchNorm is wrong, which only its buffers show, at each step anew."""
     old = NATIVE.replace("(net(torch", "(norm(net(torch").replace('["x"])) -', '["x"]))) -')
@@ -190,6 +175,7 @@ def test_weights_are_copied_into_buffers_of_a_model(tmp_path: Path, capsys: pyte
 ADAM = NATIVE.replace("SGD(net.parameters(), 0.25)", "AdamW(net.parameters(), lr=0.01)")
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(
     ("change", "mistake", "text"),
     sampled(
@@ -211,6 +197,7 @@ def test_a_setting_of_the_optimizer_is_named_with_both_values(
     assert text in result
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 def test_a_setting_without_an_effect_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify_as_json(tmp_path, capsys, ADAM, ADAM.replace("lr=0.01", "lr=0.01, eps=1e-12"), "--max-ulp", "64")[
         "same"

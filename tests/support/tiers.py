@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 from zlib import crc32
 
 import pytest
+
+CHANGE_TIER = "not nightly"
+"""The expression of `pytest -m` in the change tier."""
+
+
+def copies_workers(config: pytest.Config) -> bool:
+    """Return whether workers of the tools are copies of one process. The nightly tier starts them as users do."""
+    return config.getoption("markexpr") == CHANGE_TIER and sys.platform == "linux"
 
 
 def nightly(*values: Any) -> list[Any]:

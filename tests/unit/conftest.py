@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.kits import in_a_new_process
 from support.parity.gradient_files import PROGRAMS, START, Found
-from support.processes.warm import warm_workers
+from support.processes.warm import origin_of_copies, started_by
+from support.tiers import copies_workers
 
 from unified_clip.tensors import files
 
@@ -35,9 +34,11 @@ torch_files, paddle_files, tensorflow_files = map(saved_by, ("torch", "paddle", 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The nightly tier starts every worker as users do."""
-    copied = request.config.getoption("markexpr") == "not nightly" and sys.platform == "linux"
-    with warm_workers() if copied else nullcontext():
+    """Start workers as copies of a process that has imported NumPy."""
+    if not copies_workers(request.config):
+        yield
+        return
+    with origin_of_copies() as start, started_by(start):
         yield
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,8 @@ WORKERS = (
 
 ARGUMENTS = [sys.executable, "-X", "faulthandler", "-m"]
 """How the tools start their workers, before the module."""
+
+Start = Callable[..., Any]
 
 LONGEST = 1 << 20
 """Bytes of the longest request."""
@@ -61,10 +63,12 @@ class WarmProcess:
 
 
 @contextmanager
-def warm_workers(*modules: str) -> Iterator[None]:
-    """Start the workers of the tools as copies, except with settings or files that may change what they import.
+def origin_of_copies(*modules: str) -> Iterator[Start]:
+    """Start a process that imports the workers. Return a function that starts workers as copies of it.
 
-    modules: what the process that is copied imports beside NumPy. They must not start threads.
+    Workers are not copies if settings or files may change what they import.
+
+    modules: what the process imports beside NumPy. They must not start threads.
     """
     from unified_clip import _workers
 
@@ -86,12 +90,20 @@ def warm_workers(*modules: str) -> Iterator[None]:
             return _start(own_end, list(arguments[4:]), env, **options)
 
         try:
-            with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
-                yield
+            yield start
         finally:
             with suppress(OSError):  # where it has ended by itself
                 own_end.shutdown(socket.SHUT_RDWR)
             server.wait(10)
+
+
+@contextmanager
+def started_by(start: Start) -> Iterator[None]:
+    """Let the tools start their workers by a function that takes the arguments of `subprocess.Popen`."""
+    from unified_clip import _workers
+
+    with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
+        yield
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -220,6 +220,7 @@ def step(weights, batches):
 
 
 @needs_torch
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(("net", "number", "threshold"), sampled([("critic", 0, 0.5), ("maker", 1, 0.75)], 2))
 def test_one_of_two_clips_after_its_optimizers_step_is_named(
     compare_scripts: Any, net: str, number: int, threshold: float
@@ -244,6 +245,7 @@ BACKWARD, CLIPS, STEPPED = (
 
 
 @needs_torch
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(
     ("order", "net"),
     [

@@ -195,6 +195,7 @@ SQUARES = "0.05 * sum(each.square().sum() for each in w.values())"
 
 
 @needs_torch
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(("decays", "advice"), [
     (("0.1", "0.0"), "remove this from the loss, and set the weight decay of the optimizer to 0.1"),
     (("0.1", "0.1"), "remove this from the loss"),
@@ -235,6 +236,7 @@ def test_weight_decay_of_some_parameters_is_not_called_other_weights(
 
 
 @needs_torch
+@pytest.mark.usefixtures("quick_pytorch_workers")
 def test_a_weight_in_the_recording_is_named_without_another_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
