@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config.clip_config import ClipConfig
 from ..config.documents import KINDS, Document, Key
+from ..config.documents.inheritance import hydra
 from ..config.formats import convert
 from ..config.schema import is_off
 from ..errors import ConfigError
@@ -33,18 +34,24 @@ def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
 
     A trainer's clip that is off has `is_replaced`, and one that is on has `twice`.
 
-    uses: The clips of the trainers in the file. They may inherit a callback from another file.
+    uses: The clips of the trainers in the file. They may inherit a callback from another file. If a trainer's clip is
+    off, each main configuration of Hydra that may choose the file may add the callback.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 
 
 def _marked(use: ClipUse) -> ClipUse:
-    callback = next(_callbacks(use.document.data), None) if use.document is not None else None
-    if use.document is None or use.config is None or callback is None:
+    if use.document is None or use.config is None:
+        return use
+    documents = [use.document]
+    if use.read is not None and is_off(use.config) and next(_callbacks(use.document.data), None) is None:
+        documents = hydra.with_main(use.read) or documents
+    callbacks = [next(_callbacks(document.data), None) for document in documents]
+    if callbacks[0] is None or not all(callbacks):
         return use
     if is_off(use.config):
         return replace(use, is_replaced=True)
-    return replace(use, twice=f"ClipCallback in {use.document.place(callback[0])}")
+    return replace(use, twice=f"ClipCallback in {use.document.place(callbacks[0][0])}")
 
 
 def _read(path: Path) -> Iterator[ClipUse]:

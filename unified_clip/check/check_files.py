@@ -99,7 +99,7 @@ def check(
         version=1,
         config=shown(clip),
         wanted=describe.sentences(config),
-        headline=headline(findings, len(ignored), len(file_uses.uses), clip.name),
+        headline=headline(findings, len(ignored), clips, clip.name),
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,

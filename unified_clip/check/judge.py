@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..config.schema import DEFAULT_FAMILY, is_off
 from . import outside, patterns
 from .advice import Advisor, is_of_trainer
 from .clip_use import ClipUse, shown
-from .model import TITLES, Clip, Difference, Finding, Kind, Result
+from .model import Clip, Difference, Finding, Kind, Result
 
 NORM = re.compile(r"the norm( from \S+)?")
 """Matches the words for the norm in a description such as "changes the norm from 10 to 1". If a second description is
@@ -61,7 +62,8 @@ class Judge:
             for use in uses
             if use.must_be_off and not use.rejected and use.config is not None and is_off(use.config)
         ]
-        own = (use for use in uses if use.is_own and use.package and use.config is not None and not use.unused)
+        own = (use for use in uses if use.is_own and (use.package or use.is_callback))
+        own = (use for use in own if use.config is not None and not use.unused)
         self._own = next((shown(use.path) for use in own), "")
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []
@@ -316,19 +318,19 @@ def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: s
     )  # fmt: skip
 
 
-def headline(findings: Sequence[Finding], ignored: int, clips: int, file: str) -> str:
-    """Return the result of a check in a sentence.
+def headline(findings: Sequence[Finding], ignored: int, clips: Sequence[Clip], file: str) -> str:
+    """Return the result of a check: the number of clips with each result, and of each kind of finding without a clip.
 
-    ignored: The number of findings that check.ignore covers. clips: The number of clips.
-    file: The name of the clip configuration.
+    ignored: The number of findings that check.ignore covers. file: The name of the clip configuration.
     """
-    clip_count = counted(clips, "clip")
-    if not findings:
-        same = clips - ignored
-        rest = f", {ignored} ignored" if ignored else ""
-        return f"{clip_count}: {same} as in {file}{rest}."
-    counts = {kind: sum(each.kind == kind for each in findings) for kind in TITLES}
-    rules = f"{'rule' if counts['unused'] == 1 else 'rules'} without effect"
-    words = {"drift": f"not as in {file}", "missing": "missing", "unknown": "unknown", "unused": rules}
-    parts = [f"{count} {words[kind]}" for kind, count in counts.items() if count]
-    return f"{clip_count}: {', '.join(parts)}{f', {ignored} ignored' if ignored else ''}."
+    results: Counter[str] = Counter("same" if clip.result in ("near", "off") else clip.result for clip in clips)
+    others: Counter[str] = Counter([*(each.kind for each in findings), *["ignored"] * ignored]) - results
+    rules = f"{'rule' if others['unused'] == 1 else 'rules'} without effect"
+    words = {"same": f"as in {file}", "drift": f"not as in {file}", "unused": rules}
+    kinds = ("same", "drift", "missing", "unknown", "unused", "ignored")
+    of_clips, of_others = (
+        ", ".join(f"{counts[kind]} {words.get(kind, kind)}" for kind in kinds if counts[kind])
+        for counts in (results, others)
+    )
+    also = f" Also: {of_others}." if of_clips and of_others else ""
+    return f"{counted(len(clips), 'clip')}: {of_clips or of_others or f'0 as in {file}'}.{also}"

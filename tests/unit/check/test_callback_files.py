@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
@@ -97,3 +99,27 @@ def test_a_script_with_lightning_cli_clips_by_the_callback_of_its_file(check: Ch
     assert "The clip of clip.toml is in config.yaml:6." in report.notes[0]
     files["config.yaml"] = CLI.format(key=NULL, rule="global_norm", threshold=2.0)
     assert {each.path: each.kind for each in check(files).findings} == {"config.yaml": "drift", "train.py": "unknown"}
+
+
+CALLBACKS = HYDRA.format(key="", rule="global_norm", threshold=1.0).partition("callbacks:\n")[2]
+PARTS = {
+    "conf/train.yaml": "defaults:\n  - trainer: default\n  - callbacks: clip\n",
+    "conf/trainer/default.yaml": "_target_: lightning.pytorch.Trainer\nmax_epochs: 3\n{}",
+    "conf/callbacks/clip.yaml": textwrap.dedent(CALLBACKS),
+}
+
+
+@pytest.mark.parametrize("key", ["", NULL])
+def test_a_callback_in_a_file_of_its_own_clips_for_the_trainer_of_the_composition(check: Check, key: str) -> None:
+    parts = {path: text.format(key) for path, text in PARTS.items()}
+    report = check(parts)
+    assert (report.findings, report.headline) == ([], "1 clip: 1 as in clip.toml.")
+    other = {"conf/eval.yaml": "defaults:\n  - trainer: default\n"}
+    assert only_finding(check(parts | other)).kind == "drift"
+
+
+def test_a_trainer_without_a_composition_gets_advice_beside_a_callback(check: Check) -> None:
+    parts = {path: text.format("") for path, text in PARTS.items()}
+    del parts["conf/train.yaml"]
+    finding = only_finding(check(parts | {"conf/eval.yaml": "defaults: []\n"}))
+    assert 'as conf/callbacks/clip.yaml does, this clip has to be off: add "conf/trainer/default.yaml"' in finding.edit

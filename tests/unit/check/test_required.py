@@ -124,6 +124,7 @@ EACH = CLIP_CONFIG + '[check]\neach = ["research/*.py"]\n'
         ("class M:\n    def configure_optimizers(self):\n        return self.hparams.optimizer(params=self.p())\n", 3),
         ("def train(model, optimizer):\n    model(x).backward()\n    optimizer.step()\n", 3),
         ("def train(env, optimizer):\n    env.step(x)\n    optimizer.step()\n", 0),
+        ("from scipy import optimize\n\nx = optimize.minimize(f, x)\n", 0),
         ("def train(engine):\n    engine.backward(loss)\n    engine.step()\n", 0),
         ("import torch\n\ndef f(o: torch.optim.Adam) -> torch.optim.SGD:\n    isinstance(o, torch.optim.Adam)\n", 0),
         ("import torch\n\nclass Adam(torch.optim.Adam):\n    pass\n", 0),
@@ -147,3 +148,28 @@ def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: C
     assert only_finding(check(files, clip)).path == "research/train.py"
     files |= {"research/train.py": train, "optimizer.py": optimizer.format("") + "\n\n" + TORCH % "1.0"}
     assert only_finding(check(files, clip)).does == "The file builds an optimizer, make_optimizer, and has no clip."
+
+
+def test_a_path_for_other_tools_needs_no_clip_beside_a_path_with_one(check: Check) -> None:
+    files = {
+        ".github/workflows/ci.yml": "jobs: {test: {steps: [run: pytest]}}\n",
+        "a.py": TORCH % "1.0",
+        "b.py": "x = 1\n",
+    }
+    report = check(files, CLIP_CONFIG, "a.py", ".github")
+    assert report.findings == []
+    assert ".github has no clip, and needs none, since it is not for a trainer." in report.notes
+    assert [each.clip for each in check(files, CLIP_CONFIG, "b.py", ".github").findings] == [
+        "PATH b.py",
+        "PATH .github",
+    ]
+    workflow = {".github/workflows/ci.yml": "jobs: {test: {steps: [run: python t.py --clip-grad-norm 5]}}\n"}
+    assert only_finding(check(files | workflow, CLIP_CONFIG, "a.py", ".github")).kind == "unknown"
+
+
+def test_the_headline_counts_findings_without_a_clip_apart_from_clips(check: Check) -> None:
+    clip = CLIP_CONFIG + REQUIRE.format("gone.py") + 'off = ["nothing.py"]\n'
+    files = {"a.py": TORCH % "1.0", "b.py": TORCH % "args.limit", "c.py": TORCH % "2.0"}
+    headline = "3 clips: 1 as in clip.toml, 1 not as in clip.toml, 1 unknown. Also: 2 missing, 1 rule without effect."
+    assert check(files, clip).headline == headline
+    assert check(dict.fromkeys(files, "x = 1\n"), clip).headline == "0 clips: 3 missing, 1 rule without effect."

@@ -25,7 +25,8 @@ OTHER_TOOLS = re.compile(
     r"\..*|(package(-lock)?|(ts|js)config(\..*)?|tokenizer(_config)?|vocab|special_tokens_map|(generation|preprocessor)_config)"
     r"\.json|(pyproject|Cargo|netlify)\.toml|(docker-)?compose.*\.ya?ml|(mkdocs|environment|action|codecov)\.ya?ml"
 )
-"""Matches names of files that are for no trainer. A pattern of `check.explicit` with a wildcard leaves them out."""
+"""Matches names of files and directories that are for no trainer, such as `.github`. A pattern of `check.explicit` with
+a wildcard leaves them out. A path with such a name needs no clip if another path has one."""
 
 NO_KEY = (
     "check.explicit names this file, but the file shows no clip key of a known trainer. So the effect of the trainer "
@@ -70,15 +71,19 @@ def check(
 ) -> tuple[list[Finding], list[str]]:
     """Return (findings, notes): a finding for each path, and for each pattern of `check.require`, without a clip.
 
-    A note is about a pattern that is not checked, because its files are outside `paths`. A clip with an unknown effect
-    counts as a clip. A clip that has to be off does not. A configuration that is never used, and an ignored clip, count
-    for a path, since the report has them, but not for a pattern.
+    A note is about a path that needs no clip, or about a pattern whose files are outside `paths`. A clip with an
+    unknown effect counts as a clip. A clip that has to be off does not. A configuration that is never used, and an
+    ignored clip, count for a path, since the report has them, but not for a pattern.
 
     clip: The file of the clip configuration. required: The patterns. paths: The paths that the user passed.
     files: The checked files. file_uses: The clips in these files. ignored: The clips whose finding `check.ignore`
     covers, and that are off or have an unknown effect.
     """
-    findings = list(_paths_without_clip(clip, paths, files, file_uses))
+    missing = dict(_paths_without_clip(clip, paths, files, file_uses))
+    is_none = len(missing) == len(paths)
+    others = [path for path in missing if OTHER_TOOLS.fullmatch(path.resolve().name) and not is_none]
+    notes = [f"{shown(path)} has no clip, and needs none, since it is not for a trainer." for path in others]
+    findings = [finding for path, finding in missing.items() if path not in others]
     clipping = _files([use for use in file_uses.uses if _is_clip(use) and use not in ignored])
     clipping |= file_uses.files - _files(ignored)
     root, outside = clip.resolve().parent, []
@@ -99,8 +104,8 @@ def check(
         line = trainer_files.line(clip, ("check", "require", index))
         findings.append(without_clip("missing", clip, line, f'check.require "{glob}"', why, edit))
     be, them = ("is", "it") if len(outside) == 1 else ("are", "them")
-    note = f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."
-    return findings, [note] if outside else []
+    notes += [f"check.require: {', '.join(outside)} {be} not checked, since no path contains {them}."] * bool(outside)
+    return findings, notes
 
 
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
@@ -183,8 +188,8 @@ def _files(uses: Sequence[ClipUse]) -> set[str]:
 
 def _paths_without_clip(
     clip: Path, paths: Sequence[Path], files: Sequence[Path], file_uses: Found
-) -> Iterator[Finding]:
-    """Yield a finding for each path that has no file with a clip.
+) -> Iterator[tuple[Path, Finding]]:
+    """Yield (path, finding) for each path that has no file with a clip.
 
     clip: The file of the clip configuration. paths: The paths that the user passed. files: The checked files.
     file_uses: The clips in these files.
@@ -197,9 +202,8 @@ def _paths_without_clip(
             unread = f" Files that could not be read: {file_uses.unread}." if file_uses.unread else ""
             why = f"No file has a clip (files: {len(real)}).{_elsewhere(inner, file_uses)}{unread}"
             place = path if path.is_file() else clip
-            yield without_clip(
-                "missing", place, 1, f"PATH {shown(path)}", why, "Restore the clip, or pass other paths."
-            )
+            edit = "Restore the clip, or pass other paths."
+            yield path, without_clip("missing", place, 1, f"PATH {shown(path)}", why, edit)
 
 
 def _covers(paths: Sequence[Path], root: Path, glob: str) -> bool:

@@ -99,13 +99,14 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[int, str]]
 def _steps(source: Source) -> Iterator[tuple[int, str]]:
     """Yield (line, words) for each step of an optimizer, in a file that computes gradients by a backward pass.
 
-    Leave out an engine, whose configuration may set the clip, and the optimizer that a model of Keras gets from
-    `compile`.
+    Leave out an engine, whose configuration may set the clip, the optimizer that a model of Keras gets from `compile`,
+    and `minimize` of a module such as `scipy.optimize`.
     """
     timeline = Timeline(source, frozenset())
     events = [event for root in timeline.roots() for event in root]
     for event in events if any(event.kind == "backward" for event in events) else ():
         is_compiled = event.owner == "self.optimizer" and last_name(event.call.func) in APPLY
         is_engine = "engine" in event.owner.rpartition(".")[2].lower()
-        if event.kind == "step" and event.owner and not is_compiled and not is_engine:
+        is_module = last_name(event.call.func) == "minimize" and event.owner in source.imports
+        if event.kind == "step" and event.owner and not (is_compiled or is_engine or is_module):
             yield event.call.lineno, f"makes steps of an optimizer, {shortened(event.call.func)}"
