@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import bisect
+import contextlib
 import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from ...config.formats.python_source import Source
+from ...errors import ConfigError
 
 NOTEBOOK = ".ipynb"
 
@@ -75,6 +79,13 @@ def python_source(path: Path) -> bytes:
         return read(path).source.encode()
     except NotebookError:
         return b""
+
+
+def source_of(path: Path) -> Source | None:
+    """Return the parsed source of a Python file or notebook, or None if it cannot be read or is not valid Python."""
+    with contextlib.suppress(ConfigError, OSError):
+        return Source(python_source(path).decode("utf-8", "replace"), path.name)
+    return None
 
 
 def all_code(path: Path) -> bytes:

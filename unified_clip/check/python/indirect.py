@@ -20,7 +20,7 @@ from ...errors import ConfigError
 from ...port.catalog import KERAS_OPTIMIZER
 from .. import command_lines
 from ..clip_use import ClipUse
-from ..notebooks.cells import python_source
+from ..notebooks.cells import python_source, source_of
 from ..trainer_files import names_clip
 
 MAY_SET = re.compile(rb"(?i:need_clip|_layerwise|lomo|max_norm|keras[\s\S]*\*\*|deepspeed)")
@@ -76,12 +76,8 @@ def read(path: Path) -> list[ClipUse]:
     Examples are setattr(args, "max_grad_norm", 1.0), command lines, and DeepSpeed's settings. Return [] for a file that
     is not valid Python: `source_files` reports it if it names a clip.
     """
-    content = python_source(path)
-    if not (MAY_SET.search(content) or names_clip(path)):
-        return []
-    try:
-        source = Source(content.decode("utf-8", "replace"), path.name)
-    except ConfigError:
+    may_set = MAY_SET.search(python_source(path)) is not None or names_clip(path)
+    if not may_set or (source := source_of(path)) is None:
         return []
     return [
         ClipUse(path, each.node.lineno, each.node.col_offset + 1, each.name, each.config, why_unknown=each.why)

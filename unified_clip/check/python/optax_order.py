@@ -76,31 +76,44 @@ def _chain(source: Source, call: ast.Call) -> tuple[str, list[ast.expr]] | None:
 
 
 def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
-    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, may exclude from steps.
+    """Yield (clip, reason) for each clip that a function such as optax.masked, or a condition, may leave out."""
+    for clip in flow.source.calls:
+        if _is_clip(flow.source, clip):
+            for outer in flow.sites(clip, _ends).values():
+                yield from ((clip, why) for each in reversed(outer) if (why := _selection(flow, clip, each)))
 
-    Three kinds of functions pass all gradients to a clip: chains, the functions in PASSES_ALL, and functions of the
-    file that pass the clip first to a chain.
+
+def _ends(outer: ast.AST) -> bool:
+    """Return whether code around a transformation has no transformation as its value, as in `tx.update(gradients)`."""
+    return isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and last_name(outer.func) in HOLDERS)
+
+
+def _selection(flow: Flow, clip: ast.Call, outer: ast.Call | ast.IfExp) -> str:
+    """Return the reason why code around a clip may exclude it from steps, or ''.
+
+    Only chains and the functions in PASSES_ALL pass all gradients to a clip, and functions of the file that pass the
+    clip first to a chain.
     """
     source = flow.source
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and (name := source.dotted(node.func)).startswith("optax."):
-            if name not in CHAINS and name.rpartition(".")[2] not in PASSES_ALL:
-                for part in [*node.args, *(each.value for each in node.keywords)]:
-                    yield from ((clip, INSIDE.format(name=name)) for clip in _clips_in(flow, part))
-        elif isinstance(node, ast.Call) and not _keeps(flow, node):
-            outer = source.parents[node]
-            is_part = isinstance(outer, ast.Call) and _chain(source, outer) is not None
-            parts = [*node.args, *(each.value for each in node.keywords)]
-            for part in [*parts, node.func] if isinstance(node.func, ast.Call) else parts:
-                clips = _clips_in(flow, part) if is_part else [part] if _is_clip(source, part) else []
-                for clip in clips:
-                    if isinstance(clip, ast.Call) and not _has_optimizer(clip):
-                        yield clip, INSIDE.format(name=shortened(node.func))
-        elif isinstance(node, ast.IfExp):
-            branches = [list(_clips_in(flow, branch)) for branch in (node.body, node.orelse)]
-            if not all(branches):
-                why = CONDITIONAL.format(test=shortened(node.test))
-                yield from ((clip, why) for branch in branches for clip in branch)
+    if isinstance(outer, ast.IfExp):
+        is_clipped = all(_has_clip(flow, branch) for branch in (outer.body, outer.orelse))
+        return "" if is_clipped else CONDITIONAL.format(test=shortened(outer.test))
+    name = source.dotted(outer.func)
+    if name.startswith("optax."):
+        return "" if name in CHAINS or name.rpartition(".")[2] in PASSES_ALL else INSIDE.format(name=name)
+    parent = source.parents[outer]
+    is_part = isinstance(parent, ast.Call) and _chain(source, parent) is not None
+    is_direct = clip in outer.args or clip in (each.value for each in outer.keywords)
+    is_inside = (is_part or is_direct) and not _has_optimizer(clip) and not _keeps(flow, outer)
+    return INSIDE.format(name=shortened(outer.func)) if is_inside else ""
+
+
+def _has_clip(flow: Flow, node: ast.AST, depth: int = 0) -> bool:
+    """Return whether an expression has a clip, also through variables and functions of the file."""
+    nodes = list(flow.reached(node))
+    returned = (value for each in nodes if depth < DEPTH for value in flow.returned(each))
+    is_clip = any(isinstance(each, ast.expr) and _is_clip(flow.source, each) for each in nodes)
+    return is_clip or any(_has_clip(flow, value, depth + 1) for value in returned)
 
 
 def _keeps(flow: Flow, call: ast.Call) -> bool:
@@ -113,29 +126,6 @@ def _keeps(flow: Flow, call: ast.Call) -> bool:
     passed = {ast.unparse(part) for chain in chains if chain for part in chain[1][:1]}
     parameters = (each for function in functions for each in ast.walk(function) if isinstance(each, ast.arg))
     return any(each.arg in passed for each in parameters)
-
-
-def _clips_in(flow: Flow, node: ast.expr) -> Iterator[ast.Call]:
-    """Yield the clips in the transformations of an expression, also through variables and functions of the file.
-
-    Results of methods and attributes of a transformation, as in `tx.update(gradients)`, have no clip.
-    """
-    seen: set[ast.AST] = set()
-    waiting: list[ast.AST] = [node]
-    while waiting:
-        inner = waiting.pop()
-        if inner in seen:
-            continue
-        seen.add(inner)
-        if isinstance(inner, ast.expr) and _is_clip(flow.source, inner):
-            assert isinstance(inner, ast.Call)
-            yield inner
-        if isinstance(inner, ast.Call) and last_name(inner.func) in HOLDERS:
-            continue
-        around = set(flow.source.around(inner))  # in tx = masked(tx), the inner tx has an earlier value
-        earlier = [value for value in flow.values(inner) if value not in around]
-        waiting += [*earlier, *flow.items(inner), *flow.returned(inner)]
-        waiting += [] if isinstance(inner, ast.Attribute) else ast.iter_child_nodes(inner)
 
 
 def own(source: Source) -> Iterator[tuple[ast.Call, str, str]]:
@@ -177,8 +167,8 @@ def _add_late(
             inner = "entry" if kind == "entries" else kind
         case ast.Starred(value=value):
             parts, inner = [value], "entries" if kind == "entry" else kind
-        case ast.Name() if (assigned := _assigned(source, node)) is not None:
-            parts = [assigned]
+        case ast.Name() if node.id not in source.imports and len(values := flow.values(node)) == 1:
+            parts = values
         case ast.IfExp(body=body, orelse=other):
             parts, branches = None, [body, other]
         case ast.Call(func=function):
@@ -199,16 +189,6 @@ def _add_late(
     keeps = isinstance(node, ast.Call) and source.dotted(node.func) in KEEPS_GRADIENTS
     keeps = keeps or (is_clip and not _has_optimizer(node))
     return node if before is None and not keeps else before
-
-
-def _assigned(source: Source, node: ast.Name) -> ast.expr | None:
-    """Return the expression that is assigned to a name. Return None unless the name is bound exactly once.
-
-    Return None, too, if the name is in this expression, where it has an earlier value, as in `tx = chain(clip, tx)`.
-    """
-    values = source.bound.get(node.id, [])
-    is_rebound = node.id in source.imports or any(outer in values for outer in source.around(node))
-    return None if is_rebound or len(values) != 1 else values[0]
 
 
 def _is_clip(source: Source, node: ast.expr) -> bool:

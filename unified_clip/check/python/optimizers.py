@@ -17,7 +17,7 @@ OPTIMIZER = re.compile(
     r"|jax\.\w+\.optimizers\.(ada\w+|momentum|nesterov|rmsprop\w*|sgd|sm3)"
     r"|optax\.(contrib\.)?(a(dabelief|dadelta|dagrad|dan|dafactor|dam\w*|msgrad)|fromage|lamb|lars|lbfgs|lion|muon|nadamw?"
     r"|noisy_sgd|novograd|optimistic_\w+|prodigy|radam|rmsprop|rprop|sgd|sign_sgd|sm3|sophia|yogi"
-    r"|scale_by_(?!learning_rate|schedule)\w+)"
+    r"|scale_by_(?!learning_rate|schedule)\w+|(named_)?chain)"
 )
 """Matches the full name of an optimizer, by its module or class, but not of a scheduler or of PyTorch's base class."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ..._static_values import UnknownValueError
 from ...config.formats.python_source import MAX_ALIASES, Source, last_name
-from ...errors import ConfigError
-from ..notebooks.cells import python_source
+from ..notebooks.cells import python_source, source_of
 
 SAME = ("str", "os.fspath", "os.path.abspath", "os.path.normpath")
 """Functions whose result is a path to the same file as their argument."""
@@ -126,8 +125,4 @@ def _mains(file: Path, imported: str = "") -> Iterator[Path]:
 
 def _source(file: Path) -> Source | None:
     """Return the source of a file that names Hydra. Return None for other files, and if the file is not Python."""
-    content = python_source(file)
-    try:
-        return Source(content.decode("utf-8", "replace"), file.name) if b"hydra" in content else None
-    except ConfigError:
-        return None
+    return source_of(file) if b"hydra" in python_source(file) else None

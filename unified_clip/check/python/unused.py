@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
@@ -11,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ...config.formats.python_source import Source
-from ...errors import ConfigError
 from ..clip_use import ClipUse
-from ..notebooks.cells import python_source
+from ..notebooks.cells import python_source, source_of
 from . import usage
 
 NEVER_USED = (
@@ -136,9 +134,7 @@ class _File:
 
     @cached_property
     def source(self) -> Source | None:
-        with contextlib.suppress(ConfigError):
-            return Source(self._text, self.path.name)
-        return None
+        return source_of(self.path)
 
     @property
     def nodes(self) -> list[ast.AST]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ....config.formats.python_source import FUNCTIONS, Source
-from ....errors import ConfigError
-from ...notebooks.cells import python_source
+from ...notebooks.cells import python_source, source_of
 from ..steps.events import Place, passed
 
 
@@ -54,12 +53,9 @@ def _calls(name: str, paths: Sequence[Path]) -> list[ast.Call]:
     """Return the calls of a function in all files, by its name. Return [] if a file may use the function otherwise."""
     calls: list[ast.Call] = []
     for path in paths:
-        content = python_source(path)
-        if name.encode() not in content:
+        if name.encode() not in python_source(path):
             continue
-        try:
-            source = Source(content.decode("utf-8", "replace"), path.name)
-        except ConfigError:
+        if (source := source_of(path)) is None:
             return []
         for node in source.nodes:
             match node:

@@ -27,8 +27,8 @@ PACKAGES = {"optax": "optax", "paddle": "paddle", "keras": "keras", "tensorflow"
 SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
 """Matches the name of a clip setting in a condition."""
 
-WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage")
-"""The last parts of the names of optimizers around another optimizer."""
+WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage", "chain")
+"""The ends of the names of optimizers around another optimizer."""
 
 
 class _Place(NamedTuple):
@@ -78,7 +78,8 @@ def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
         is_clip = partial(_clips, source, timeline, package=name.partition(".")[0])
         sites = {
             site: any(map(_may_set_clip, [node] if isinstance(node, ast.Call) else calls)) or any(map(is_clip, calls))
-            for site, calls in timeline.flow.sites(node).items()
+            for site, outer in timeline.flow.sites(node).items()
+            for calls in [[each for each in outer if isinstance(each, ast.Call)]]
         }
         if len({*sites.values()}) < 2:
             sites = {node: all(sites.values())}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -34,19 +35,6 @@ class _Assignment(NamedTuple):
     end: tuple[int, int]
 
 
-class _Site(NamedTuple):
-    """A place where code has the value of an expression."""
-
-    read: ast.expr
-    """The node that has the value: the expression, or the name of a function that returns it."""
-
-    returned: ast.expr | None
-    """The place in the function that returns the value."""
-
-    calls: list[ast.Call]
-    """The calls that get the value."""
-
-
 class Flow:
     """The values and the reads of the variables of a Python file."""
 
@@ -68,8 +56,14 @@ class Flow:
         """Return the expressions whose value a variable may have where code reads it.
 
         The last assignment that surely runs before the read replaces earlier ones, unless a loop around the read runs
-        them again. For a variable that no statement of the function assigns, all assignments of the file count.
+        them again. For a variable that no statement of the function assigns, all assignments of the file count. In `tx
+        = masked(tx)`, the second `tx` has an earlier value.
         """
+        values = self._values_at(read)
+        around = set(self.source.around(read)) if values else ()
+        return [value for value in values if value not in around]
+
+    def _values_at(self, read: ast.AST) -> list[ast.expr]:
         everywhere = self._assignments.get(code_of(read), ())
         function = self.source.function(read)
         local = [each for each in everywhere if each.function is function]
@@ -138,13 +132,18 @@ class Flow:
                 reads.setdefault(code_of(node), []).append(node)
         return reads
 
-    def sites(self, node: ast.expr) -> dict[ast.expr, list[ast.Call]]:
-        """Return {place: the calls that get the value of an expression there, also through variables}.
+    def sites(
+        self, node: ast.expr, ends: Callable[[ast.AST], bool] = lambda outer: False
+    ) -> dict[ast.expr, list[ast.Call | ast.IfExp]]:
+        """Return {place: the calls and conditional expressions that get the value of an expression there}.
 
         A place is the expression itself. If functions of the file return its value, the places are the calls of these
-        functions instead. Follow an item of a tuple, list or dict by its index or key.
+        functions instead. Follow variables, and items of a tuple, list or dict by their index or key.
+
+        ends: Whether the value of code around the expression does not contain the value of the expression.
         """
-        sites: dict[ast.expr, _Site] = {node: _Site(node, None, [])}
+        reads, returned = {node: node}, dict[ast.expr, ast.expr]()
+        users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
         seen: set[tuple[ast.expr, _Holder]] = set()
         waiting: list[tuple[ast.expr, _Slots, ast.expr]] = [(node, (), node)]
         while waiting:
@@ -152,34 +151,41 @@ class Flow:
             inner: dict[ast.AST, _Slots] = {read: slots}
             holders: set[_Holder] = set()
             last: ast.AST = read
-            for outer in self.source.around(read):
+            for outer in itertools.takewhile(lambda outer: not ends(outer), self.source.around(read)):
+                if isinstance(outer, ast.Call | ast.IfExp) and outer is not place:
+                    users[place].append(outer)
                 if isinstance(outer, ast.Call):
-                    if outer is not place:
-                        slots = ()
-                        sites[place].calls.append(outer)
+                    slots = slots if outer is place else ()
                 elif (inside := _slots_of(outer, last, slots)) is None:
-                    if read is sites[place].read:
-                        del sites[place]
+                    if read is reads[place]:
+                        del users[place]
                         holders.clear()
                     break
                 else:
                     slots = inside
                 holders.update(_holders(outer, inner))
-                if isinstance(outer, ast.Return):
-                    for use in self._uses(self.source.function(outer)):
-                        maker = self.source.parents[use]
-                        maker = maker if isinstance(maker, ast.Call) and maker.func is use else use
-                        if maker not in sites:
-                            sites[maker] = _Site(use, place, [])
-                            waiting.append((use, slots, maker))
                 inner[outer], last = slots, outer
+                for use in self._uses(self.source.function(outer)) if isinstance(outer, ast.Return) else ():
+                    call = self.source.parents[use]
+                    maker = call if isinstance(call, ast.Call) and call.func is use else use
+                    if maker not in reads:
+                        reads[maker], returned[maker], users[maker] = use, place, []
+                        waiting.append((use, slots, maker))
                 if isinstance(outer, ast.stmt):
                     break
             new = {holder for holder in holders if holder[0] and (place, holder) not in seen}
-            waiting += [(each, slots, place) for name, slots in new for each in self._reads.get(name, ())]
             seen.update((place, holder) for holder in new)
-        ends = sites.keys() - {site.returned for site in sites.values()}
-        return {place: list(_calls(sites, place)) for place in sites if place in ends}
+            for name, slots in new:
+                later = [each for each in self._reads.get(name, ()) if self._gets(each, inner)]
+                waiting += [(each, slots, place) for each in later]
+        for place in list(users):
+            if place in returned:
+                users[place] += users[returned[place]]
+        return {place: calls for place, calls in users.items() if place not in returned.values()}
+
+    def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
+        """Return whether a variable may have one of `values` where code reads it, or contain it as an item."""
+        return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
         """Return the reads of the name of a function, or of a method as an attribute of `self` or `cls`."""
@@ -207,13 +213,6 @@ class Flow:
         """
         attributes = (inner for inner in self.reached(node) if isinstance(inner, ast.Attribute))
         return {ast.unparse(each.value).removeprefix("self.") for each in attributes if each.attr in PARAMETERS}
-
-
-def _calls(sites: Mapping[ast.expr, _Site], place: ast.expr | None) -> Iterator[ast.Call]:
-    """Yield the calls that get a value at a place, and those in the functions that return the value to it."""
-    while place is not None:
-        yield from sites[place].calls
-        place = sites[place].returned
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:

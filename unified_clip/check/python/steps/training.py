@@ -8,12 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Set
 from pathlib import Path
 
 from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
-from ....errors import ConfigError
-from ...notebooks.cells import python_source
+from ...notebooks.cells import source_of
 from ..optimizers import built
+from . import unclipped
 from .events import APPLY, Timeline
-
-CHAINS = ("optax.chain", "optax.named_chain")
 
 MODULE = re.compile(r"(\w+\.)+optim(izers?)?")
 """Matches the full name of a module of optimizers, as in `getattr(torch.optim, name)`."""
@@ -47,14 +45,6 @@ def first(path: Path, clipping: Callable[[], Set[str]]) -> tuple[int, str] | Non
     return min(possible) if possible and not called & clipping() else None
 
 
-def source_of(path: Path) -> Source | None:
-    """Return the source of a Python file or notebook. Return None if it cannot be read, or is not valid Python."""
-    try:
-        return Source(python_source(path).decode("utf-8", "replace"), path.name)
-    except (ConfigError, OSError):
-        return None
-
-
 def functions_at(path: Path, lines: Collection[int]) -> set[str]:
     """Return the names of the functions and classes of a Python file around these lines."""
     source = source_of(path)
@@ -67,16 +57,14 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
 
 
 def _named(source: Source) -> Iterator[tuple[int, str]]:
-    """Yield (line, words) for each optimizer, each chain of optax, and each module of optimizers that code searches."""
+    """Yield (line, words) for each optimizer, and for each module of optimizers that code searches."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node.lineno, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
     for read in (node for node in source.nodes if isinstance(node, ast.Name | ast.Attribute)):
         name, parent = source.dotted(read), source.parents[read]
         is_searched = isinstance(parent, ast.Call) or getattr(parent, "attr", "") == "__dict__"
-        if name in CHAINS:
-            yield read.lineno, f"builds an optimizer, {shortened(read)}"
-        elif is_searched and name.partition(".")[0] in source.packages and MODULE.fullmatch(name):
+        if is_searched and name.partition(".")[0] in source.packages and MODULE.fullmatch(name):
             yield read.lineno, f"builds an optimizer, {shortened(parent)}"
 
 
@@ -99,14 +87,13 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[int, str]]
 def _steps(source: Source) -> Iterator[tuple[int, str]]:
     """Yield (line, words) for each step of an optimizer, in a file that computes gradients by a backward pass.
 
-    Leave out an engine, whose configuration may set the clip, the optimizer that a model of Keras gets from `compile`,
-    and `minimize` of a module such as `scipy.optimize`.
+    Leave out the optimizer that a model of Keras gets from `compile`, and `minimize` of a module such as
+    `scipy.optimize`.
     """
     timeline = Timeline(source, frozenset())
-    events = [event for root in timeline.roots() for event in root]
-    for event in events if any(event.kind == "backward" for event in events) else ():
-        is_compiled = event.owner == "self.optimizer" and last_name(event.call.func) in APPLY
-        is_engine = "engine" in event.owner.rpartition(".")[2].lower()
-        is_module = last_name(event.call.func) == "minimize" and event.owner in source.imports
-        if event.kind == "step" and event.owner and not (is_compiled or is_engine or is_module):
+    has_backward = any(event.kind == "backward" for events in timeline.roots() for event in events)
+    for _, _, event in unclipped.steps_of(timeline) if has_backward else ():
+        name = last_name(event.call.func)
+        is_compiled = event.owner == "self.optimizer" and name in APPLY
+        if not is_compiled and (name != "minimize" or event.owner not in source.imports):
             yield event.call.lineno, f"makes steps of an optimizer, {shortened(event.call.func)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,14 +119,20 @@ def read(source: Source, path: Path, clips: Set[Place]) -> list[ClipUse]:
         return []  # a hook clips the gradients of all steps
     steps = _Steps(source, timeline)
     judged: list[tuple[Event, int | None]] = []
-    for events in timeline.roots():
-        for index, event in enumerate(events):
-            is_engine = "engine" in event.owner.rpartition(".")[2].lower()
-            if event.kind == "step" and event.owner and not is_engine and not _is_wrapper(timeline, event, events):
-                judged.append((event, steps.clip_of(event, events[:index])))
+    for events, index, event in steps_of(timeline):
+        if not _is_wrapper(timeline, event, events):
+            judged.append((event, steps.clip_of(event, events[:index])))
     clipped = [_Clipped(event.owner, line) for event, line in judged if line]
     uses = _of_steps(path, judged, clipped) if clipped else []
     return uses + chains.read(source, path, timeline, {event.owner for event, _ in judged})
+
+
+def steps_of(timeline: Timeline) -> Iterator[tuple[list[Event], int, Event]]:
+    """Yield (events, index, step) for each step of an optimizer. Leave out engines, whose configuration may clip."""
+    for events in timeline.roots():
+        for index, event in enumerate(events):
+            if event.kind == "step" and event.owner and "engine" not in event.owner.rpartition(".")[2].lower():
+                yield events, index, event
 
 
 def _of_steps(path: Path, judged: Sequence[tuple[Event, int | None]], clipped: Sequence[_Clipped]) -> list[ClipUse]:
