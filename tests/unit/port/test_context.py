@@ -180,6 +180,7 @@ def test_the_meaning_of_clipnorm_depends_on_the_version_of_keras(
     if rule in ("global_norm", None):
         assert "Standalone Keras clips by the global norm up to 2.3.1" in site.reason
         assert "print(keras.__version__)" in site.reason
+        assert 'ClipConfig(rule="norm", threshold=1.0, family="tensorflow").attach_to(optimizer)' in site.reason
 
 
 def test_a_global_clipnorm_is_not_measured_as_a_function_of_one_tensor() -> None:

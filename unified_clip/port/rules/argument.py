@@ -19,7 +19,7 @@ from .registry import RuleOrder, register
 VERSIONS_DIFFER = (
     "Standalone Keras clips by the global norm up to 2.3.1, and each tensor by its own norm from 2.4, also in Keras 3. "
     "Type `python -c 'import keras; print(keras.__version__)'` where the file runs. From 2.4 on, replace clipnorm= by "
-    'ClipConfig(rule="norm", threshold=..., family="tensorflow").attach_to(optimizer). Up to 2.3.1, pass '
+    'ClipConfig(rule="norm", threshold={}, family="tensorflow").attach_to(optimizer). Up to 2.3.1, pass '
     'rule="global_norm", family="paddle".'
 )
 
@@ -55,14 +55,14 @@ def judge_limit(file: FileRewrite, clip: FoundClip) -> None:
     this argument.
     """
     assert isinstance(clip.node, cst.Arg)
-    if file.module.code(clip.node.value) == "None":
+    if (threshold := file.module.code(clip.node.value)) == "None":
         file.leave(clip, "A threshold of None switches clipping off.")
     elif is_off_in_keras(file.module, clip):
         file.flag(clip, OFF_IN_KERAS)
     elif has_several_limits(file.module, clip):
         file.flag(clip, SEVERAL_LIMITS)
     elif is_standalone_clipnorm(file.module, clip):
-        file.flag(clip, VERSIONS_DIFFER)
+        file.flag(clip, VERSIONS_DIFFER.format(threshold))
     elif clip.function.name:
         flag_if_unsupported(file, clip)
 
