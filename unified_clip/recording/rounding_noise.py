@@ -67,8 +67,8 @@ def _noise_size(pair: CallPair, name: str) -> tuple[int, float]:
     a, b = pair.a.parameters[name], pair.b.parameters[pair.names[name]]
     for line, parameter in ((pair.a, a), (pair.b, b)):
         if isinstance(parameter, JoinedParameter):
-            parts = [each for each in parameter.parts if each.norm <= _noise_floor(line)]
-            return sum(each.elements or 0 for each in parts), 2 * _noise_floor(line) * len(parts)
+            parts = [each for each in parameter.parts if each.norm <= noise_floor(line)]
+            return sum(each.elements or 0 for each in parts), 2 * noise_floor(line) * len(parts)
     return (a.elements or 0, a.norm + b.norm) if is_noise_of(pair, name) else (0, 0.0)
 
 
@@ -79,12 +79,10 @@ def is_noise_of(pair: CallPair, name: str | None) -> bool:
     if name is None or name not in pair.names:
         return False
     norms = pair.a.parameters[name].norm, pair.b.parameters[pair.names[name]].norm
-    return max(norms) > 0 and all(
-        norm <= _noise_floor(line) for norm, line in zip(norms, (pair.a, pair.b), strict=True)
-    )
+    return max(norms) > 0 and all(norm <= noise_floor(line) for norm, line in zip(norms, (pair.a, pair.b), strict=True))
 
 
-def _noise_floor(line: RecordedCall) -> float:
+def noise_floor(line: RecordedCall) -> float:
     """Return the largest norm that counts as rounding noise: ROUNDING ULP of the total norm.
 
     Return 0 if the total norm is not finite, or if norm_type is below 1: the total norm is then far above all norms.

@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recordings import NEW_NAMES, NORMS, WEIGHTS, cause_kinds, clip_line, manual_clip, rename_parameters
+from support.recordings import (
+    NEW_NAMES,
+    NORMS,
+    WEIGHTS,
+    add_ulps,
+    cause_kinds,
+    clip_line,
+    manual_clip,
+    rename_parameters,
+)
 
 from unified_clip.recording import runs
 from unified_clip.recording.causes import sequence
@@ -155,6 +164,30 @@ def test_a_missing_parameter_is_left_out(compare_runs: Any) -> None:
     )
     assert "'b', 'e' and 'c' are missing" in by_shape.findings[0].sentence
     assert cause_kinds(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.0, "c": 11.0})])) == ["left out"]
+
+
+SMALL = {"small": 2.0**-10, "noise": 2.0**-20}
+"""A gradient that rounding at the size of the total norm changes by more than 4 of its own ULP, and rounding noise."""
+
+
+@pytest.mark.parametrize("factor", [1, 8, 1 / 3])
+def test_rounding_of_small_gradients_hides_no_cause(compare_runs: Any, factor: float) -> None:
+    old, new = {**NORMS, **SMALL}, {**NORMS, "small": add_ulps(2.0**-10, 200), "noise": 3 * 2.0**-20}
+    scaled = clip_line(1, {name: factor * norm for name, norm in new.items()})
+    assert cause_kinds(compare_runs([clip_line(1, old)], [scaled])) == (
+        ["scaled gradients"] if factor != 1 else ["rounding"]
+    )
+    without_a = {name: factor * norm for name, norm in new.items() if name != "a"}
+    renamed = rename_parameters(clip_line(1, without_a), {name: f"new.{name}" for name in without_a})
+    comparison = compare_runs([clip_line(1, old)], [renamed])
+    assert ("'a' is missing" in str(comparison.findings)) is (factor == 1)
+
+
+@pytest.mark.parametrize("norms", [{"noise": 0.5}, {"small": 2.0**-9}, {"a": 0.0}])
+def test_a_gradient_that_is_noise_in_one_run_only_is_compared(compare_runs: Any, norms: dict[str, float]) -> None:
+    old, new = {**NORMS, **SMALL}, {**NORMS, **SMALL, **norms}
+    new = {name: norm if name in norms else 8 * norm for name, norm in new.items()}
+    assert "scaled gradients" not in cause_kinds(compare_runs([clip_line(1, old)], [clip_line(1, new)]))
 
 
 def test_swapped_parameters(compare_runs: Any) -> None:

@@ -22,6 +22,7 @@ from ..divergence import DivergencePoint, divergences, have_one_threshold, noise
 from ..packing import elements
 from ..pairing import CallPair
 from ..rounding import GROWTH, PRODUCT, ROUNDING, is_near, same
+from ..rounding_noise import noise_floor
 from ..runs import RecordedCall
 from . import before_clips, recurrent, regularizer, sequence
 from .eps_causes import ROUNDED, another_eps, is_by_formula, norms_are_equal, rounded_coefficient
@@ -115,8 +116,9 @@ def _before_clipping(point: DivergencePoint, pair: CallPair) -> Cause | None:
         of_b = {name: of_b[name] for name in of_a if name in of_b} | of_b
     else:  # names were matched by shape and order, which is wrong if a gradient is missing
         of_a, of_b = (dict(sorted(norms.items(), key=lambda item: item[1])) for norms in (of_a, of_b))
-    for run, expected, observed in ((point.b, of_a, of_b), (point.a, of_b, of_a)):
-        if cause := _find_in_norms(expected, list(observed.values())):
+    floors = noise_floor(pair.a), noise_floor(pair.b)
+    for run, expected, observed, noise_floors in ((point.b, of_a, of_b, floors), (point.a, of_b, of_a, floors[::-1])):
+        if cause := _find_in_norms(expected, list(observed.values()), noise_floors):
             hint = ". Parameters were matched by shape and order: if that is wrong, pass their names with --map"
             hint = hint if cause.kind == "swapped" and pair.by_shape else ""
             other = point.a if run is point.b else point.b
@@ -156,16 +158,25 @@ def _whole_factor(point: DivergencePoint, pair: CallPair) -> Cause | None:
     return point.cause("scaled gradients", f"as when every gradient is {factor} times as large", run)
 
 
-def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> Cause | None:
+def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float], floors: Sequence[float]) -> Cause | None:
     """Return a cause if gradients of one run are missing, swapped or scaled, according to their norms, else None.
 
     Norms that differ by rounding only count as equal.
 
     expected: The norms of the gradients in one run, by name.
     observed: The norms of the gradients in the other run, in order.
+    floors: For each of the two runs, the largest norm of rounding noise, which counts as 0.
     """
+    expected = {name: 0.0 if norm <= floors[0] else norm for name, norm in expected.items()}
+    observed = [0.0 if norm <= floors[1] else norm for norm in observed]
+    if len(expected) != len(observed):  # it is unknown which noise is missing
+        expected, observed = {name: norm for name, norm in expected.items() if norm}, list(filter(None, observed))
     ordered = sorted(norm for norm in expected.values() if not math.isnan(norm))
-    norms = [_nearest(ordered, norm) for norm in observed]
+    norms = [_nearest(ordered, norm, floors[1]) for norm in observed]
+    if len(expected) == len(norms) and (total := combined_norm(list(expected.values()), 2)):
+        factor = combined_norm(norms, 2) / total
+        pairs = zip((factor * norm for norm in expected.values()), norms, strict=True)
+        norms = [a if PRODUCT * b < abs(a - b) <= floors[1] else b for a, b in pairs]
     before, after = _stand_ins(expected.values()), _stand_ins(norms)
     call = Observation(before, before, after, "global", math.inf, names=list(expected), are_norms=True)
     with np.errstate(invalid="ignore"):
@@ -177,13 +188,16 @@ def _find_in_norms(expected: Mapping[str, float], observed: Sequence[float]) -> 
         )
 
 
-def _nearest(ordered: Sequence[float], norm: float) -> float:
-    """Return the number in the sorted list `ordered` that differs from `norm` by rounding only.
+def _nearest(ordered: Sequence[float], norm: float, slack: float) -> float:
+    """Return the number in the sorted list `ordered` that is nearest to `norm`, if they differ by rounding only.
 
     Return `norm` if there is no such number.
+
+    slack: The largest difference that rounding at the size of the total norm causes.
     """
     index = bisect.bisect(ordered, norm)
-    return next((each for each in ordered[max(0, index - 1) : index + 1] if is_near(each, norm)), norm)
+    nearest = min(ordered[max(0, index - 1) : index + 1], key=lambda each: abs(each - norm), default=norm)
+    return nearest if is_near(nearest, norm) or abs(nearest - norm) <= slack else norm
 
 
 def _stand_ins(norms: Iterable[float]) -> list[Dense]:
