@@ -12,7 +12,7 @@ from ..optimizers.epsilon import BEFORE, place_of
 from ..pairing import CallPair, orders_of
 from ..rounding import ROUNDING, is_near
 from ..runs import RecordedCall, RecordedRun
-from . import recurrent, square_weights
+from . import recurrent, size_hints, square_weights
 
 OUTSIDE_THE_CLIP = {"other data or loss", "other gradients", "other initial weights"}
 """Kinds of causes outside of the clip: reports advise where to look, and list the causes that were ruled out."""
@@ -256,7 +256,8 @@ def _other_gradients(point: DivergencePoint, pair: CallPair) -> Cause:
             "optimizer clears its gradients before the backward passes"
         )
         return Cause("other gradients", f"{place}. The recording does not show why: {advice}")
-    return Cause("other data or loss", f"{place}: compare data, forward pass and loss")
+    advice = f"compare data, forward pass and loss{size_hints.hint(point, pair)}"
+    return Cause("other data or loss", f"{place}: {advice}")
 
 
 def _other_weights(point: DivergencePoint, pair: CallPair, index: int, names: list[str]) -> Cause | None:

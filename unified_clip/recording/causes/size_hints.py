@@ -1,0 +1,32 @@
+"""Advise where to look first if gradients differ although the weights agree, by the sizes of the differences."""
+
+from __future__ import annotations
+
+from ..divergence import DivergencePoint, numbers
+from ..pairing import CallPair
+from ..rounding import ROUNDING, distance
+from ..rounding_noise import noise_floor
+
+
+def hint(point: DivergencePoint, pair: CallPair) -> str:
+    """Return a sentence about the part of the training to compare first, or "" if the sizes do not show it."""
+    floor = max(noise_floor(pair.a), noise_floor(pair.b))
+    differences = [distance(a, b).relative for _, a, b in numbers(pair, "gradient") if abs(a - b) > floor]
+    most = max(differences, default=0.0)
+    if 0 < most < 0.02:
+        return (
+            f". The norms of the gradients differ by at most {100 * most:.2g} %. Other data or dropout usually make "
+            "larger differences, so begin with formulas: GELU by erf or tanh, eps of normalization layers"
+        )
+    steps = [[each for each in run.optimizer_steps if each.step == pair.a.step] for run in (point.a, point.b)]
+    losses = [[loss for each in side for loss in each.losses] for side in steps]
+    # if a matrix is 0, such as the last layer of some models, the loss may depend on no data
+    is_zero = any(each.weight == 0 and len(each.shape) > 1 for each in pair.a.parameters.values())
+    if most < 0.05 or is_zero or not losses[0] or len(losses[0]) != len(losses[1]):
+        return ""
+    if any(distance(*both).ulps > ROUNDING for both in zip(*losses, strict=True)):
+        return ""
+    return (
+        ". The losses of this step agree, so begin with the backward pass: zero_grad() between the backward passes of "
+        "a step, detach(), stop_gradient"
+    )
