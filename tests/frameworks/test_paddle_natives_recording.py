@@ -82,6 +82,18 @@ def test_a_function_is_an_event_with_the_norm_that_it_returns(tmp_path: Path) ->
     assert by_value["threshold"] == [pytest.approx(-0.1), pytest.approx(0.1)]
 
 
+def test_a_step_counts_the_clips_that_get_no_gradient(tmp_path: Path) -> None:
+    layer = paddle.nn.Linear(3, 2)
+    optimizer = paddle.optimizer.SGD(0.1, parameters=layer.parameters())
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        paddle.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        layer(paddle.ones([4, 3])).sum().backward()
+        paddle.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+    (step,) = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert (step.empty_clips, step.calls) == (1, 1)
+
+
 def test_steps_of_optimizers_are_recorded_with_what_ran_before_them(tmp_path: Path) -> None:
     layer = paddle.nn.Linear(3, 2)
     optimizer = paddle.optimizer.Adam(0.1, parameters=layer.parameters(), grad_clip=paddle.nn.ClipGradByGlobalNorm(0.5))

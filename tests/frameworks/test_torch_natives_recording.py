@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,6 +162,62 @@ def test_parameters_without_gradients_are_left_out(tmp_path: Path) -> None:
         torch.nn.utils.clip_grad_norm_([unused], 1.0)  # which is no event
     (line,) = lines(tmp_path / "run.jsonl")
     assert (line["norm"], list(line["parameters"])) == (5.0, ["used"])
+
+
+def test_a_step_counts_the_clips_that_get_no_gradient(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for step in range(3):
+            optimizer.zero_grad()
+            if step < 2:
+                torch.nn.utils.clip_grad_norm_([weight], 1.0)
+            weight.sum().backward()
+            torch.nn.utils.clip_grad_value_([weight], 1.0)
+            optimizer.step()
+    assert [step.empty_clips for step in runs.read(tmp_path / "run.jsonl").optimizer_steps] == [1, 1, 0]
+
+
+def recorded_names(path: Path, *models: torch.nn.Module) -> list[str]:
+    """The names of the gradients of all models, after a step of their optimizer without weight decay of the biases."""
+    named = [item for model in models for item in model.named_parameters()]
+    groups = [{"params": [p for name, p in named if ("bias" in name) is is_bias]} for is_bias in (False, True)]
+    optimizer = torch.optim.AdamW([groups[0], {**groups[1], "weight_decay": 0.0}], weight_decay=0.1)
+    sum(parameter.sum() for _, parameter in named).backward()
+    with unified_clip.record(path, norms=True):
+        torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 1.0)
+        uc.clip_grad_norm_([parameter for _, parameter in named], 1.0)
+        optimizer.step()
+    run = runs.read(path)
+    assert run.lines[0].parameters.keys() == run.lines[1].parameters.keys()
+    assert list(run.optimizer_steps[0].undecayed) in ([], [name for name in run.lines[0].parameters if "bias" in name])
+    assert bool(run.optimizer_steps[0].undecayed) is not any(map(str.isdecimal, run.lines[0].parameters))
+    return list(run.lines[0].parameters)
+
+
+def test_parameters_get_the_names_of_their_model(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict(
+        {"odd_body": torch.nn.Sequential(torch.nn.Linear(2, 2)), "odd_head": torch.nn.Linear(2, 1)}
+    )
+    copy = deepcopy(model)  # which no optimizer updates
+    names = recorded_names(tmp_path / "run.jsonl", model)
+    assert names == [name for name, _ in copy.named_parameters()]
+
+
+def test_a_name_that_two_trained_models_have_is_not_recorded(tmp_path: Path) -> None:
+    nets = [
+        torch.nn.ModuleDict({"odd_net": torch.nn.Linear(2, 2)}),
+        torch.nn.ModuleDict({"odd_net": torch.nn.Linear(2, 1)}),
+    ]
+    assert recorded_names(tmp_path / "run.jsonl", *nets) == ["0", "1", "2", "3"]
+
+
+def test_a_parameter_that_no_optimizer_updates_has_no_name(tmp_path: Path) -> None:
+    model = torch.nn.ModuleDict({"odd_frozen": torch.nn.Linear(2, 1)})
+    model["odd_frozen"](torch.ones(2)).sum().backward()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert list(lines(tmp_path / "run.jsonl")[0]["parameters"]) == ["0", "1"]
 
 
 def test_a_sparse_gradient_is_recorded(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ CauseKind = Literal[
     "per tensor for per group", "per tensor for per slice", "rounding", "rounding noise", "rounding that has grown",
     "rows", "scaled gradients", "signs", "swapped", "touched", "underflow", "zeros",
     # found in the calls and steps of two runs
-    "another dtype", "another learning rate", "another optimizer", "another place of epsilon",
+    "another dtype", "another learning rate", "another optimizer", "another place of epsilon", "clip by hand",
     "clipping after the step", "clipping before unscaling", "gradient accumulation", "gradients are not cleared",
     "left-out clip", "one run is shorter", "other data or loss", "other gradients", "other initial weights",
     "repeated parameter", "several clips before a step", "shifted step", "skipped step", "squared rows",

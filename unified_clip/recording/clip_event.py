@@ -17,6 +17,9 @@ from .._core.validation import COMPLEX, FLOATING
 
 Namer = Callable[[Leaf], str | None]
 
+FINDERS: list[Callable[[Any], str | None]] = []
+"""Functions that return the name of a parameter in a model of the program, or None."""
+
 
 def as_mapping(names: Any) -> Any:
     """Convert a list, tuple or iterator of (name, parameter) tuples, such as `model.named_parameters()`, to a dict.
@@ -35,8 +38,8 @@ def make_namer(names: Any) -> Namer:
     """Return a function that returns the name of a gradient.
 
     For a list of names, it returns the name at the gradient's position, or None beyond the end. For a dict or a model,
-    it returns the name of the gradient's parameter. Without `names`, and for a parameter that is not in `names`, it
-    returns the name from the framework, or None.
+    it returns the name of the gradient's parameter. For a parameter that is not in `names`, it returns the name from
+    the framework, or None. Without `names`, it returns the name from the framework, or from a model of the program.
 
     names: The argument `names` of `record`, or a function from a `Leaf` to its name. Such a function is returned
     unchanged.
@@ -46,7 +49,7 @@ def make_namer(names: Any) -> Namer:
     """
     names = as_mapping(names)
     if names is None:
-        return lambda leaf: leaf.name
+        return lambda leaf: leaf.name or next(filter(None, (find(leaf.parameter) for find in FINDERS)), None)
     if isinstance(names, FunctionType):  # an integration passes such a function
         return names
     if isinstance(names, list | tuple):

@@ -21,6 +21,7 @@ from .optimizers.iterations import align_optimizers
 from .optimizers.joint_steps import join_steps
 from .optimizers.skipped import align_skipped, have_same_rates
 from .optimizers.steps import StepDifference, number_calls, step_differences
+from .optimizers.unclipped import is_empty
 from .pairing import CallPair, Names, merge_loops, names_from_a_to_b, pair_calls
 from .rounding import GROWTH, ROUNDING
 from .runs import RecordedRun, RunError, read
@@ -127,8 +128,9 @@ def compare(
     """
     names_of_runs = (label or name for label, name in zip(labels, _distinct_names(a, b), strict=True))
     left, right = (read(path, name, partial(advance, "read")) for path, name in zip((a, b), names_of_runs, strict=True))
-    for run, other in ((left, right), (right, left)):
-        if not (other.lines and _never_clips(run)):
+    never_clip = [bool(run.optimizer_steps) and all(map(is_empty, run.lines)) for run in (left, right)]
+    for run, never_clips in zip((left, right), never_clip, strict=True):
+        if not never_clips or all(never_clip):
             check_clipped(run)
     skipped: list[StepDifference] = []
     if not has_effect:
@@ -154,7 +156,7 @@ def compare(
     advance("compare", 1)
     causes = [find_causes(point) for point in points]
     points = list(map(as_rule, points, causes))
-    of_steps = step_differences(left, right)
+    of_steps = step_differences(left, right, {name: other for pair in pairs for name, other in pair.names.items()})
     if skipped and is_one_schedule:  # which counts steps, so a skipped step shifts the rates of later iterations
         of_steps = [each for each in of_steps if each.divergence.stage != "learning rate"]
     differences = [*skipped, *effective(of_steps, pairs, has_effect)]
@@ -176,11 +178,6 @@ def _distinct_names(a: str | Path, b: str | Path) -> tuple[str, str]:
     lengths = range(1, max(len(path.parts) for path in paths) + 1)
     names = ([str(Path(*path.parts[-length:])) for path in paths] for length in lengths)
     return next(((old, new) for old, new in names if old != new), (paths[0].name, paths[1].name))
-
-
-def _never_clips(run: RecordedRun) -> bool:
-    """Return whether a run has no clip call, but steps of optimizers, and no sign of a clip by hand."""
-    return not run.lines and bool(run.optimizer_steps) and not _changed_by_hand(run)
 
 
 def _changed_by_hand(run: RecordedRun) -> str:

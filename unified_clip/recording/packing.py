@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..causes.scaling import combined_norm
+from .clip_event import any_clipped
 from .rounding import is_near, single
 from .runs import Parameter, RecordedCall
 
@@ -101,14 +102,13 @@ def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> lis
     for call, part in zip(calls, is_part, strict=True):
         named = {JOINT.join(call.parameters): _sum(call, [*call.parameters])} if part else call.parameters
         parameters |= {str(len(parameters) + n) if x.isdecimal() else x: y for n, (x, y) in enumerate(named.items())}
-    clipped = [call.clipped for call in calls]
     changes = {
         "rule": "each",
         "norm": [norm for call in calls for norm in call.norms()],
         "coef": [coef for call in calls for coef in call.coefs()],
         "parameters": parameters,
         "count": len(parameters),
-        "clipped": None if None in clipped and True not in clipped else any(clipped),
+        "clipped": any_clipped([call.clipped for call in calls]),
     }
     return [calls[0].model_copy(update=changes)] if len(parameters) == len(sizes) else calls
 

@@ -111,11 +111,16 @@ def _is_of(step: OptimizerStep, kinds: Sequence[str]) -> bool:
 
 
 def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
-    """Pair the parameters of two calls as `match_parameters` does.
+    """Pair the parameters of two calls as `match_parameters` does, and pair the rest by shape if all have a partner.
 
-    However, pair them by shape only if both calls have equally many parameters of this shape.
+    Pair parameters by shape only if both calls have equally many parameters of this shape.
     """
     matched = match_parameters(a.parameters, b.parameters, names)
+    rest_a = {name: each for name, each in a.parameters.items() if name not in matched}
+    rest_b = {name: each for name, each in b.parameters.items() if name not in matched.values()}
+    by_shape = match_parameters(rest_a, rest_b, {})
+    if len(by_shape) == len(rest_a) == len(rest_b):
+        matched = {**matched, **by_shape}
     counts = [Counter(sorted_shape(each.shape) for each in call.parameters.values()) for call in (a, b)]
     return {
         name: other

@@ -140,8 +140,7 @@ class RecordedCall(Table):
     error: str | None = None
     """The exception that the call raised. Then all fields about the clip are missing."""
 
-    process: Annotated[int, Field(ge=0)] = 0
-    """The index of the call's process in `processes` of the header."""
+    process: Annotated[int, Field(ge=0)] = 0  # the index in `processes` of the header
 
     @model_validator(mode="after")
     def _has_its_norms(self) -> Self:
@@ -189,24 +188,25 @@ class OptimizerStep(Table):
     """A line of a recording: a step of an optimizer."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
-    optimizer: str
-    """The class of the optimizer, such as `torch.optim.SGD`."""
+    optimizer: str  # the class, such as `torch.optim.SGD`
 
     settings: dict[str, Setting] = {}
     """The learning rate (`lr`) and other settings. A setting that differs between groups has a value for each."""
 
     backward_calls: int | None = None
-    """The number of backward passes since the previous step."""
-
     cleared: bool | None = None
-    """Whether all gradients were None or zero at the first of these backward passes, or None if that is unknown."""
+    """The number of backward passes since the previous step, and whether all gradients were None or zero at the first
+    of them. None if that is unknown."""
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown."""
+    empty_clips: Annotated[int, Field(ge=0)] = 0
+    """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown, and
+    how many clip calls got no gradient, as before the backward pass."""
 
     decayed: tuple[int, int] | None = None
-    """If only some parameters have weight decay: the number of elements with weight decay, and the number of elements
-    of all changed parameters. Else None."""
+    undecayed: tuple[str, ...] = ()
+    """If only some parameters have weight decay: the number of elements with weight decay and of all changed
+    parameters, and the names of the other parameters if these are known. Else None and ()."""
 
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step, if a graph may report calls in another order. Else None."""

@@ -9,6 +9,7 @@ import pytest
 from support.recordings import NEW_NAMES, clip_line, rename_parameters
 
 from unified_clip.recording import pairing, runs
+from unified_clip.recording.report import sentences
 
 
 def test_parameters_without_a_common_name_are_paired_by_shape_and_order(compare_runs: Any) -> None:
@@ -17,6 +18,20 @@ def test_parameters_without_a_common_name_are_paired_by_shape_and_order(compare_
     assert comparison.pairs[0].names == NEW_NAMES
     moved = rename_parameters(clip_line(1, {"a": 3.0, "b": 4.0, "c": 12.5}, norm=13.0), NEW_NAMES)
     assert compare_runs([clip_line(1)], [moved]).first.parameter == "c"
+
+
+def test_parameters_beside_common_names_are_paired_by_shape_if_all_have_a_partner(compare_runs: Any) -> None:
+    new = rename_parameters(clip_line(1), {"a": "x", "b": "b", "c": "z"})
+    assert compare_runs([clip_line(1)], [new]).pairs[0].names == {"a": "x", "b": "b", "c": "z"}
+    fewer = rename_parameters(clip_line(1, {"a": 3.0, "b": 4.0}), {"a": "x", "b": "b"})
+    assert compare_runs([clip_line(1)], [fewer]).pairs[0].names == {"b": "b"}
+
+
+def test_a_difference_names_the_parameter_in_both_runs(compare_runs: Any) -> None:
+    new = rename_parameters(clip_line(1, {"a": 3.0, "b": 5.0, "c": 12.0}), NEW_NAMES)
+    text = "\n".join(sentences.lines(compare_runs([clip_line(1)], [new])))
+    assert f"the norm of the gradient of 'b' ({NEW_NAMES['b']!r} in b.jsonl) is 4.0 and 5.0" in text
+    assert " in b.jsonl)" not in "\n".join(sentences.lines(compare_runs([clip_line(1)], [clip_line(1, {"a": 3.5})])))
 
 
 def test_positions_of_gradients_are_not_paired_as_names(compare_runs: Any) -> None:

@@ -65,19 +65,99 @@ def test_a_run_that_may_clip_by_its_own_code_gets_a_hint_to_verify(tmp_path: Pat
     assert f"If b.jsonl {MAY_CLIP}, which is not recorded, use `unified-clip verify`" in printed_text(comparison)
 
 
+BY_HAND = [{**each, "changed": each["step"] % 2} for each in UNCLIPPED]
+"""A run that clips by hand, unless the norm is below the threshold, as at step 2."""
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_clip_by_hand_hides_no_other_difference(tmp_path: Path, is_old: bool) -> None:
+    other = [{**each, "settings": {"lr": 0.25}} for each in BY_HAND]
+    comparison = write_and_compare(tmp_path, *((other, CLIPPED) if is_old else (CLIPPED, other)))
+    by_hand, clipped = ("a.jsonl", "b.jsonl") if is_old else ("b.jsonl", "a.jsonl")
+    assert [each.kind for each in comparison.findings] == ["clip by hand", "another learning rate"]
+    assert comparison.findings[0].sentence.startswith(
+        f"other code changes 1 gradients of {by_hand} before step 1 of the optimizer, as a clip by hand does. "
+        f"{clipped} clips by clip, by the total norm with the threshold 1. "
+    )
+
+
+def test_a_step_without_change_is_no_left_out_clip_if_other_steps_clip_by_hand(tmp_path: Path) -> None:
+    comparison = write_and_compare(tmp_path, CLIPPED, [clip(1), *BY_HAND[:1], *BY_HAND[1:]])
+    assert [each.kind for each in comparison.findings] == ["clip by hand"]
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
-    [
-        ([{**each, "changed": 1} for each in UNCLIPPED], "Other code changed 1 gradients before step 1"),
-        ([], "No clip calls were recorded"),
-    ],
-    ids=["clips by hand", "recorded nothing"],
+    [(BY_HAND, "Other code changed 1 gradients before step 1"), ([], "No clip calls were recorded")],
+    ids=["clip by hand", "recorded nothing"],
 )
-def test_a_run_that_clips_by_hand_or_recorded_nothing_is_rejected(
+def test_two_runs_without_a_recorded_clip_are_rejected(
     tmp_path: Path, lines: list[dict[str, Any]], reason: str
 ) -> None:
     with pytest.raises(RunError, match=reason):
-        write_and_compare(tmp_path, CLIPPED, lines)
+        write_and_compare(tmp_path, BY_HAND, lines)
+
+
+# -- clips that get no gradient, as before the backward pass
+
+
+def empty(step: int) -> dict[str, Any]:
+    return clip(step, count=0) | {"norm": 0.0, "coef": 1.0, "clipped": False, "parameters": {}}
+
+
+TOO_EARLY = {
+    "a function of unified_clip": [each for step in (1, 2, 3) for each in (empty(step), optimizer(step))],
+    "a framework's function": [{**each, "empty_clips": 1} for each in UNCLIPPED],
+}
+
+
+@pytest.mark.parametrize("lines", TOO_EARLY.values(), ids=TOO_EARLY)
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_clip_before_the_backward_pass_is_named(tmp_path: Path, lines: list[dict[str, Any]], is_old: bool) -> None:
+    comparison = write_and_compare(tmp_path, *((lines, CLIPPED) if is_old else (CLIPPED, lines)))
+    (cause,) = comparison.findings
+    name = "a.jsonl" if is_old else "b.jsonl"
+    assert cause.kind == "left-out clip"
+    assert cause.sentence.startswith(f"{name} calls a clip before step 1 of the optimizer when the gradients are None")
+    assert f"Put the clip of {name} between backward() and optimizer.step()" in printed_text(comparison)
+
+
+def test_several_clips_before_a_step_are_not_called_other_parameters(tmp_path: Path) -> None:
+    more = [
+        {**each, "step": 2 * each["step"] - (number == 0)}
+        for step in CLIPPED[::2]
+        for number, each in enumerate((step, step))
+    ]
+    lines = [
+        line for clips, step in zip((more[:2], more[2:4], more[4:]), UNCLIPPED, strict=True) for line in (*clips, step)
+    ]
+    text = printed_text(write_and_compare(tmp_path, CLIPPED, lines))
+    assert "Several clips before a step: " in text
+    assert "Other parameters" not in text
+
+
+def test_one_clip_that_gets_no_gradient_is_named_at_its_step(tmp_path: Path) -> None:
+    lines = [clip(1), optimizer(1), empty(2), optimizer(2), clip(3), optimizer(3)]
+    comparison = write_and_compare(tmp_path, CLIPPED, lines)
+    assert steps_and_kinds(comparison) == [(2, "left-out clip")]
+    assert "b.jsonl calls a clip before step 2 of the optimizer" in comparison.findings[0].sentence
+
+
+def test_a_further_clip_that_gets_no_gradient_is_no_difference(tmp_path: Path) -> None:
+    """As of a second network, whose gradients are None."""
+    lines = [empty(1), *({**each, "step": each["step"] + 1} for each in CLIPPED)]
+    assert write_and_compare(tmp_path, CLIPPED, lines).exit_code == 0
+
+
+def test_an_empty_shard_is_no_missing_gradient(tmp_path: Path) -> None:
+    lines = [{**each, "count": 0, "ranks": 2, "rank": 1} if "call" in each else each for each in CLIPPED]
+    assert "left-out clip" not in [each.kind for each in write_and_compare(tmp_path, CLIPPED, lines).findings]
+
+
+def test_runs_whose_clips_get_no_gradient_are_rejected(tmp_path: Path) -> None:
+    lines = TOO_EARLY["a function of unified_clip"]
+    with pytest.raises(RunError, match="No clip calls were recorded"):
+        write_and_compare(tmp_path, UNCLIPPED, lines)
 
 
 def test_two_runs_that_never_clip_are_rejected(tmp_path: Path) -> None:

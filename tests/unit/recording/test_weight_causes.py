@@ -6,7 +6,16 @@ import math
 from typing import Any
 
 import pytest
-from support.recordings import NORMS, WEIGHTS, add_ulps, cause_kinds, clip_line, with_steps
+from support.recordings import (
+    NEW_NAMES,
+    NORMS,
+    WEIGHTS,
+    add_ulps,
+    cause_kinds,
+    clip_line,
+    rename_parameters,
+    with_steps,
+)
 
 
 def test_clipping_after_the_step(compare_runs: Any) -> None:
@@ -106,6 +115,64 @@ def test_groups_that_decay_other_parameters_are_another_optimizer(compare_runs: 
     (cause,) = compare_runs(old, more).findings
     assert "weight decay of 7 of 9 elements instead of 6. Compare which parameters have weight decay" in cause.sentence
     assert "elements" not in str(compare_runs(old, shards).findings)
+
+
+FORMULA, BACKWARD = "so begin with formulas: GELU", "The losses of this step agree, so begin with the backward pass"
+
+
+@pytest.mark.parametrize(
+    ("norms", "losses", "weights", "hint"),
+    [
+        ({"a": 3.001}, 1.5, {}, FORMULA),
+        ({"a": 3.001, "c": 12.5}, 1.5, {}, None),
+        ({"a": 3.5}, 2.0, {}, BACKWARD),
+        ({"a": 3.5}, 2.1, {}, None),
+        ({"a": 3.5}, 2.0, {"b": 0.0}, None),  # with such a layer, the loss may depend on no data
+        ({"a": 3.5}, 2.0, {"c": 0.0}, BACKWARD),  # a bias
+    ],
+)
+def test_sizes_of_differences_show_where_to_begin(
+    compare_runs: Any, norms: dict[str, float], losses: float, weights: dict[str, float], hint: str | None
+) -> None:
+    old, new = (clip_line(1, {**NORMS, **each}, weights={**WEIGHTS, **weights}) for each in ({}, norms))
+    (cause,) = compare_runs(with_steps([old], losses=[2.0]), with_steps([new], losses=[losses])).findings
+    assert cause.kind == "other data or loss"
+    assert [each for each in (FORMULA, BACKWARD) if each in cause.sentence] == ([hint] if hint else [])
+
+
+MOVED = [clip_line(1), clip_line(2, weights={"a": 0.9, "b": 1.8, "c": 3.3})]
+PARTLY = {"settings": {"weight_decay": [0.1, 0.0]}, "decayed": [6, 9]}
+ALL = {"settings": {"weight_decay": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ({**PARTLY, "undecayed": ["c"]}, ALL, "Only a.jsonl has no weight decay for 'z.bias'"),
+        (
+            ALL,
+            {**PARTLY, "undecayed": ["x.weight", "z.bias"]},
+            "Only b.jsonl has no weight decay for 'x.weight' and 'z.",
+        ),
+        (
+            {**PARTLY, "undecayed": ["b", "c"]},
+            {**PARTLY, "decayed": [7, 9], "undecayed": ["x.weight", "z.bias"]},
+            "Only a.jsonl has no weight decay for 'y.weight'. Only b.jsonl has no weight decay for 'x.weight'.",
+        ),
+        ({**PARTLY, "undecayed": ["d"]}, ALL, None),  # which no clip has
+        (PARTLY, ALL, None),
+        ({**PARTLY, "undecayed": ["c"]}, {"settings": {"weight_decay": 0.0}}, None),
+        ({**PARTLY, "undecayed": ["c"]}, PARTLY | {"decayed": [7, 9]}, None),
+    ],
+)
+def test_parameters_that_only_one_run_decays_are_named(
+    compare_runs: Any, old: dict[str, Any], new: dict[str, Any], text: str | None
+) -> None:
+    lines = [rename_parameters(each, NEW_NAMES) for each in MOVED]
+    (cause,) = compare_runs(with_steps([clip_line(1), clip_line(2)], **old), with_steps(lines, **new)).findings
+    assert cause.kind == "another optimizer"
+    assert (text or "instead of") in str(cause)
+    assert ("has no weight decay for" in cause.sentence) is (text is not None)
 
 
 def test_coefficients_alone_do_not_show_an_effect_of_the_optimizer(compare_runs: Any) -> None:

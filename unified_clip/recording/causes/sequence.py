@@ -12,11 +12,11 @@ from ...causes.observation import Cause, CauseKind
 from ...causes.scaling import combined_norm
 from ..call_order import clip_text, have_near_norms
 from ..divergence import Divergence, DivergencePoint, call_at, numbers
-from ..optimizers.names import LIBRARIES
+from ..optimizers.unclipped import left_out_clip
 from ..packing import elements
 from ..pairing import CallPair, calls_by_step
 from ..rounding import PRODUCT, is_near
-from ..runs import OptimizerStep, RecordedCall, RecordedRun
+from ..runs import RecordedCall, RecordedRun
 from .before_clips import names_text
 
 DESCENT = 0.1
@@ -194,28 +194,9 @@ def _gradients_of(calls: Sequence[RecordedCall], every: Sequence[RecordedCall]) 
 def never_clips(point: DivergencePoint) -> Cause | None:
     """Return a cause if only one run has clip calls, else None. The other run has steps of optimizers."""
     for run, other in point.both_ways():
-        if run.lines:
-            continue
-        count = len(run.optimizer_steps)
-        clips = " and ".join(dict.fromkeys(map(clip_text, calls_at(other, point.first.step))))
-        sentence = (
-            f"{run.name} never clips: its {count} step{'s' * (count != 1)} of optimizers have no clip call. "
-            f"{other.name} clips by {clips}. Add this clip to {run.name}, between the backward pass and the step, or "
-            f"remove it from {other.name}"
-        )
-        if not are_without_clips(run.optimizer_steps):
-            sentence += (
-                f". If {run.name} clips by its own code, which is not recorded, use `unified-clip verify`, which "
-                "compares the updates"
-            )
-        return Cause("left-out clip", sentence)
+        if not run.lines:
+            return left_out_clip(run, other, calls_at(other, point.first.step))
     return None
-
-
-def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
-    """Return whether steps of optimizers without a recorded clip call surely use unclipped gradients."""
-    changes = {step.changed for step in steps} - {None}
-    return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
 
 
 def one_is_shorter(point: DivergencePoint) -> Cause | None:

@@ -202,6 +202,7 @@ def clip_parameters(
     function: Callable[..., Any],
     *args: Any,
     value_of: Callable[[Any], Any] = lambda norm: norm,
+    on_empty: Callable[[], object] = lambda: None,
     **kwargs: Any,
 ) -> Any:
     """Run and record a function of PyTorch or Paddle that clips the gradients of its first argument.
@@ -209,6 +210,7 @@ def clip_parameters(
     Return its result. If the function raises an exception, record and re-raise it.
 
     value_of: A function that converts the returned norm to a plain tensor.
+    on_empty: A function to call if there are no gradients.
     """
     framework = function.__module__.partition(".")[0]
     bound = inspect.signature(function).bind(*args, **kwargs)
@@ -216,6 +218,8 @@ def clip_parameters(
     parameters = bound.arguments[first] = list(passed) if adapter_of(type(passed)) is None else [passed]
     clipped = [parameter for parameter in parameters if getattr(parameter, "grad", None) is not None]
     names = [parameter.name for parameter in clipped] if framework == "paddle" else ()
+    if not clipped:
+        on_empty()
     call = _describe_call(framework, function.__name__, bound.arguments)
     returns_norm = call.rule == "global" and call.passed_norm is None
     before = [parameter.grad for parameter in clipped]

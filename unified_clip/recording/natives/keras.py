@@ -145,13 +145,12 @@ def _record_step(optimizer: Any, numbers: Sequence[Any]) -> None:
     numbers: The learning rate, whether the step updates the weights, and the number of gradients with repeated rows.
     """
     kind, decays = _class_name(optimizer), _weight_decays(optimizer)
+    decayed = decayed_elements(decays, [getattr(each, "path", None) for each in optimizer._trainable_variables])
     settings = _settings(optimizer) | {"weight_decay": of_groups(sorted({decay for decay, _ in decays}))}
 
     def receive(rate: Any, updates: Any, repeated: Any, **passes: Any) -> None:
         if updates:
-            record_step(
-                kind, {"lr": rate, **settings}, {"repeated_rows": int(repeated), **decayed_elements(decays), **passes}
-            )
+            record_step(kind, {"lr": rate, **settings}, {"repeated_rows": int(repeated), **decayed, **passes})
 
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -34,16 +34,17 @@ WATCHER = StepWatcher()
 
 PROGRAMS: dict[Any, list[InProgram]] = {}
 
-STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int]]]]] = WeakKeyDictionary()
+STEPPED: WeakKeyDictionary[Any, list[tuple[dict[str, Any], list[tuple[Any, int, str]]]]] = WeakKeyDictionary()
 """The parameter groups that an optimizer has already updated in its current step, by optimizer. Each has its settings,
-and the weight decay and number of elements of each parameter with a gradient."""
+and the weight decay, number of elements and name of each parameter with a gradient."""
 
 
 def install() -> None:
     for kind in (paddle.nn.ClipGradByGlobalNorm, paddle.nn.ClipGradByNorm, paddle.nn.ClipGradByValue):
         HOOKS.wrap([(kind, "__call__")], OBSERVER.around(_clip))
+    clips = functools.partial(clip_parameters, on_empty=WATCHER.on_empty_clip)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        HOOKS.wrap([(paddle.nn.utils, name)], OBSERVER.around(clip_parameters))
+        HOOKS.wrap([(paddle.nn.utils, name)], OBSERVER.around(clips))
     HOOKS.wrap([(paddle.static.Executor, "run")], _run)
     HOOKS.wrap([(paddle.Tensor, "backward")], _counted)
     HOOKS.wrap([(paddle.optimizer.Optimizer, "_apply_optimize")], _stepped)
@@ -176,13 +177,14 @@ def _record_step(optimizer: Any) -> None:
     groups, stepped = _groups(optimizer), STEPPED.setdefault(optimizer, [])
     group = groups[len(stepped)]
     changed = [each for each in group["params"] if each.grad is not None]
-    sizes = [(_decay_of(optimizer, group, each), int(each.size)) for each in changed]
+    sizes = [(_decay_of(optimizer, group, each), int(each.size), each.name) for each in changed]
     stepped.append((_settings_of(optimizer, group), sizes))
     if len(stepped) < len(groups):
         return
     del STEPPED[optimizer]
     settings = {name: of_groups([each[name] for each, _ in stepped]) for name in stepped[0][0]}
-    weak, decayed = ref(optimizer), decayed_elements(pair for _, pairs in stepped for pair in pairs)
+    sizes = [each for _, of_group in stepped for each in of_group]
+    weak, decayed = ref(optimizer), decayed_elements([each[:2] for each in sizes], [each[2] for each in sizes])
     WATCHER.after_step(f"paddle.optimizer.{type(optimizer).__name__}", settings, lambda: _is_cleared(weak()), decayed)
 
 

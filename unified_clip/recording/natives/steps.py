@@ -85,6 +85,7 @@ class StepWatcher:
         self._cleared: bool | None = None
         self.changed: int | None = None
         """How many gradients unrecorded code changed since the last backward pass, or None if that is unknown."""
+        self._empty_clips = 0
 
     def before_backward(self) -> None:
         """Count a backward pass. At the first backward pass after a step, find out whether the gradients were cleared
@@ -92,6 +93,10 @@ class StepWatcher:
         self._backward_calls += 1
         if self._is_cleared is not None:
             self._cleared, self._is_cleared = self._is_cleared(), None
+
+    def on_empty_clip(self) -> None:
+        """Count a clip call of the framework's own function that got no gradient."""
+        self._empty_clips += 1
 
     def scaling_begins(self, loss_scale: Callable[[], Any]) -> None:
         """Record a loss scale with each clip event until `scaling_ends` is called.
@@ -111,7 +116,7 @@ class StepWatcher:
         optimizer: str,
         settings: Mapping[str, Any],
         is_cleared: Callable[[], bool],
-        decayed: Mapping[str, Sequence[int]],
+        decayed: Mapping[str, Sequence[Any]],
         *,
         is_users: bool = False,
     ) -> None:
@@ -124,7 +129,10 @@ class StepWatcher:
         passes: dict[str, Any] = {"backward_calls": self._backward_calls, "cleared": self._cleared, **decayed}
         if self.changed is not None:
             passes["changed"] = self.changed
-        self._backward_calls, self._cleared, self._is_cleared, self.changed = 0, None, is_cleared, None
+        if self._empty_clips:
+            passes["empty_clips"] = self._empty_clips
+        self._reset()
+        self._is_cleared = is_cleared
         record_step(optimizer, settings, passes, is_users=is_users)
 
 
@@ -159,14 +167,21 @@ def of_groups(values: Sequence[Any]) -> Any:
     return [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
 
 
-def decayed_elements(parameters: Iterable[tuple[Any, int]]) -> dict[str, list[int]]:
+def decayed_elements(parameters: Iterable[tuple[Any, int]], names: Iterable[str | None] = ()) -> dict[str, list[Any]]:
     """Return {"decayed": [number of elements with weight decay, number of all elements]} if only some have it, else {}.
 
+    If a recording has norms, add {"undecayed": names of the parameters without weight decay}, if these are known.
+
     parameters: The weight decay and the number of elements of each parameter that the optimizer changes.
+    names: The names of these parameters.
     """
     sizes = [(size * bool(decay), size) for decay, size in parameters]
     counts = [sum(column) for column in zip(*sizes, strict=True)]
-    return {"decayed": counts} if counts and 0 < counts[0] < counts[1] else {}
+    if not counts or not 0 < counts[0] < counts[1]:
+        return {}
+    known = zip(sizes, names if DISPATCHER.norms else (), strict=False)
+    undecayed = [name for (decayed, _), name in known if not decayed]
+    return {"decayed": counts, "undecayed": undecayed} if undecayed and None not in undecayed else {"decayed": counts}
 
 
 def plain(value: Any) -> Any:

@@ -10,12 +10,13 @@ from weakref import ref
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..clip_event import FINDERS
 from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
 from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
-from .torch_gradients import GradientVersions
+from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
 NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_")
@@ -26,10 +27,12 @@ NAMES = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_wi
 
 WATCHER = StepWatcher()
 VERSIONS = GradientVersions()
+MODELS = ModelNames()
 SHARDED = ShardedNorm()
 
 
 def install() -> None:
+    FINDERS.append(MODELS.name_of)
     HOOKS.wrap([(torch.autograd, "backward")], _counted)
     HOOKS.wrap([(torch.optim.Optimizer, "__init__")], _made)
     HOOKS.wrap([(torch.amp.GradScaler, "scale")], _scaled)
@@ -41,7 +44,8 @@ def install() -> None:
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
-    recorded = OBSERVER.around(partial(clip_parameters, value_of=SHARDED.value_of))(SHARDED.around_clip(function))
+    clip = partial(clip_parameters, value_of=SHARDED.value_of, on_empty=WATCHER.on_empty_clip)
+    recorded = OBSERVER.around(clip)(SHARDED.around_clip(function))
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -158,7 +162,8 @@ def _record_step(optimizer: Any) -> None:
     is_users = not kind.__module__.startswith("torch.optim")
     module = kind.__module__ if is_users else "torch.optim"
     changed = [(group, each) for group in groups for each in group["params"] if each.grad is not None]
-    decayed = decayed_elements((group.get("weight_decay"), each.numel()) for group, each in changed)
+    sizes = ((group.get("weight_decay"), each.numel()) for group, each in changed)
+    decayed = decayed_elements(sizes, (MODELS.name_of(each) for _, each in changed))
     is_adamw = kind.__name__ == "Adam" and any(group.get("decoupled_weight_decay") for group in groups)
     name = f"{module}.{'AdamW' if is_adamw and not is_users else kind.__name__}"
     WATCHER.after_step(name, settings, lambda: _is_cleared(weak()), decayed, is_users=is_users)

@@ -23,7 +23,7 @@ Order = Sequence[int]
 Iteration = tuple[Sequence[OptimizerStep], Sequence[RecordedCall]]
 """The optimizer steps between two backward passes, and the clip calls before these steps."""
 
-OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "repeated_rows")
+OPTIMIZER_FIELDS = ("optimizer", "settings", "decayed", "undecayed", "repeated_rows")
 """The fields of an optimizer step that belong to the optimizer. All other fields belong to the time of the step."""
 
 

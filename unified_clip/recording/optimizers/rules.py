@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...causes.observation import Cause
+from ..causes.before_clips import names_text
 from ..runs import OptimizerStep
 from .names import ADAMW, LIBRARIES
 
@@ -65,6 +66,28 @@ def decay_clauses(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str] 
     is_shown = None not in ways and None not in decays
     is_named = bool(ADAMW.search(left.optimizer)) != bool(ADAMW.search(right.optimizer))
     return (CLAUSES[ways[0]], CLAUSES[ways[1]]) if is_shown or is_named else None
+
+
+def undecayed_text(left: OptimizerStep, right: OptimizerStep, names: Mapping[str, str]) -> str:
+    """Return sentences about the parameters that only one of two optimizers decays, or "" if these are unknown.
+
+    names: The name of a parameter in the run of `right`, by its name in the run of `left`.
+    """
+    name_in_left = {other: name for name, other in names.items()}
+    of_left, of_right = _undecayed(left), [name_in_left.get(name, "") for name in _undecayed(right)]
+    if not all(name in names for name in (*of_left, *of_right)):
+        return ""
+    text = ""
+    for step, own, others in ((left, of_left, of_right), (right, of_right, of_left)):
+        only = [name if names[name].isdecimal() else names[name] for name in own if name not in others]
+        text += f". Only {step.run} has no weight decay for {names_text(only)}" if only else ""
+    return text
+
+
+def _undecayed(step: OptimizerStep) -> Sequence[str]:
+    """Return the parameters that an optimizer does not decay, or [""] if these are unknown."""
+    decay = step.settings.get("weight_decay")
+    return step.undecayed or ([] if step.decayed is None and decay and not isinstance(decay, tuple) else [""])
 
 
 def compare_rows(left: OptimizerStep, right: OptimizerStep) -> tuple[str, str, Cause] | None:

@@ -13,6 +13,7 @@ from ..divergence import Divergence
 from ..pairing import calls_by_step
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
 from .steps import StepDifference, have_equal_shapes, is_late, rounding_of_rates, same_setting
+from .unclipped import with_calls
 
 Skips = dict[int, int]
 """The number of training iterations without a step before a step of the optimizer, by the number of this step."""
@@ -74,11 +75,9 @@ def _bad_norms(run: RecordedRun, step: int) -> list[float]:
 
 def _without(run: RecordedRun, numbers: Collection[int]) -> RecordedRun:
     """Return a run without the clip calls and optimizer steps of these numbers."""
-    kept = [0, *itertools.accumulate(line.step not in numbers for line in run.lines)]
-    steps = [each for each in run.optimizer_steps if each.step not in numbers]
-    steps = [each.model_copy(update={"calls": kept[min(each.calls, len(run.lines))]}) for each in steps]
-    lines = [line for line in run.lines if line.step not in numbers]
-    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+    run = with_calls(run, [line.step not in numbers for line in run.lines])
+    steps = tuple(each for each in run.optimizer_steps if each.step not in numbers)
+    return run.model_copy(update={"optimizer_steps": steps})
 
 
 def _by_iteration(run: RecordedRun, other: RecordedRun) -> RecordedRun:
@@ -165,16 +164,14 @@ def _without_common_skips(run: RecordedRun, other: RecordedRun) -> tuple[Recorde
     if not norms or len(norms) != len(others) or not all(math.isclose(*pair, rel_tol=SAME) for pair in pairs):
         return run, other
     kept = [not (line.step in skips and _is_bad(line)) for line in run.lines]
-    before = [0, *itertools.accumulate(kept)]
-    lines = list(itertools.compress(run.lines, kept))
+    run = with_calls(run, kept)
     steps, other_steps = (
-        [_without_skipped_passes(step, counts.get(step.step, 0)) for step in each.optimizer_steps]
+        tuple(_without_skipped_passes(step, counts.get(step.step, 0)) for step in each.optimizer_steps)
         for each, counts in ((run, skips), (other, skips_of_other))
     )
-    steps = [each.model_copy(update={"calls": before[min(each.calls, len(kept))]}) for each in steps]
     return (
-        run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)}),
-        other.model_copy(update={"optimizer_steps": tuple(other_steps)}),
+        run.model_copy(update={"optimizer_steps": steps}),
+        other.model_copy(update={"optimizer_steps": other_steps}),
     )
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...causes.observation import Cause
-from ..call_order import clip_text
 from ..divergence import Divergence, Stage
-from ..pairing import calls_by_step
+from ..pairing import Names, calls_by_step
 from ..rounding import same
 from ..runs import OptimizerStep, RecordedCall, RecordedRun, Setting
 from .epsilon import EQUAL, compare_places, places_differ, setting_text, tolerance_of
 from .names import LIBRARIES
-from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses
+from .rules import are_one_kind, compare_momentum, compare_rows, decay_clauses, undecayed_text
+from .unclipped import is_empty, left_out_clip, with_calls
 
 STAGES: tuple[Stage, ...] = ("steps", "gradients cleared", "backward passes", "clips", "learning rate", "optimizer")
 """The stages of differences between steps of optimizers."""
@@ -38,12 +38,16 @@ def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedR
     """Return both runs, with calls and optimizer steps numbered by the steps of the optimizers.
 
     All numbers stay as they are unless both runs recorded optimizer steps, and number their calls 1, 2, 3 and so on. If
-    a run recorded only its first optimizer steps, remove these steps from the run.
+    a run recorded only its first optimizer steps, remove these steps from the run. If both runs have steps, remove the
+    calls that got no gradient.
     """
     a, b = _without_partial_steps(a), _without_partial_steps(b)
-    if not all(run.optimizer_steps and _counts_calls(run) for run in (a, b)):
+    if not (a.optimizer_steps and b.optimizer_steps):
         return a, b
-    return _numbered(a), _numbered(b)
+    if _counts_calls(a) and _counts_calls(b):
+        a, b = _numbered(a), _numbered(b)
+    a, b = (with_calls(run, [not is_empty(line) for line in run.lines]) for run in (a, b))
+    return a, b
 
 
 def _without_partial_steps(run: RecordedRun) -> RecordedRun:
@@ -104,11 +108,13 @@ def is_late(run: RecordedRun) -> bool:
     return 0 < count * len(steps) <= len(run.lines) and is_even
 
 
-def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
+def step_differences(a: RecordedRun, b: RecordedRun, names: Names) -> list[StepDifference]:
     """Return the first difference of each kind of cause, and of each setting, between the optimizer steps of two runs.
 
     If only one run clips after its optimizer steps, the first entry is this difference. If one run has the
     learning rates of the other run one step later, one entry has this difference, and no entry is about single rates.
+
+    names: The name of a parameter in `b`, by its name in `a`.
     """
     first_of_kind: dict[tuple[str, str], StepDifference] = {}
     if a.optimizer_steps and b.optimizer_steps and is_late(a) != is_late(b):
@@ -133,7 +139,7 @@ def step_differences(a: RecordedRun, b: RecordedRun) -> list[StepDifference]:
         differences += _clips(a, b, (left, right), clips)
         differences += [
             shift if shift and each.divergence.stage == "learning rate" else each
-            for each in _differing_settings(left, right, rounding)
+            for each in _differing_settings(left, right, rounding, names)
         ]
     for each in (*differences, *_momentum(a, b)):
         first_of_kind.setdefault((each.cause.kind, each.divergence.parameter or ""), each)
@@ -257,23 +263,13 @@ def _clips(
     step = steps[0].step
     old, new = (lines.get(step, ()) for lines in clips)
     if bool(old) != bool(new):
-        cause = _left_out(*((b, a) if old else (a, b)), old or new, step)
+        cause = left_out_clip(*((b, a) if old else (a, b)), old or new, step)
     else:
         more, fewer, last = (old, new, steps[0]) if len(old) > len(new) else (new, old, steps[1])
         if len(more) == len(fewer) or not _is_repeated(more, fewer, last):
             return
         cause = _several(*((a, b) if len(old) > len(new) else (b, a)), (len(old), len(new)), last)
     yield StepDifference(Divergence(step, "clips", len(old), len(new)), cause)
-
-
-def _left_out(run: RecordedRun, other: RecordedRun, lines: Sequence[RecordedCall], step: int) -> Cause:
-    """Return the cause of a run that makes a step of an optimizer without the clip calls `lines` of the other run."""
-    clips = " and ".join(dict.fromkeys(map(clip_text, lines)))
-    sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before it, {other.name} clips by "
-    sentence += clips
-    if changed := next((each.changed for each in run.optimizer_steps if each.step == step), None):
-        sentence += f". Other code changed {changed} gradients of {run.name} before this step, as a clip by hand does"
-    return Cause("left-out clip", sentence)
 
 
 def _is_repeated(lines: Sequence[RecordedCall], other: Sequence[RecordedCall], step: OptimizerStep) -> bool:
@@ -327,7 +323,9 @@ def _several(run: RecordedRun, other: RecordedRun, counts: tuple[int, int], last
     return Cause("several clips before a step", f"{sentence}{advice}")
 
 
-def _differing_settings(left: OptimizerStep, right: OptimizerStep, rounding: float) -> Iterator[StepDifference]:
+def _differing_settings(
+    left: OptimizerStep, right: OptimizerStep, rounding: float, names: Names
+) -> Iterator[StepDifference]:
     """Yield the differences between two steps: in the learning rate, the class of the optimizer, and its settings.
 
     Compare other settings than the learning rate only if `are_one_kind` returns True. Do not compare a setting that
@@ -356,11 +354,13 @@ def _differing_settings(left: OptimizerStep, right: OptimizerStep, rounding: flo
             yield _difference(left, "learning rate", old, new, Cause("another learning rate", sentence))
         elif is_one_kind:
             sentence = f"{differs} {name} {values}"
+            sentence += undecayed_text(left, right, names) if name == "weight_decay" else ""
             yield _difference(left, "optimizer", old, new, Cause("another optimizer", sentence), name)
     counts = [step.decayed or (0, 0) for step in (left, right)]
     if is_one_kind and counts[0][1] == counts[1][1] and counts[0][0] != counts[1][0]:
         values = f"{counts[1][0]} of {counts[1][1]} elements instead of {counts[0][0]}"
-        sentence = f"{differs} weight decay of {values}. Compare which parameters have weight decay"
+        advice = undecayed_text(left, right, names) or ". Compare which parameters have weight decay"
+        sentence = f"{differs} weight decay of {values}{advice}"
         cause = Cause("another optimizer", sentence)
         yield _difference(left, "optimizer", counts[0][0], counts[1][0], cause, "number of elements with weight decay")
     if rows := compare_rows(left, right):

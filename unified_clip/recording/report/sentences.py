@@ -79,7 +79,7 @@ def about(run: RecordedRun) -> str:
     """
     folded = ""
     if run.recorded > len(run.lines):
-        rest = "calls of a loop are joined, and steps that one run skips are left out"
+        rest = "calls of a loop are joined. Calls without gradients, and steps that one run skips, are left out"
         folded = f", compared as {len(run.lines)}: {rest}"
     text = f"{run.path}: {counted(run.recorded, 'call')}{folded}{', and an incomplete line' if run.torn else ''}."
     return f"{text}{_about_ranks(run)}" if run.others else text
@@ -124,7 +124,7 @@ def explanations(comparison: RecordingComparison) -> Iterator[Explanation]:
     steps: dict[Cause, int] = {}
     earlier: list[str] = []
     for number, (divergence, findings) in enumerate(comparison.divergences.items()):
-        what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence)}."
+        what = f"{BEYOND if number else FIRST} at step {divergence.step}: {_format_divergence(divergence, comparison)}."
         why = [f"{each.title}, as at step {steps[each]}." if each in steps else str(each) for each in findings]
         why = why or [without_cause(comparison, divergence)]
         yield Explanation(divergence, what, [sentence for sentence in why if sentence not in earlier])
@@ -181,7 +181,7 @@ def _unreported_eps(comparison: RecordingComparison) -> list[str]:
     divergence, cause = comparison.unreported_eps
     is_allowed = (divergence.ulps or 0.0) <= comparison.max_ulp
     allowed = f", which --max-ulp {comparison.max_ulp:g} allows" if is_allowed else ""
-    return [f"{cause} It first shows at step {divergence.step}: {_format_divergence(divergence)}{allowed}."]
+    return [f"{cause} It first shows at step {divergence.step}: {_format_divergence(divergence, comparison)}{allowed}."]
 
 
 def _unknown_thresholds(comparison: RecordingComparison) -> list[str]:
@@ -201,7 +201,7 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
     return []
 
 
-ABOUT_PARAMETERS = {"left out", "left-out clip", "repeated parameter", *RULES_FOR_GLOBAL}
+ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
 """The kinds of causes that explain why runs clip different numbers of gradients."""
 
 
@@ -242,7 +242,7 @@ def _unknown_coefficients(comparison: RecordingComparison) -> list[str]:
     return [f"Not all coefficients were compared in {where}: {reason}."] if count else []
 
 
-def _format_divergence(divergence: Divergence) -> str:
+def _format_divergence(divergence: Divergence, comparison: RecordingComparison) -> str:
     names = {"weight": "the norm of the weight", "gradient": "the norm of the gradient"}
     if divergence.stage == "gradient" and divergence.parameter is None:
         sides = (divergence.a, divergence.b)
@@ -257,7 +257,10 @@ def _format_divergence(divergence: Divergence) -> str:
     if divergence.stage == "rule":
         a, b = (RULES.get(str(side), side) for side in (divergence.a, divergence.b))
         return f"rule is {a} and {b}"
-    whose = f" of {divergence.parameter!r}" if divergence.parameter else ""
+    whose = ""
+    if name := divergence.parameter:
+        other = next((pair.names[name] for pair in comparison.pairs if name in pair.names), name)
+        whose = f" of {name!r}" + f" ({other!r} in {comparison.b.name})" * (other != name and not other.isdecimal())
     if divergence.stage == "coefficient" and divergence.ulps is None:
         side, known = ("first", divergence.b) if divergence.a is None else ("second", divergence.a)
         other = "second" if side == "first" else "first"

@@ -1,13 +1,19 @@
-"""Find gradients of PyTorch that unrecorded code changes between a backward pass and a step, as a clip by hand does."""
+"""Find the names of PyTorch's parameters, and gradients that unrecorded code changes, as a clip by hand does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections import Counter
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+import torch
+from torch.utils.weak import WeakIdKeyDictionary
+
 from ..dispatcher import DISPATCHER
 from .hooks import HOOKS
+from .steps import reported
 
 State = tuple[int, int]
 """The identity of a gradient, and how often code changed it in place."""
@@ -55,3 +61,36 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
         for parameter in group["params"]:
             if parameter.grad is not None:
                 yield id(parameter), (id(parameter.grad), parameter.grad._version)
+
+
+class ModelNames:
+    """The names that parameters have in their models, if an optimizer of the program updates them."""
+
+    def __init__(self) -> None:
+        self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
+
+    def name_of(self, parameter: Any) -> str | None:
+        """Return the name of a parameter, or None if it has no name, or if a parameter of another model has it, too."""
+        if not isinstance(parameter, torch.nn.Parameter):
+            return None
+        if parameter not in self._names:
+            with reported("the names of parameters"):
+                self._search()
+            self._names.setdefault(parameter, None)
+        return self._names[parameter]
+
+    def _search(self) -> None:
+        """Find the names of new parameters. A parameter of several models gets its name in the smallest model."""
+        objects = [(each, type(each)) for each in gc.get_objects()]  # `isinstance` may run code of other objects
+        optimizers = [each for each, kind in objects if issubclass(kind, torch.optim.Optimizer)]
+        trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+        modules = [each for each, kind in objects if issubclass(kind, torch.nn.Module)]
+        inner = {id(child) for module in modules for child in module.children()}
+        models = [dict(each.named_parameters()) for each in modules if id(each) not in inner]
+        new: MutableMapping[Any, str] = WeakIdKeyDictionary()
+        for name, parameter in (item for model in sorted(models, key=len) for item in model.items()):
+            if id(parameter) in trained and parameter not in self._names:
+                new.setdefault(parameter, name)
+        counts = Counter([*new.values(), *self._names.values()])
+        for parameter, name in new.items():
+            self._names[parameter] = name if counts[name] == 1 else None

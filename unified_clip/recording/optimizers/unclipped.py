@@ -1,0 +1,80 @@
+"""Explain steps of an optimizer without a clip: it is missing, runs before the backward pass, or is by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from ...causes.observation import Cause
+from ..call_order import clip_text
+from ..runs import OptimizerStep, RecordedCall, RecordedRun
+from .names import LIBRARIES
+
+
+def is_empty(call: RecordedCall) -> bool:
+    """Return whether a call surely got no gradient, as before the backward pass."""
+    return call.count == 0 and call.ranks is None and call.error is None
+
+
+def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
+    """Return a run with only some of its calls. The next step of an optimizer counts the others that are empty.
+
+    kept: For each call, whether to keep it.
+    """
+    if all(kept):
+        return run
+    before = [0, *itertools.accumulate(kept)]
+    empty = [0, *itertools.accumulate(map(is_empty, run.lines))]
+    steps, last = [], 0
+    for step in run.optimizer_steps:
+        calls = min(step.calls, len(kept))
+        count = step.empty_clips + empty[calls] - empty[last]
+        steps.append(step.model_copy(update={"calls": before[calls], "empty_clips": count}))
+        last = calls
+    lines = list(itertools.compress(run.lines, kept))
+    return run.model_copy(update={"lines": lines, "optimizer_steps": tuple(steps)})
+
+
+def left_out_clip(
+    run: RecordedRun, other: RecordedRun, calls: Sequence[RecordedCall], step: int | None = None
+) -> Cause:
+    """Return the cause of a run that makes a step of an optimizer without a recorded clip.
+
+    calls: The clip calls of the other run at this step.
+    step: The number of the step. None: the run has no clip call at all.
+    """
+    clips = f"{other.name} clips by {' and '.join(dict.fromkeys(map(clip_text, calls)))}"
+    if changed := next((each for each in run.optimizer_steps if each.changed), None):
+        sentence = (
+            f"other code changes {changed.changed} gradients of {run.name} before step {changed.step} of the "
+            f"optimizer, as a clip by hand does. {clips}. This report does not compare these two clips. Use "
+            "`unified-clip verify`, which records clips by hand, or replace this code by a function of unified_clip"
+        )
+        return Cause("clip by hand", sentence)
+    steps = [each for each in run.optimizer_steps if step in (None, each.step)]
+    if early := [each for each in steps if each.empty_clips]:
+        sentence = (
+            f"{run.name} calls a clip before step {early[0].step} of the optimizer when the gradients are None, as "
+            f"before backward() or after zero_grad(), so it clips nothing. {clips}. Put the clip of {run.name} between "
+            "backward() and optimizer.step()"
+        )
+    elif step is not None:
+        sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before it, {clips}"
+    else:
+        sentence = (
+            f"{run.name} never clips: its {len(steps)} step{'s' * (len(steps) != 1)} of optimizers have no clip call. "
+            f"{clips}. Add this clip to {run.name}, between the backward pass and the step, or remove it from "
+            f"{other.name}"
+        )
+        if not are_without_clips(steps):
+            sentence += (
+                f". If {run.name} clips by its own code, which is not recorded, use `unified-clip verify`, which "
+                "compares the updates"
+            )
+    return Cause("left-out clip", sentence)
+
+
+def are_without_clips(steps: Sequence[OptimizerStep]) -> bool:
+    """Return whether steps of optimizers without a recorded clip call surely use unclipped gradients."""
+    changes = {step.changed for step in steps} - {None}
+    return changes == {0} and all(step.optimizer.startswith(LIBRARIES) for step in steps)
