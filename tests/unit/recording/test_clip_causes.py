@@ -183,6 +183,13 @@ def test_rounding_of_small_gradients_hides_no_cause(compare_runs: Any, factor: f
     assert ("'a' is missing" in str(comparison.findings)) is (factor == 1)
 
 
+def test_rounding_noise_without_a_common_name_is_not_called_missing(compare_runs: Any) -> None:
+    old = {**NORMS, "noise": 2.0**-20, "more noise": 2.0**-21}
+    new = clip_line(1, {name: norm for name, norm in old.items() if name != "more noise"})
+    renamed = rename_parameters(new, {name: f"new.{name}" for name in new["parameters"]})
+    assert "missing" not in str(compare_runs([clip_line(1, old)], [renamed]).findings)
+
+
 @pytest.mark.parametrize("norms", [{"noise": 0.5}, {"small": 2.0**-9}, {"a": 0.0}])
 def test_a_gradient_that_is_noise_in_one_run_only_is_compared(compare_runs: Any, norms: dict[str, float]) -> None:
     old, new = {**NORMS, **SMALL}, {**NORMS, **SMALL, **norms}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import NEW_NAMES, clip_line, rename_parameters
+from support.recordings import NEW_NAMES, clip_line, per_tensor_line, rename_parameters
 
 from unified_clip.recording import pairing, runs
 from unified_clip.recording.report import sentences
@@ -20,11 +20,12 @@ def test_parameters_without_a_common_name_are_paired_by_shape_and_order(compare_
     assert compare_runs([clip_line(1)], [moved]).first.parameter == "c"
 
 
-def test_parameters_beside_common_names_are_paired_by_shape_if_all_have_a_partner(compare_runs: Any) -> None:
-    new = rename_parameters(clip_line(1), {"a": "x", "b": "b", "c": "z"})
-    assert compare_runs([clip_line(1)], [new]).pairs[0].names == {"a": "x", "b": "b", "c": "z"}
-    fewer = rename_parameters(clip_line(1, {"a": 3.0, "b": 4.0}), {"a": "x", "b": "b"})
-    assert compare_runs([clip_line(1)], [fewer]).pairs[0].names == {"b": "b"}
+@pytest.mark.parametrize("line", [clip_line, per_tensor_line])
+def test_parameters_beside_common_names_are_paired_by_shape_if_all_have_a_partner(compare_runs: Any, line: Any) -> None:
+    new = rename_parameters(line(1), {"a": "x", "b": "b", "c": "z"})
+    assert compare_runs([line(1)], [new]).pairs[0].names == {"a": "x", "b": "b", "c": "z"}
+    fewer = rename_parameters(line(1, {"a": 3.0, "b": 4.0}), {"a": "x", "b": "b"})
+    assert compare_runs([line(1)], [fewer]).pairs[0].names == {"b": "b"}
 
 
 def test_a_difference_names_the_parameter_in_both_runs(compare_runs: Any) -> None:
