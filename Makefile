@@ -175,9 +175,9 @@ kernels-%: PRELOAD = $(shell g++ -print-file-name=$(if $(filter thread,$*),libts
 kernels-baseline kernels-avx2: PRELOAD =
 kernels-%: TESTS = $(wildcard tests/unit/native/test_*.py)
 kernels-thread: TESTS = $(addprefix tests/unit/native/test_,native.py native_lists.py threads.py xla.py)
-# Of the tests in graphs, those whose gradients are short run in one thread: only the nightly tier checks them for races.
+# Tests in graphs whose gradients are short, and of memory, run in one thread: only the nightly tier checks them for races.
 OPERATORS = tests/frameworks/test_torch_operators.py
-kernels-thread: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators or several_threads")
+kernels-thread: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators and not keeps_no_long_one or several_threads")
 # Vectors may change the bits of a result, not how graphs call the kernels.
 kernels-baseline: OPERATORS += $(if $(NIGHTLY),,-k "not test_torch_operators or bits or half_way")
 kernels-%: export UNIFIED_CLIP_NATIVE = 1
