@@ -135,7 +135,8 @@ def _start_origin(start: Start) -> str | None:
     framework = getattr(start, "func", start).__module__.rpartition(".")[2].partition("_")[0]
     module = f"support.processes.{framework}_preloaded" if framework != "tensorflow" else None
     forkserver.set_forkserver_preload([module] if module else [])
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):  # it does not get the path otherwise
+    search = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}  # it does not get the path otherwise
+    with mock.patch.dict(os.environ, search):
         forkserver.ensure_running()
     return module
 
