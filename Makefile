@@ -18,7 +18,8 @@ NIGHTLY_FRAMEWORKS := mlx
 # -- the change tier: what every change has to pass
 
 # As many suites at once as there are cores, each in one process, the longest first. All run, even if one fails.
-# ALSO: the other checks of .ci/run. `style` and the sanitizers need no package, so they run while it is built.
+# ALSO: the other checks of .ci/run. Of the checks that need no package, only the longest may start while it is built: make
+# would start the long suites after all of them.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE = -j$(CORES) --output-sync=target --keep-going --no-print-directory
 SUITES := suite-unit suite-torch suite-jax suite-tensorflow suite-paddle style device-torch suite-numpy tables
@@ -26,7 +27,9 @@ CHECKS = $(SUITES) $(ALSO:sanitize=$(SANITIZERS))
 LONGEST_FIRST = kernels-address,undefined suite-unit suite-torch suite-jax suite-tensorflow kernels-thread suite-paddle \
 	kernels-baseline triton-torch style parity device-torch suite-numpy tables
 test: $(VENV)/requirements
-	$(MAKE) $(AT_ONCE) WORKERS= $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
+	$(MAKE) $(AT_ONCE) WORKERS= FIRST=$(VENV)/package $(filter $(CHECKS),$(LONGEST_FIRST)) $(filter-out $(LONGEST_FIRST),$(CHECKS))
+
+style kernels-thread kernels-baseline: | $(FIRST)
 
 # The tests of one framework, in an environment that has no other.
 $(FRAMEWORKS:%=test-%): test-%:

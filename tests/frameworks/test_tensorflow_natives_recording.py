@@ -160,19 +160,6 @@ def test_the_losses_of_tapes_are_recorded_with_each_step(tmp_path: Path, in_grap
     assert [list(step.losses) for step in steps] == [[6.0], [0.0]]
 
 
-def test_the_losses_of_fit_are_recorded(tmp_path: Path) -> None:
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.1, clipnorm=1.0), "mse", jit_compile=False)
-    losses = []
-    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
-    with unified_clip.record(tmp_path / "run.jsonl"):
-        for _ in range(3):
-            model.fit(tf.ones([4, 2]), tf.ones([4, 1]), batch_size=4, verbose=0, callbacks=[callback])
-    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
-    assert [loss for step in steps for loss in step.losses] == pytest.approx(losses)
-    assert len(losses) == 3
-
-
 class DenseAdam(keras.optimizers.Adam):
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         super().apply([tf.convert_to_tensor(grad) for grad in grads], trainable_variables)

@@ -37,7 +37,7 @@ def collect_in_place(
     spec: DistributedSpec = INFERRED,
     **options: Any,
 ) -> tuple[GradientList, Functional | InPlace]:
-    """Return (the gradients to clip in place, the writer of their results).
+    """Return (the gradients to clip in place, the object that writes the clipped values into them).
 
     function: The public name of the call, for errors. instead: The function that errors recommend.
     plain: Whether to try to collect all gradients in one pass. options: Arguments of `in_place`.

@@ -294,7 +294,7 @@ class Advisor:
     def _literal(self, use: ClipUse) -> str:
         """Return the call or the arguments in Python source that have the effect of the configuration, or ''.
 
-        They may have another family or eps. If the check does not accept that, ACCEPT_NEAREST follows.
+        They may have another family or eps. If the check rejects this difference, the text ends with ACCEPT_NEAREST.
         """
         threshold = self._config.threshold
         if not isinstance(threshold, float) or use.config is None:

@@ -102,7 +102,8 @@ def port_all(
 ) -> tuple[list[PortedFile], list[UnreadableFile]]:
     """Port files, and return (ported files, unreadable files), each in the order of `paths`. No file is written.
 
-    A file without clips gives empty contents. More than FEW_FILES files that may have clips are ported in parallel.
+    A file without clips has a `PortedFile` without contents. More than FEW_FILES files with possible clips are ported
+    in parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
     read: A function that returns the Python source of a file. It has to be a function of a module.

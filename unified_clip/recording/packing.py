@@ -83,11 +83,11 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Return the calls of a step as one clip per tensor if they clip as the single call of the other run does.
+    """Join the calls of a step into one call that clips tensor by tensor, if the other run's only call clips so.
 
-    A call by the total norm of some gradients is then a clip of the tensor that the other run has in their place. For
-    example, PyTorch's GRU has two biases in place of Keras' single bias. All calls must have the same settings, and as
-    many elements as the other run clips.
+    For example, Keras' GRU has one bias, and PyTorch's has two. A call that clips the two by their total norm clips as
+    Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
+    elements as the other run clips.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
         return calls

@@ -32,6 +32,7 @@ from support.kits import Kit
 import unified_clip
 from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError
 from unified_clip.integrations import keras_optimizers
+from unified_clip.recording import runs
 
 BACKEND = keras.backend.backend()
 Apply = Callable[[dict[str, np.ndarray]], None]
@@ -298,6 +299,25 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
     for optimizer, handle in ((outer, config.attach_to(inner)), (fixed, config.attach_to(fixed))):
         in_graph(optimizer, variables())(scaled)  # JAX does not support an eager LossScaleOptimizer
         assert_reported(handle.last, step, 0, ulp=1)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="a recording has no losses of JAX")
+@pytest.mark.parametrize("scale", ["loss_scale_factor", "LossScaleOptimizer", "none"])
+def test_the_losses_of_fit_are_recorded_without_loss_scale(tmp_path: Path, scale: str) -> None:
+    factor = 1024.0 if scale == "loss_scale_factor" else None
+    optimizer = keras.optimizers.SGD(0.1, clipnorm=1.0, loss_scale_factor=factor)
+    if scale == "LossScaleOptimizer":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1024.0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", jit_compile=False)
+    losses = []
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    with unified_clip.record(tmp_path / "run.jsonl"):
+        for _ in range(3):
+            model.fit(np.ones([4, 2]), np.ones([4, 1]), batch_size=4, verbose=0, callbacks=[callback])
+    steps = runs.read(tmp_path / "run.jsonl").optimizer_steps
+    assert len(losses) == 3
+    assert [loss for step in steps for loss in step.losses] == pytest.approx(losses)
 
 
 def test_steps_that_a_loss_scale_optimizer_skips_are_no_error() -> None:

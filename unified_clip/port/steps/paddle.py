@@ -107,10 +107,10 @@ class PaddleOptimizers:
         self.sources = self._complete(list(sources.values()))
 
     def _complete(self, sources: list[ClipSource]) -> list[ClipSource]:
-        """Return the sources of clips that can be rewritten, and give a reason in `why_not` to all other clips.
+        """Return the sources whose clips can be rewritten, and give a reason in `why_not` to all other clips.
 
-        A source cannot be rewritten in two cases: one of its clips is in `why_not`, or another source of the same
-        optimizer cannot be rewritten.
+        The clips of a source stay as they are if one of them is in `why_not`, or if the clips of another source of the
+        same optimizer stay.
         """
         kept = {argument for source in sources for argument in source.uses}
         complete = []

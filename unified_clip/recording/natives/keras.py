@@ -1,4 +1,4 @@
-"""Record the clipping and the steps of Keras' own optimizers."""
+"""Record the clipping and the steps of Keras' own optimizers. TensorFlow's and PyTorch's hooks record the losses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import keras
+from keras.optimizers import LossScaleOptimizer
 from keras.src.optimizers.base_optimizer import BaseOptimizer
 
 from ..._core.observer import Rule
 from .base import OBSERVER, RunningCall, without_none
 from .evidence import NativeCall
 from .hooks import HOOKS
-from .steps import decayed_elements, of_groups, record_step, reported
+from .steps import UNSCALED, decayed_elements, of_groups, record_step, reported
 
 CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "clipvalue": "value"}
 """The rule of each argument that makes an optimizer of Keras clip. The first one that is set counts."""
@@ -23,6 +24,8 @@ CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "c
 def install() -> None:
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
     HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
+    for owner in (BaseOptimizer, LossScaleOptimizer):  # each has a function of its own
+        HOOKS.wrap([(owner, "scale_loss")], _marking_scaled)
 
 
 def _clip_gradients(function: Callable[..., Any], self: Any, grads: Any) -> Any:
@@ -97,6 +100,17 @@ def _stepped(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return apply
+
+
+def _marking_scaled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def scale_loss(self: Any, loss: Any) -> Any:
+        scaled = function(self, loss)
+        if scaled is not loss:
+            with reported("a loss without scale"):
+                setattr(scaled, UNSCALED, loss)
+        return scaled
+
+    return scale_loss
 
 
 def _class_name(optimizer: Any) -> str:

@@ -15,6 +15,9 @@ from .hooks import HOOKS
 MOST_LOSSES = 1024
 """Until the next step of an optimizer, `Losses` keeps the losses of at most this many backward passes."""
 
+UNSCALED = "_unified_clip_unscaled"
+"""The attribute of a loss that an optimizer of Keras has scaled. Its value is the loss without scale."""
+
 
 @contextmanager
 def reported(what: str) -> Iterator[None]:

@@ -19,7 +19,7 @@ from ...tensors.types import from_numpy
 from .base import OBSERVER, without_none
 from .evidence import NativeCall, ObservedTensors
 from .hooks import HOOKS
-from .steps import LOSSES, record_step, reported
+from .steps import LOSSES, UNSCALED, record_step, reported
 
 Describe = Callable[[Sequence[Any]], NativeCall]
 """A function that returns a call's settings for the values of its thresholds."""
@@ -68,10 +68,14 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     keyword = [*inspect.signature(function).parameters][position]
 
     def watched(*args: Any, **kwargs: Any) -> Any:
+        report = None
         if isinstance(args[0], tf.GradientTape):
             with reported("a backward pass"):
-                _add_loss(**dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs)
+                named = dict(zip(("target", "sources", "output_gradients"), args[1:], strict=False)) | kwargs
+                report = _add_loss(**named)
         result = function(*args, **kwargs)
+        if report is not None:
+            result = _after(report, result)
         sources = args[position] if len(args) > position else kwargs[keyword]
         for gradient, source in zip(tf.nest.flatten(result), _describe_sources(sources), strict=True):
             if gradient is not None:
@@ -84,15 +88,30 @@ def _marking(position: int, function: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> None:
-    """Record the loss: the number whose gradients a tape computes.
+def _add_loss(target: Any = None, output_gradients: Any = None, **_: Any) -> Any:
+    """Record the loss: the number whose gradients a tape computes. In a graph, return the operation that records it.
 
     Record nothing for several targets, a target of several elements, or a call with `output_gradients`.
     """
     targets = tf.nest.flatten(target)
     is_tensor = len(targets) == 1 and tf.is_tensor(targets[0]) and not isinstance(targets[0], tf.IndexedSlices)
     if is_tensor and output_gradients is None and targets[0].shape.num_elements() == 1:
-        report_numbers(lambda value: LOSSES.add(value.item), targets)
+        return report_numbers(lambda value: LOSSES.add(value.item), [getattr(targets[0], UNSCALED, targets[0])])
+    return None
+
+
+def _after(report: Any, gradients: Any) -> Any:
+    """Return gradients that a graph computes after an operation: the first one depends on the operation.
+
+    Without this, a step in a `tf.cond` that writes variables, as LossScaleOptimizer makes it, may run before the
+    operation.
+    """
+    flat = tf.nest.flatten(gradients)
+    present = [index for index, gradient in enumerate(flat) if gradient is not None]
+    for index in present[:1]:
+        with tf.control_dependencies([report]):
+            flat[index] = tf.identity(flat[index])
+    return tf.nest.pack_sequence_as(gradients, flat)
 
 
 def _describe_sources(sources: Any) -> list[Source | None]:
@@ -191,8 +210,8 @@ def _describe(name: str, rule: Any) -> Describe:
     return call
 
 
-def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> None:
-    """Pass numbers to `receive`, at once or each time a `tf.function` runs.
+def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+    """Pass numbers to `receive`, at once or each time a `tf.function` runs. In a graph, return the operation.
 
     Do nothing in a graph for XLA, or in a graph that is not of a function.
 
@@ -202,7 +221,8 @@ def report_numbers(receive: Callable[..., None], numbers: Sequence[Any], after: 
         receive(*(tf.convert_to_tensor(number).numpy() for number in numbers))
     elif not is_for_xla() and tf.compat.v1.get_default_graph().building_function:
         with tf.control_dependencies([tf.convert_to_tensor(variable) for variable in after]):
-            tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+            return tf.numpy_function(receive, [tf.convert_to_tensor(number) for number in numbers], [])
+    return None
 
 
 def repeated_rows(gradients: Sequence[Any]) -> Any:

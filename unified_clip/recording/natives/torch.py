@@ -15,7 +15,7 @@ from ..dispatcher import DISPATCHER
 from ..optimizers.names import SETTINGS
 from .base import OBSERVER, clip_parameters
 from .hooks import HOOKS
-from .steps import LOSSES, StepWatcher, decayed_elements, of_groups, reported
+from .steps import LOSSES, UNSCALED, StepWatcher, decayed_elements, of_groups, reported
 from .torch_parameters import GradientVersions, ModelNames
 from .torch_sharded import ShardedNorm
 
@@ -114,7 +114,8 @@ def _add_loss(tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> Non
     if not isinstance(losses, list | tuple) or len(losses) != 1 or grad_tensors is not None:
         return
     if isinstance(losses[0], torch.Tensor) and losses[0].numel() == 1:
-        LOSSES.add(losses[0].detach().clone().item)  # the script may overwrite the loss before the step
+        loss = getattr(losses[0], UNSCALED, losses[0])
+        LOSSES.add(loss.detach().clone().item)  # the script may overwrite the loss before the step
 
 
 def _scaled(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,8 +99,8 @@ class StableBaselines3(Format):
         if algorithm not in DEFAULTS:
             names = ", ".join(DEFAULTS)
             raise ConfigError(
-                f"{document.name}: an environment does not set {KEY}, and the default depends on the algorithm. Name "
-                f"the file as the zoo does, such as {names}, or set {KEY}."
+                f"{document.name}: an environment has no {KEY}, whose default depends on the algorithm. Name the "
+                f"file by its algorithm, as RL Zoo does, such as {names}, or set {KEY}."
             )
         return DEFAULTS[algorithm]
 
