@@ -85,8 +85,8 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
     """Join the calls of a step into one call that clips tensor by tensor, if the other run's only call clips so.
 
-    For example, Keras' GRU has one bias, and PyTorch's has two. A call that clips the two by their total norm clips as
-    Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
+    For example, Keras' GRU has one bias, and PyTorch's GRU has two. A call that clips the two by their total norm clips
+    as Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
     elements as the other run clips.
     """
     if len(others) != 1 or others[0].rule != "each" or len(calls) < 2:
