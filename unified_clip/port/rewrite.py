@@ -50,8 +50,8 @@ def port(path: Path, content: bytes, target: Target = "torch", native: bool = Fa
 def _set_meanings(file: FileRewrite) -> None:
     """Set the meaning of each clip without a verdict. Flag the clips that cannot be rewritten with certainty.
 
-    Flag a clip with a `why_not`, and a clip with an argument that unified_clip rejects. If the file gives the name
-    unified_clip to something else, flag all clips.
+    Flag a clip if its `why_not` has a reason, or if unified_clip rejects one of its arguments. If the file gives the
+    name unified_clip to something else, flag all clips.
     """
     file.rule = taken = ""
     if is_name_taken(file.module):

@@ -137,7 +137,7 @@ class JaxShards(LocalShards):
         return [replica for index in shared for replica in self._replicas(index) if replica.number > 1]
 
     def _replicas(self, index: int) -> Iterator[Replica]:
-        """Yield the shards of an array on the devices of this process, each with the number of its copies.
+        """Yield the shards of an array on the devices of this process, each with how many devices have a copy of it.
 
         ValueError: ranks with copies are not in the process group, or ranks of the group have no part of the array.
         """

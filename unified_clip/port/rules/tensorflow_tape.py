@@ -104,9 +104,9 @@ class TapeRewrite:
             self._exclude({span for clip in incomplete for span in self._ranges[clip]})
 
     def _with_several_lists(self) -> set[StepRange | None]:
-        """Return the steps whose optimizer updates other variables in another step.
+        """Return the steps of optimizers that update some variables in one step, and other variables in another step.
 
-        PyTorch's optimizer would update all variables in both steps.
+        PyTorch's optimizer would update all these variables in each of the steps.
         """
         lists: dict[object, set[str]] = {}
         for step in self._steps.all():
