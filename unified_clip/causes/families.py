@@ -164,9 +164,9 @@ def _numbers(call: Observation, bounds: Bounds) -> Interval:
 
 
 def _coefficients(scaling: Scaling, tolerance: float) -> Interval:
-    """Return the smallest and the largest quotient of threshold and norm that explain a clipped gradient.
+    """Return the interval of threshold / norm for which a clip gives the clipped gradient.
 
-    The coefficient is this quotient, or 1 for a quotient above 1.
+    The coefficient of a clip is threshold / norm, but at most 1.
     """
     low, high = scaling.low * (1 - tolerance), scaling.high * (1 + tolerance)
     return low, math.inf if scaling.is_unchanged or high >= 1 else high

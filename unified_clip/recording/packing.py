@@ -154,7 +154,10 @@ def by_stored_rows(
 
 
 def _with_rows(a: RecordedCall, b: RecordedCall, names: Mapping[str, str]) -> Mapping[str, str]:
-    """Pair a sparse gradient with stored rows of the other call if no other unpaired gradient has its columns."""
+    """Pair stored rows of one call with a gradient of the other call that has the same shape after the first axis.
+
+    Leave out gradients that fit several gradients of the other call.
+    """
     if not (a.sparse or b.sparse):
         return names
     rest = [name for name in a.parameters if name not in names]

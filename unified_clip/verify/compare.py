@@ -197,9 +197,9 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
         calls = f"{other.run.script} makes {count} clip call{'s' * (count > 1)}"
         end = f"If it does not clip, that is the difference: {calls}" if count else "Without clips, nothing is compared"
         raise VerifyError(
-            f"No clip call of {script} on gradients was recorded, neither of unified_clip nor of the functions "
-            "that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or jit_compile=True "
-            "are not recorded: turn these off. If the step clips by its own code, yield (parameters, gradients, "
+            f"No clip call of {script} on gradients was recorded. Recordings have the calls of unified_clip and of the "
+            "functions that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or "
+            "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield (parameters, gradients, "
             f"unclipped). {end}.",
             "UC603",
         )

@@ -340,7 +340,7 @@ KNOWN = """
         (('kind = "value"', 'kind = "odd"'), "known.toml, line 5, known 1, kind: it is 'odd'. Give 'value', 'touched'"),
         (
             ("size = 0.1", ""),
-            "known.toml, line 5, known 1, kind: kind = 'value' needs a size. Add the largest",
+            "known.toml, line 5, known 1, kind: kind = 'value' needs size or not_finite. Add the largest",
         ),
         (('kind = "value"', 'kind = "raises"'), "known 1, kind: kind = 'raises' allows no size. Remove size"),
         (

@@ -123,7 +123,7 @@ def test_a_directory_with_a_link_to_a_missing_file_is_rejected(
             ),
             (
                 "def step(weights, batches): return weights, {}",
-                "was recorded, neither of unified_clip nor of the functions",
+                "was recorded. Recordings have the calls of unified_clip and of the functions",
             ),
             (
                 "def step(weights, batches): return {}, {}",

@@ -25,10 +25,10 @@ class JaxPrimitives(DevicePrimitives, Protocol):
 
 
 class JaxPath(DevicePath):
-    """The device path of JAX, with correctly rounded norms of norm types 1 and 2.
+    """The device path of JAX.
 
-    In programs for one CPU device, the compiled kernels compute these norms. In programs for several devices, JAX's
-    operations compute them, and norms of float64 gradients are not correctly rounded.
+    Norms of order 1 and 2 are correctly rounded, except those of float64 gradients in programs for several devices. In
+    programs for one CPU device, the compiled kernels compute these norms. In other programs, JAX's operations do.
     """
 
     _backend: JaxPrimitives

@@ -26,7 +26,7 @@ EDIT = (
 def marked(use: ClipUse) -> ClipUse:
     """Return a clip with `must_be_off` set. Return a clip of unified_clip, and an optimizer without a clip, unchanged.
 
-    A clip that another file or the script sets becomes unknown.
+    If the file leaves its clip to another file or to the training script (`set_elsewhere`), return the clip as unknown.
     """
     if use.is_own or use.unclipped:
         return use

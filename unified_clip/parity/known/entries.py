@@ -164,8 +164,8 @@ class KnownDifference(schema.Table):
         if names and self.kind not in WITH_NUMBERS:
             raise ValueError(f"kind = {self.kind!r} allows no {' or '.join(names)}. Remove {' and '.join(names)}")
         if not names and self.kind in SIZED:
-            added = "Add the largest relative difference: size = 0.01. If results have inf or NaN, add where"
-            raise ValueError(f"kind = {self.kind!r} needs a size. {added}: not_finite = 'norm'")
+            added = "Add the largest relative difference, such as size = 0.01. If results have inf or NaN, add where"
+            raise ValueError(f"kind = {self.kind!r} needs size or not_finite. {added}, such as not_finite = 'norm'")
         if self.size == math.inf and self.not_finite:
             raise ValueError("size is inf, but not_finite covers inf and NaN. Remove size")
         return self

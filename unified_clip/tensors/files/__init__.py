@@ -192,7 +192,7 @@ def _convert(
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".
     python: The interpreter of the other process.
-    setting: Advice to set another interpreter: a text that begins with ", or". '' if that is not possible.
+    setting: The end of "Install PACKAGE for PYTHON" in errors: ", or" and how to set another interpreter, or ''.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are converted.
 
     UnreadableError: the conversion failed.
