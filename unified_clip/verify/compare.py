@@ -199,8 +199,8 @@ def reject_without_clip(old: NormalizedRecording, new: NormalizedRecording) -> N
         raise VerifyError(
             f"No clip call of {script} on gradients was recorded. Recordings have the calls of unified_clip and of the "
             "functions that docs/recording.md#the-frameworks-own-functions lists. Calls inside torch.compile or "
-            "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield (parameters, gradients, "
-            f"unclipped). {end}.",
+            "jit_compile=True are not recorded: turn these off. If the step clips by its own code, yield (parameters, "
+            f"gradients, unclipped). {end}.",
             "UC603",
         )
 
