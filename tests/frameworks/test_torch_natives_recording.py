@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import sys
@@ -21,6 +22,7 @@ import unified_clip.torch as uc
 from unified_clip import ClipWarning
 from unified_clip.recording import runs
 from unified_clip.recording.natives.steps import MOST_LOSSES
+from unified_clip.recording.natives.torch_parameters import MOST_SEARCHES
 from unified_clip.recording.report import agreement
 
 ORIGINAL = [torch.nn.utils.clip_grad_norm_]
@@ -218,6 +220,38 @@ def test_a_parameter_that_no_optimizer_updates_has_no_name(tmp_path: Path) -> No
     with unified_clip.record(tmp_path / "run.jsonl", norms=True):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     assert list(lines(tmp_path / "run.jsonl")[0]["parameters"]) == ["0", "1"]
+
+
+def test_parameters_without_a_name_cause_few_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[None] = []
+    objects = gc.get_objects()
+    monkeypatch.setattr(gc, "get_objects", lambda: searches.append(None) or objects)
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        for _ in range(2 * MOST_SEARCHES):
+            torch.nn.utils.clip_grad_norm_(parameters(), 1.0)
+    assert len(searches) == MOST_SEARCHES
+    objects += (several := [torch.nn.Parameter(torch.ones(2)) for _ in range(MOST_SEARCHES)])
+    torch.stack(several).sum().backward()
+    with unified_clip.record(tmp_path / "next.jsonl", norms=True):
+        torch.nn.utils.clip_grad_norm_(several, 1.0)
+    assert len(searches) == MOST_SEARCHES + 1
+
+
+class NotReady(torch.nn.Module):
+    def __init__(self) -> None:  # as before `super().__init__()`
+        pass
+
+
+class WithoutGroups(torch.optim.Optimizer):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [NotReady, WithoutGroups])
+def test_an_object_that_is_not_ready_hides_no_names(tmp_path: Path, kind: type) -> None:
+    unready, model = kind(), torch.nn.ModuleDict({"odd_part": torch.nn.Linear(2, 1)})
+    assert recorded_names(tmp_path / "run.jsonl", model) == ["odd_part.weight", "odd_part.bias"]
+    del unready
 
 
 def test_a_sparse_gradient_is_recorded(tmp_path: Path) -> None:

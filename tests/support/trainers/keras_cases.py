@@ -320,6 +320,15 @@ def test_the_losses_of_fit_are_recorded_without_loss_scale(tmp_path: Path, scale
     assert [loss for step in steps for loss in step.losses] == pytest.approx(losses)
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="the test above is for the other backends")
+def test_a_loss_scale_is_no_error_where_losses_are_not_recorded(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1, loss_scale_factor=1024.0), "mse")
+    with pytest.warns(ClipWarning, match="No clip calls were recorded"), unified_clip.record(tmp_path / "run.jsonl"):
+        model.fit(np.ones([4, 2]), np.ones([4, 1]), batch_size=4, verbose=0)
+    assert "without scale" not in (tmp_path / "run.jsonl").read_text()
+
+
 def test_steps_that_a_loss_scale_optimizer_skips_are_no_error() -> None:
     inner, weight = keras.optimizers.SGD(1.0), keras.Variable([0.0, 0.0])
     handle = ClipConfig(rule="global_norm", threshold=1.0, nonfinite="raise").attach_to(inner)

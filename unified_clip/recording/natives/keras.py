@@ -24,7 +24,8 @@ CLIPS: Mapping[str, Rule] = {"clipnorm": "each", "global_clipnorm": "global", "c
 def install() -> None:
     HOOKS.wrap([(BaseOptimizer, "_clip_gradients")], OBSERVER.around(_clip_gradients))
     HOOKS.wrap([(BaseOptimizer, "apply")], _stepped)
-    for owner in (BaseOptimizer, LossScaleOptimizer):  # each has a function of its own
+    is_recorded = keras.backend.backend() in ("tensorflow", "torch")  # a tracer of JAX takes no attribute
+    for owner in (BaseOptimizer, LossScaleOptimizer) if is_recorded else ():  # each has a function of its own
         HOOKS.wrap([(owner, "scale_loss")], _marking_scaled)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -63,34 +63,70 @@ def _states(optimizer: Any) -> Iterator[tuple[int, State]]:
                 yield id(parameter), (id(parameter.grad), parameter.grad._version)
 
 
+SEARCHED = (torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer)
+
+MOST_SEARCHES = 8
+"""After this many searches in a row that find no new name, `ModelNames` ends its search until the next recording,
+because a search takes long in a large program."""
+
+
 class ModelNames:
     """The names that parameters have in their models, if an optimizer of the program updates them."""
 
     def __init__(self) -> None:
         self._names: MutableMapping[Any, str | None] = WeakIdKeyDictionary()
+        self._reset()
+        HOOKS.on_switch(self._reset, self._reset)
+
+    def _reset(self) -> None:
+        self._vain_searches = 0
 
     def name_of(self, parameter: Any) -> str | None:
         """Return the name of a parameter, or None if it has no name, or if a parameter of another model has it, too."""
         if not isinstance(parameter, torch.nn.Parameter):
             return None
-        if parameter not in self._names:
+        if parameter not in self._names and self._vain_searches < MOST_SEARCHES:
+            self._vain_searches += 1
             with reported("the names of parameters"):
                 self._search()
             self._names.setdefault(parameter, None)
-        return self._names[parameter]
+        return self._names.get(parameter)
 
     def _search(self) -> None:
-        """Find the names of new parameters. A parameter of several models gets its name in the smallest model."""
-        objects = [(each, type(each)) for each in gc.get_objects()]  # `isinstance` may run code of other objects
-        optimizers = [each for each, kind in objects if issubclass(kind, torch.optim.Optimizer)]
-        trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
-        modules = [each for each, kind in objects if issubclass(kind, torch.nn.Module)]
-        inner = {id(child) for module in modules for child in module.children()}
-        models = [dict(each.named_parameters()) for each in modules if id(each) not in inner]
+        """Find the names of new parameters. A parameter of several models gets its name in the smallest model.
+
+        A parameter that has a gradient, but no name, causes no other search.
+        """
+        objects = gc.get_objects()
+        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
+        objects = [each for each in objects if type(each) in kinds]
+        trained = {id(each) for optimizer in objects for each in _listed(_trained_by, optimizer)}
+        modules = [each for each in objects if issubclass(type(each), torch.nn.Module)]
+        inner = {id(child) for module in modules for child in _listed(torch.nn.Module.children, module)}
+        models = [_listed(type(each).named_parameters, each) for each in modules if id(each) not in inner]
         new: MutableMapping[Any, str] = WeakIdKeyDictionary()
-        for name, parameter in (item for model in sorted(models, key=len) for item in model.items()):
+        for name, parameter in (item for model in sorted(models, key=len) for item in model):
             if id(parameter) in trained and parameter not in self._names:
                 new.setdefault(parameter, name)
         counts = Counter([*new.values(), *self._names.values()])
         for parameter, name in new.items():
             self._names[parameter] = name if counts[name] == 1 else None
+        if new:
+            self._reset()
+        for each in objects:
+            if issubclass(type(each), torch.nn.Parameter) and each.grad is not None:
+                self._names.setdefault(each, None)
+
+
+def _trained_by(optimizer: Any) -> Iterator[Any]:
+    if issubclass(type(optimizer), torch.optim.Optimizer):
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
+    """Return what an object of the program lists. Return [] if it fails, as before the end of its `__init__`."""
+    try:
+        return list(read(owner))
+    except Exception:  # its parameters then have positions as names
+        return []
