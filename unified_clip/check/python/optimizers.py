@@ -10,10 +10,11 @@ from ...config.formats.python_source import Source, last_name
 
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
-    r"(?!.*(Schedule(?!Free)|Config|State|Param|Spec|Hook|Callback|Numbers|Classifier|Regressor))"
-    r"([a-z_]\w*\.)*(\w*optim(izers?|ization)?\.([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|keras\.optimizers\.(get|deserialize)"
-    r"|train\.(experimental\.)?\w+Optimizer|\w*(Ada([dm]elta|[Ff]actor|[Gg]rad|m(ax)?|n)|LAMB|LARS|Lamb|Lars|Lion|Muon"
-    r"|Prodigy|RMS[Pp]rop|SGD|SOAP|Shampoo|Sophia)(?![a-z])\w*)"
+    r"(?!.*(Schedule(?!Free)|Config|State|Param|Spec|Hook|Callback|Manager|Mixin|Model|Numbers|Options|Classifier|Regressor))"
+    r"([a-z_]\w*\.)*(\w*optim(izers?)?\.([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|keras\.optimizers\.(get|deserialize)"
+    r"|train\.(experimental\.)?\w+Optimizer"
+    r"|\w*(Ada(Belief|Bound|delta|[Ff]actor|[Gg]rad|m(ax)?|n)|LAMB|LARS|Lamb|Lars|Lion|MADGRAD|Muon|NovoGrad|Prodigy"
+    r"|RMS[Pp]rop|SGD|SOAP|Shampoo|Sophia)(?![a-z])\w*)"
     r"|jax\.\w+\.optimizers\.(ada\w+|momentum|nesterov|rmsprop\w*|sgd|sm3)"
     r"|optax\.(contrib\.)?(a(dabelief|dadelta|dagrad|dan|dafactor|dam\w*|msgrad)|fromage|lamb|lars|lbfgs|lion|muon|nadamw?"
     r"|noisy_sgd|novograd|optimistic_\w+|prodigy|radam|rmsprop|rprop|sgd|sign_sgd|sm3|sophia|yogi"
@@ -30,8 +31,8 @@ CLIPPING = ("grad_clip", "clipnorm", "clipvalue", "global_clipnorm")
 KERAS = {"keras", "keras_core", "keras_cv", "keras_hub", "keras_nlp", "tensorflow", "tf_keras"}
 """The packages whose models have a method `compile` that gets an optimizer."""
 
-COMPARING = ("cast", "hasattr", "isinstance", "issubclass", "super")
-"""Functions that get the class of an optimizer, and build none."""
+COMPARING = ("TypeVar", "cast", "hasattr", "isinstance", "issubclass", "object", "super")
+"""Functions that get the class of an optimizer, and build none. `object` is `mock.patch.object`."""
 
 
 def is_made(source: Source, node: ast.expr) -> bool:
@@ -54,17 +55,29 @@ def built(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
-    """Return whether a node is the name of an optimizer, except in a type, a comparison or a base class."""
+    """Return whether a node is the name of an optimizer that code calls or passes on.
+
+    A name in a type, a comparison, a pattern or a base class does not count. A setting such as `cfg.optim.LR` counts
+    only if code calls it.
+    """
     if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
         return False
     if OPTIMIZER.fullmatch(source.dotted(node)) is None:
         return False
+    if _call(source, node) is not node:
+        return True
+    if isinstance(node, ast.Attribute) and source.dotted(node).partition(".")[0] not in source.packages:
+        return False
     inner: ast.AST = node
     for outer in source.around(node):
         match outer:
-            case ast.arg() | ast.Compare():
+            case ast.arg() | ast.Compare() | ast.MatchClass():
                 return False
-            case ast.AnnAssign(annotation=types) | ast.FunctionDef(returns=types) if types is inner:
+            case ast.BinOp(op=ast.BitOr()) if inner is node:  # a type such as Adam | SGD
+                return False
+            case ast.AnnAssign(annotation=part) | ast.Subscript(slice=part) if part is inner:
+                return False
+            case ast.FunctionDef(returns=part) | ast.AsyncFunctionDef(returns=part) if part is inner:
                 return False
             case ast.ClassDef(bases=bases) if inner in bases:
                 return False
@@ -83,16 +96,26 @@ def _call(source: Source, node: ast.AST) -> ast.expr:
 def _is_compiled(source: Source, call: ast.Call) -> bool:
     """Return whether a call compiles a model of Keras with an optimizer by name, or with the default optimizer."""
     match call.func:
-        case ast.Attribute(value=ast.Name() | ast.Attribute() | ast.Subscript() as owner, attr="compile"):
+        case ast.Attribute(value=owner, attr="compile"):
             names = {each.arg: each.value for each in call.keywords}
             if not source.packages & KERAS or source.dotted(owner).partition(".")[0] in ("re", "regex", "torch"):
                 return False
             optimizer = next(iter(call.args), names.get("optimizer"))
             if optimizer is None:
-                return "loss" in names and None not in names
+                return "loss" in names and None not in names and ast.unparse(owner) != "super()"
             values = source.bound.get(optimizer.id, []) if isinstance(optimizer, ast.Name) else [optimizer]
-            return any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in values)
+            return any(map(_is_text, values))
     return False
+
+
+def _is_text(node: ast.expr | None) -> bool:
+    """Return whether an expression may be a text, or a dict such as `{"class_name": "adam"}`."""
+    match node:
+        case ast.IfExp(body=body, orelse=other):
+            return _is_text(body) or _is_text(other)
+        case ast.BoolOp(values=values):
+            return any(map(_is_text, values))
+    return isinstance(node, ast.Dict | ast.JoinedStr) or isinstance(getattr(node, "value", None), str)
 
 
 def has_clip(node: ast.expr) -> bool:

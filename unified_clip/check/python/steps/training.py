@@ -61,10 +61,11 @@ def _named(source: Source) -> Iterator[tuple[int, str]]:
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
         yield node.lineno, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
+    packages = source.packages
     for read in (node for node in source.nodes if isinstance(node, ast.Name | ast.Attribute)):
         name, parent = source.dotted(read), source.parents[read]
         is_searched = isinstance(parent, ast.Call) or getattr(parent, "attr", "") == "__dict__"
-        if is_searched and name.partition(".")[0] in source.packages and MODULE.fullmatch(name):
+        if is_searched and name.partition(".")[0] in packages and MODULE.fullmatch(name):
             yield read.lineno, f"builds an optimizer, {shortened(parent)}"
 
 
@@ -75,11 +76,12 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[int, str]]
     """
     for call in source.calls:
         name = last_name(call.func)
-        arguments = " ".join(map(ast.unparse, [*call.args, *call.keywords]))
-        is_inherited = ast.unparse(getattr(call.func, "value", call.func)) in ("self", "cls", "super()")
-        is_built = BUILDER.fullmatch(name) is not None and not is_inherited
+        owner = getattr(call.func, "value", call.func)
+        is_built = BUILDER.fullmatch(name) is not None and ast.unparse(owner) not in ("self", "cls", "super()")
         is_built |= name == "instantiate" and any("optim" in last_name(each) for each in call.args[:1])
-        is_built |= FACTORY.fullmatch(name) is not None and "param" in arguments
+        is_built |= FACTORY.fullmatch(name) is not None and "param" in " ".join(
+            map(ast.unparse, [*call.args, *call.keywords])
+        )
         if is_built and name not in own:
             yield call.lineno, f"builds an optimizer, {shortened(call.func)}"
 
