@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,6 +116,8 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
 
     Pair parameters by shape only if both calls have equally many parameters of this shape.
     """
+    if not names and _are_shifted(a.parameters, b.parameters):
+        return dict(zip(a.parameters, b.parameters, strict=True))
     matched = match_parameters(a.parameters, b.parameters, names)
     rest_a = {name: each for name, each in a.parameters.items() if name not in matched}
     rest_b = {name: each for name, each in b.parameters.items() if name not in matched.values()}
@@ -129,6 +132,19 @@ def _match_unambiguous(a: RecordedCall, b: RecordedCall, names: Names) -> Names:
         or names.get(name) == other
         or counts[0][shape := sorted_shape(a.parameters[name].shape)] == counts[1][shape]
     }
+
+
+def _are_shifted(a: Mapping[str, Parameter], b: Mapping[str, Parameter]) -> bool:
+    """Return whether the numbers in names differ, as if only one `Sequential` has a layer without parameters.
+
+    The name "2.weight" is then at another position in the second run, and the order of the parameters is the same.
+    """
+    positions = {name: index for index, name in enumerate(b)}
+    moved = [name for index, name in enumerate(a) if positions.get(name, index) != index]
+    has_numbers = all(any(map(str.isdecimal, re.split(r"[\W_]+", name))) for name in moved)
+    shapes, others = ([sorted_shape(each.shape) for each in parameters.values()] for parameters in (a, b))
+    is_one_order = [name for name in a if name in b] == [name for name in b if name in a]
+    return bool(moved) and has_numbers and is_one_order and shapes == others
 
 
 WRITE = 'Write lines of "name" = "its name in the other run".'

@@ -28,6 +28,31 @@ def test_parameters_beside_common_names_are_paired_by_shape_if_all_have_a_partne
     assert compare_runs([line(1)], [fewer]).pairs[0].names == {"b": "b"}
 
 
+@pytest.mark.parametrize("names", [["1.weight", "2.weight", "3.weight"], ["0.weight", "2.weight", "3.weight"]])
+def test_numbers_that_a_layer_without_parameters_shifts_are_not_paired_as_names(
+    compare_runs: Any, names: list[str]
+) -> None:
+    old = rename_parameters(clip_line(1), dict(zip("abc", ("0.weight", "1.weight", "2.weight"), strict=True)))
+    new = rename_parameters(clip_line(1), dict(zip("abc", names, strict=True)))
+    comparison = compare_runs([old], [new])
+    assert comparison.first is None
+    assert comparison.pairs[0].names == dict(zip(old["parameters"], names, strict=True))
+
+
+def test_numbers_in_another_order_are_paired_as_names(compare_runs: Any) -> None:
+    old, new = (
+        rename_parameters(clip_line(1), dict(zip("abc", names, strict=True)))
+        for names in (["2.weight", "10.weight", "head"], ["10.weight", "2.weight", "last"])
+    )
+    names = compare_runs([old], [new]).pairs[0].names
+    assert names == {"2.weight": "2.weight", "10.weight": "10.weight", "head": "last"}
+
+
+def test_words_in_another_order_are_paired_as_names(compare_runs: Any) -> None:
+    parameters = rename_parameters(clip_line(1), {"a": "x", "b": "c", "c": "b"})["parameters"]
+    assert compare_runs([clip_line(1)], [clip_line(1, parameters=parameters)]).pairs[0].names["b"] == "b"
+
+
 def test_a_difference_names_the_parameter_in_both_runs(compare_runs: Any) -> None:
     new = rename_parameters(clip_line(1, {"a": 3.0, "b": 5.0, "c": 12.0}), NEW_NAMES)
     text = "\n".join(sentences.lines(compare_runs([clip_line(1)], [new])))
