@@ -153,6 +153,16 @@ def test_each_file_that_trains_has_to_clip(check: Check, text: str, line: int) -
     assert [(each.path, each.line, each.kind) for each in findings] == [("research/a.py", line, "missing")] * bool(line)
 
 
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [("max_grad_norm=limit", "unknown"), ("clip_range=r", "missing"), ("max_grad_norm=None", "missing")],
+)
+def test_a_file_that_passes_on_a_setting_like_a_clip_is_unknown(check: Check, setting: str, kind: str) -> None:
+    source = f"import torch\n\nppo = PPO(torch.optim.Adam(m.parameters()), {setting})\n"
+    finding = only_finding(check({"research/a.py": source, "b.py": TORCH % "1.0"}, EACH))
+    assert (finding.kind, setting in finding.does) == (kind, kind == "unknown")
+
+
 def test_a_file_that_calls_a_function_with_a_clip_does_not_have_to_clip(check: Check) -> None:
     optimizer = "import optax\n\n\ndef make_optimizer(rate):\n    return optax.chain({}optax.adam(rate))\n"
     train = "from optimizer import make_optimizer\n\ntx = make_optimizer(1e-3)\n"

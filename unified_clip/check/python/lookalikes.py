@@ -11,10 +11,10 @@ from pathlib import Path
 from ..._static_values import Target, UnknownValueError, evaluate
 from ...config.documents import Document, format_value
 from ...config.formats import placement
-from ...config.formats.python_source import last_name, parse_tree
+from ...config.formats.python_source import last_name, parse_tree, shortened
 from ...errors import ConfigError
 from ..clip_use import ClipUse
-from ..notebooks.cells import python_source
+from ..notebooks.cells import python_source, source_of
 from ..rules.key_names import inner_values
 from ..trainer_files import has_number
 
@@ -48,6 +48,20 @@ def read(path: Path) -> list[ClipUse]:
         )
         for node, _, name, value in clips[:1]
     ]
+
+
+def passed(path: Path) -> str:
+    """Return the code of the first argument of a call that is named like a clip setting and has no constant value.
+
+    An example is `max_grad_norm=limit`. Return '' if there is none, or if the file is not valid Python.
+    """
+    source = source_of(path)
+    for call in source.calls if source is not None else ():
+        for each in call.keywords:
+            is_known = each.arg is None or isinstance(each.value, ast.Constant)
+            if not is_known and _is_named_like_clip(path, last_name(call.func), str(each.arg), 1.0):
+                return shortened(each)
+    return ""
 
 
 def _is_named_like_clip(path: Path, table: str, name: str, value: object) -> bool:

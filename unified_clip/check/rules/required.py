@@ -17,6 +17,7 @@ from ..command_lines import SHELLS
 from ..judge import without_clip
 from ..model import Finding
 from ..notebooks import uses as notebook_uses
+from ..python import lookalikes
 from ..python.steps import training
 from ..trainer_files import PYTHON, SOURCES
 
@@ -111,8 +112,9 @@ def check(
 def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
     """Yield a finding for each Python file of `check.each` that trains and has no clip.
 
-    A clip that has to be off does not count. clip: The file of the clip configuration. globs: The patterns.
-    files: The checked files. file_uses: The clips in these files.
+    A clip that has to be off does not count. A file that passes on a setting of unknown value that is named like a clip
+    is unknown. clip: The file of the clip configuration. globs: The patterns. files: The checked files.
+    file_uses: The clips in these files.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
@@ -130,10 +132,12 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
         if (code := training.first(file, functions)) is not None:
-            line, why = notebook_uses.line_of(file, code[0]), f"The file {code[1]}, and has no clip."
+            setting = lookalikes.passed(file)
+            rest = f"the effect of the setting {setting} is unknown" if setting else "has no clip"
+            line, why = notebook_uses.line_of(file, code[0]), f"The file {code[1]}, and {rest}."
             edit = "Clip in this file, by ClipConfig or a function of the framework. "
             edit += "If other code clips these gradients, change the pattern to exclude this file."
-            yield without_clip("missing", file, line, f'check.each "{glob}"', why, edit)
+            yield without_clip("unknown" if setting else "missing", file, line, f'check.each "{glob}"', why, edit)
 
 
 def _is_clip(use: ClipUse) -> bool:
