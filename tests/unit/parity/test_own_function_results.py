@@ -183,6 +183,7 @@ def test_a_function_must_not_change_gradients_of_which_it_returns_new_ones(tmp_p
     functional = case([*WORKED], "clip_by_global_norm", clip_norm=0.5)
     assert kind_of_call(tmp_path, "return [g * 1 for g in grads], 1.0", functional) == ""
     assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return [g * 1 for g in grads], 1.0", functional) == "inputs"
+    assert kind_of_call(tmp_path, "grads[0] = grads[0] * 1\n    return [*grads], 1.0", functional) == "inputs"
     in_place = case([*WORKED], "clip_grad_norm_", max_norm=0.5)
     assert kind_of_call(tmp_path, "grads[0][...] = 0\n    return 1.0", in_place) == ""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ..._display import counted
 from ..known.entries import WITHIN
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
@@ -135,13 +136,19 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
 
 
 def notes(old: ParityReport, new: ParityReport) -> list[str]:
-    """Return a note if the functions' bits were not compared, or if other bits fail no run. Otherwise return []."""
+    """Return notes: the functions' bits were not compared, other bits fail no run, a function is not deterministic."""
     whose = compared.whose(new)
     if why := _without_digests(old, new):
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
+    random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
+    texts = [
+        f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other bits. "
+        "These bits are not compared with the baseline."
+        for (function, framework), count in random.items()
+    ]
     if (why := processors_differ(old, new)) and any(native.second_call for _, native in new.natives()):
-        return [f"Other bits of {whose} than in the baseline do not fail this run, because {why}."]
-    return []
+        texts.append(f"Other bits of {whose} than in the baseline do not fail this run, because {why}.")
+    return texts
 
 
 def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:

@@ -108,7 +108,7 @@ def _call_for_gradients(invocation: Invocation, function: Callable[..., Any], _:
 
 
 def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[Gradient]) -> bool:
-    """Return whether a call changed gradients that it must not change.
+    """Return whether a call changed gradients that it must not change, or put other gradients into its container.
 
     A call in place must not change gradients if it raises an error. Any other call must never change them.
 
@@ -116,6 +116,10 @@ def changes_inputs(invocation: Invocation, result: CallResult, inputs: Sequence[
     """
     if invocation.call.in_place and not result.raised:
         return False
+    if isinstance(invocation.container, list | dict):
+        given = leaves(invocation.call_form.contain(invocation.gradients))
+        if [id(each) for each in leaves(invocation.container)] != [id(each) for each in given]:
+            return True
     tensors = invocation.read_gradients() if invocation.call.in_place else invocation.gradients
     after = [densify(_read(invocation, tensor)) for tensor in tensors]
     return types.digest(after) != types.digest(map(densify, inputs))
