@@ -142,8 +142,8 @@ def notes(old: ParityReport, new: ParityReport) -> list[str]:
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
     texts = [
-        f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other bits. "
-        "These bits are not compared with the baseline."
+        f"{function} ({framework}) is not deterministic: in {counted(count, 'case')}, a second call returned other "
+        "bits. These bits are not compared with the baseline."
         for (function, framework), count in random.items()
     ]
     if (why := processors_differ(old, new)) and any(native.second_call for _, native in new.natives()):
