@@ -231,10 +231,22 @@ def test_parameters_without_a_name_cause_few_searches(tmp_path: Path, monkeypatc
             torch.nn.utils.clip_grad_norm_(parameters(), 1.0)
     assert len(searches) == MOST_SEARCHES
     objects += (several := [torch.nn.Parameter(torch.ones(2)) for _ in range(MOST_SEARCHES)])
+    objects.append(torch.optim.SGD(several, lr=0.1))
     torch.stack(several).sum().backward()
     with unified_clip.record(tmp_path / "next.jsonl", norms=True):
         torch.nn.utils.clip_grad_norm_(several, 1.0)
     assert len(searches) == MOST_SEARCHES + 1
+
+
+def test_a_parameter_gets_its_name_if_its_optimizer_is_made_after_its_gradient(tmp_path: Path) -> None:
+    model, weights = torch.nn.ModuleDict({"odd_late": torch.nn.Linear(2, 1)}), parameters()
+    model["odd_late"](torch.ones(2)).sum().backward()
+    with unified_clip.record(tmp_path / "run.jsonl", norms=True):
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert list(lines(tmp_path / "run.jsonl")[1]["parameters"]) == ["odd_late.weight", "odd_late.bias"]
 
 
 class NotReady(torch.nn.Module):

@@ -95,7 +95,7 @@ class ModelNames:
     def _search(self) -> None:
         """Find the names of new parameters. A parameter of several models gets its name in the smallest model.
 
-        A parameter that has a gradient, but no name, causes no other search.
+        A parameter that an optimizer updates, but that no model has, causes no other search.
         """
         objects = gc.get_objects()
         kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, SEARCHED)}  # `isinstance` may run code
@@ -114,7 +114,7 @@ class ModelNames:
         if new:
             self._reset()
         for each in objects:
-            if issubclass(type(each), torch.nn.Parameter) and each.grad is not None:
+            if id(each) in trained:
                 self._names.setdefault(each, None)
 
 
