@@ -155,6 +155,7 @@ def _matches(
     source: The tensors by name.
     norms: The norm of each recorded gradient, by its name in the recording.
     known: The names that are matched already, by name in the recording.
+    misfit: A function that returns how badly two names fit, as `_misfit` does.
     """
     names: dict[str, str] = {}
     candidates = list(_near(line, source, norms))

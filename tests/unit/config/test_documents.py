@@ -74,7 +74,7 @@ def test_a_configuration_of_too_many_files_is_rejected(tmp_path: Path) -> None:
     for index in range(30):
         (tmp_path / f"{index}.yml").write_text(f"_BASE_: ['{index + 1}.yml', '{index + 1}.yml']\nlr: 1\n")
     (tmp_path / "30.yml").write_text("OptimizerBuilder: {clip_grad_by_norm: 1.0}\n")
-    with pytest.raises(ConfigError, match=rf"the configuration names more than {MOST_FILES} files"):
+    with pytest.raises(ConfigError, match=rf"the configuration names more than {MOST_FILES} base files"):
         convert.named(tmp_path / "0.yml", "paddledetection")
 
 

@@ -228,7 +228,8 @@ def _run_cases(adapter: Adapter, namespace: Any, mode: str, cases: Sequence[Job]
     In the mode `native`, call the framework's functions. In the other modes, call unified_clip. If results differ
     between ranks, the field `fault` of the result names the ranks.
 
-    cases: The cases of one batch of `batches`. In a graph, a case that should raise an error is the only one.
+    cases: The cases of one batch, as the function `batches` yields it. In a graph, a case that should raise an error
+        is the only one.
 
     RuntimeError: the mode is unknown.
     """

@@ -71,7 +71,7 @@ class Files:
             return self.unread(document, keys, f"{name} is a folder." if path.is_dir() else f"cannot find {name}.")
         self.opened += 1
         if self.opened > MOST_FILES:
-            raise document.wrong(keys, f"the configuration names more than {MOST_FILES} files. Name fewer.")
+            raise document.wrong(keys, f"the configuration names more than {MOST_FILES} base files. Name fewer.")
         return self.parse(path, self.name(path))
 
     def unread(self, document: Document, keys: Sequence[Key], problem: str) -> UnreadFile:
