@@ -185,7 +185,7 @@ Setting = bool | Real | tuple[Real, ...]
 
 
 class OptimizerStep(Table):
-    """A line of a recording: a step of an optimizer."""
+    """A line of a recording: a step of an optimizer. A field is None if its value is unknown."""
 
     step: Annotated[int, Field(ge=1, lt=2**63)]
     optimizer: str  # the class, such as `torch.optim.SGD`
@@ -193,20 +193,19 @@ class OptimizerStep(Table):
     settings: dict[str, Setting] = {}
     """The learning rate (`lr`) and other settings. A setting that differs between groups has a value for each."""
 
-    backward_calls: int | None = None
-    cleared: bool | None = None
-    """The number of backward passes since the previous step, and whether all gradients were None or zero at the first
-    of them. None if that is unknown."""
+    backward_calls: int | None = None  # the number of backward passes since the previous step
+    cleared: bool | None = None  # whether all gradients were None or zero at the first of these backward passes
 
     changed: Annotated[int, Field(ge=0)] | None = None
-    empty_clips: Annotated[int, Field(ge=0)] = 0
-    """How many gradients changed after the last backward pass without a recorded clip, or None if that is unknown, and
-    how many clip calls got no gradient, as before the backward pass."""
+    """How many gradients changed after the last backward pass without a recorded clip."""
+
+    empty_clips: Annotated[int, Field(ge=0)] = 0  # how many clips got no gradient, as before the backward pass
 
     decayed: tuple[int, int] | None = None
-    undecayed: tuple[str, ...] = ()
-    """If only some parameters have weight decay: the number of elements with weight decay and of all changed
-    parameters, and the names of the other parameters if these are known. Else None and ()."""
+    """If only some parameters have weight decay: the number of elements with weight decay, and the number of elements
+    of all changed parameters. Else None."""
+
+    undecayed: tuple[str, ...] = ()  # the names of the parameters without weight decay, if `decayed` is set
 
     clips: Annotated[int, Field(ge=0)] | None = None
     """The number of clip calls since the previous step, if a graph may report calls in another order. Else None."""

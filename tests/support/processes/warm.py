@@ -66,7 +66,7 @@ class WarmProcess:
 def origin_of_copies(*modules: str) -> Iterator[Start]:
     """Start a process that imports the workers. Return a function that starts workers as copies of it.
 
-    Workers are not copies if settings or files may change what they import.
+    A worker starts as users start it if settings or files may change what it imports.
 
     modules: what the process imports beside NumPy. They must not start threads.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -33,6 +34,7 @@ import unified_clip
 from unified_clip import ClipConfig, ClipWarning, NonFiniteNormError
 from unified_clip.integrations import keras_optimizers
 from unified_clip.recording import runs
+from unified_clip.recording.natives.steps import LOSSES
 
 BACKEND = keras.backend.backend()
 Apply = Callable[[dict[str, np.ndarray]], None]
@@ -303,7 +305,17 @@ def test_gradients_are_unscaled_before_they_are_clipped() -> None:
 
 @pytest.mark.skipif(BACKEND == "jax", reason="a recording has no losses of JAX")
 @pytest.mark.parametrize("scale", ["loss_scale_factor", "LossScaleOptimizer", "none"])
-def test_the_losses_of_fit_are_recorded_without_loss_scale(tmp_path: Path, scale: str) -> None:
+def test_the_losses_of_fit_are_recorded_without_loss_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str
+) -> None:
+    """Also if a loss arrives late: the step of the optimizer waits for it."""
+    add = LOSSES.add
+
+    def add_late(read: Callable[[], Any]) -> None:
+        time.sleep(0.1)
+        add(read)
+
+    monkeypatch.setattr(LOSSES, "add", add_late)
     factor = 1024.0 if scale == "loss_scale_factor" else None
     optimizer = keras.optimizers.SGD(0.1, clipnorm=1.0, loss_scale_factor=factor)
     if scale == "LossScaleOptimizer":

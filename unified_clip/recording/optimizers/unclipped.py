@@ -17,7 +17,7 @@ def is_empty(call: RecordedCall) -> bool:
 
 
 def with_calls(run: RecordedRun, kept: Sequence[bool]) -> RecordedRun:
-    """Return a run with only some of its calls. The next step of an optimizer counts the others that are empty.
+    """Return a run with only some of its calls. The next step of an optimizer counts each empty call before it.
 
     kept: For each call, whether to keep it.
     """
