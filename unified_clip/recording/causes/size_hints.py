@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair
-from ..rounding import ROUNDING, distance
+from ..rounding import ROUNDING, distance, single
 from ..rounding_noise import noise_floor
+from ..runs import RecordedRun
 
 
 def hint(point: DivergencePoint, pair: CallPair) -> str:
@@ -18,15 +19,24 @@ def hint(point: DivergencePoint, pair: CallPair) -> str:
             f". The norms of the gradients differ by at most {100 * most:.2g} %. Other data or dropout usually make "
             "larger differences, so begin with formulas: GELU by erf or tanh, eps of normalization layers"
         )
-    steps = [[each for each in run.optimizer_steps if each.step == pair.a.step] for run in (point.a, point.b)]
-    losses = [[loss for each in side for loss in each.losses] for side in steps]
     # if a matrix is 0, such as the last layer of some models, the loss may depend on no data
     is_zero = any(each.weight == 0 and len(each.shape) > 1 for each in pair.a.parameters.values())
-    if most < 0.05 or is_zero or not losses[0] or len(losses[0]) != len(losses[1]):
-        return ""
-    if any(distance(*both).ulps > ROUNDING for both in zip(*losses, strict=True)):
+    if most < 0.05 or is_zero or not losses_agree(point, pair):
         return ""
     return (
         ". The losses of this step agree, so begin with the backward pass: zero_grad() between the backward passes of "
         "a step, detach(), stop_gradient"
     )
+
+
+def losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
+    """Return whether both runs recorded the losses of this step, and these differ by rounding only."""
+    sides = [_losses(run, pair.a.step) for run in (point.a, point.b)]
+    if not pair.a.dtype == pair.b.dtype == "float64":
+        sides = [list(map(single, losses)) for losses in sides]
+    is_known = len(sides[0]) == len(sides[1]) > 0
+    return is_known and all(distance(a, b).ulps <= ROUNDING for a, b in zip(*sides, strict=True))
+
+
+def _losses(run: RecordedRun, step: int) -> list[float]:
+    return [loss for each in run.optimizer_steps if each.step == step for loss in each.losses]

@@ -6,9 +6,9 @@ import re
 
 from ..divergence import DivergencePoint, numbers
 from ..pairing import CallPair
-from ..rounding import ROUNDING, distance, single, ulps_at
+from ..rounding import ROUNDING, ulps_at
 from ..rounding_noise import is_noise_of, total_norm
-from ..runs import RecordedRun
+from .size_hints import losses_agree
 
 EMBEDDING = re.compile(r"(?<![a-z])emb|Emb|embed|(?<![a-z])w[tp]e(?![a-z])")
 """Matches the name of an embedding, such as "embedding_0.w_0", "tok_emb", or "wte" in GPT, but not "ensemble"."""
@@ -37,17 +37,4 @@ def is_right(point: DivergencePoint, pair: CallPair, name: str) -> bool:
         return True
     norms = pair.a.parameters[name].norm, pair.b.parameters[other].norm
     has_effect = min(norms) > 0 and not is_noise_of(pair, name)
-    return has_effect and _losses_agree(point, pair)
-
-
-def _losses_agree(point: DivergencePoint, pair: CallPair) -> bool:
-    """Return whether both runs recorded the losses of this step, and these differ by rounding only."""
-    sides = [_losses(run, pair.a.step) for run in (point.a, point.b)]
-    if not pair.a.dtype == pair.b.dtype == "float64":
-        sides = [list(map(single, losses)) for losses in sides]
-    is_known = len(sides[0]) == len(sides[1]) > 0
-    return is_known and all(distance(a, b).ulps <= ROUNDING for a, b in zip(*sides, strict=True))
-
-
-def _losses(run: RecordedRun, step: int) -> list[float]:
-    return [loss for each in run.optimizer_steps if each.step == step for loss in each.losses]
+    return has_effect and losses_agree(point, pair)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from ..._display import counted
 from ...causes.observation import Cause
 from ..call_order import clip_text
 from ..runs import OptimizerStep, RecordedCall, RecordedRun
@@ -62,7 +63,7 @@ def left_out_clip(
         sentence = f"the optimizer of {run.name} makes step {step} without a clip call. Before it, {clips}"
     else:
         sentence = (
-            f"{run.name} never clips: its {len(steps)} step{'s' * (len(steps) != 1)} of optimizers have no clip call. "
+            f"{run.name} never clips: its {counted(len(steps), 'step')} of optimizers have no clip call. "
             f"{clips}. Add this clip to {run.name}, between the backward pass and the step, or remove it from "
             f"{other.name}"
         )
