@@ -127,6 +127,7 @@ FORMULA, BACKWARD = "so begin with formulas: GELU", "The losses of this step agr
         ({"a": 3.001, "c": 12.5}, 1.5, {}, None),
         ({"a": 3.5}, 2.0, {}, BACKWARD),
         ({"a": 3.5}, 2.1, {}, None),
+        ({"a": 3.1}, 2.0, {}, None),  # too large for another formula, too small for another backward pass
         ({"a": 3.5}, 2.0, {"b": 0.0}, None),  # with such a layer, the loss may depend on no data
         ({"a": 3.5}, 2.0, {"c": 0.0}, BACKWARD),  # a bias
     ],
