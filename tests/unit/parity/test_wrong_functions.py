@@ -18,18 +18,25 @@ from unified_clip.parity.known import measure
 from unified_clip.parity.outcome import CallOutcome
 from unified_clip.parity.suite import load
 from unified_clip.parity.suite.cases import Case
-from unified_clip.tensors.types import densify, encode
+from unified_clip.tensors.arithmetic import rounded
+from unified_clip.tensors.types import Dense, densify, encode
 
 Arrays = list[np.ndarray[Any, Any]]
 Function = Callable[[Arrays, float], tuple[Arrays, float]]
 
 
 @pytest.fixture
-def init_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    """The cases of `init` that call `clip_by_global_norm`."""
+def all_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """The cases of `init`."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(["parity", "init"]) == 0
-    return [case for case in load.read(Path("parity")).cases if case.call_name == "clip_by_global_norm"]
+    return list(load.read(Path("parity")).cases)
+
+
+@pytest.fixture
+def init_cases(all_cases: list[Case]) -> list[Case]:
+    """The cases of `init` that call `clip_by_global_norm`."""
+    return [case for case in all_cases if case.call_name == "clip_by_global_norm"]
 
 
 def find_causes(function: Function, cases: list[Case]) -> dict[str, tuple[str, str]]:
@@ -38,9 +45,10 @@ def find_causes(function: Function, cases: list[Case]) -> dict[str, tuple[str, s
     for case in cases:
         inputs = [dense for each in case.gradients if (dense := densify(each))]
         with np.errstate(all="ignore"):
-            results, norm = function([each.array.copy() for each in inputs], case.arguments["clip_norm"])
+            results, norm = function([array_of(each) for each in inputs], case.arguments["clip_norm"])
         tensors = [
-            encode(np.asarray(each, np.float64), before.dtype) for each, before in zip(results, inputs, strict=True)
+            encode(rounded(np.asarray(each, np.float64), before.dtype), before.dtype)
+            for each, before in zip(results, inputs, strict=True)
         ]
         outcome = CallOutcome(encode(np.asarray(norm, np.float64), oracle.expect(case).norm.dtype), tensors, name="f")
         deviation = measure.measure(case, oracle.expect(case), outcome)
@@ -51,6 +59,11 @@ def find_causes(function: Function, cases: list[Case]) -> dict[str, tuple[str, s
         differing += [case.name] if deviation.kind else []
     diagnoses = consistent_causes(calls, differing)
     return {name: tuple(each.cause or ("", each.contradiction)) for name, each in diagnoses.items()}
+
+
+def array_of(tensor: Dense) -> np.ndarray[Any, Any]:
+    """A copy of a tensor. NumPy has no bfloat16, so such a tensor becomes float32."""
+    return tensor.values().astype(np.float32) if tensor.dtype == "bfloat16" else tensor.array.copy()
 
 
 def total(grads: Arrays) -> float:
@@ -106,7 +119,11 @@ BETWEEN = "the norm is above c times the threshold, with a c between "
 SQUARED = "the norm is above the square of the threshold"
 SIGNS = "as when 'gradient 0'{} are multiplied by -1"
 FROM_FIRST = (" and 'gradient 1'", ", 'gradient 1' and 'gradient 2'", ", 'gradient 1', 'gradient 2' and 'gradient 3'")
-LOST_SIGNS = ("'gradient 0', 'gradient 1' and 'gradient 2'", "'gradient 1' and 'gradient 2'")
+LOST_SIGNS = (
+    "'gradient 0', 'gradient 1' and 'gradient 2'",
+    "'gradient 1' and 'gradient 2'",
+    "'gradient 0' and 'gradient 1'",
+)
 ALWAYS_SCALED = "as when gradients are always scaled to the threshold, even if their norm is below it"
 NOT_CLIPPED = "as when nothing is clipped: the gradients are unchanged"
 BEYOND = "infinite elements in 'gradient 0', 'gradient 1' and 'gradient 2', which should be finite"
@@ -298,15 +315,15 @@ UNKNOWN: dict[str, tuple[Function, set[str]]] = {
     "at least 1e-6 as the norm": (clip_by(lambda n, c: min(1.0, c / max(n, 1e-6))), set()),
     "at least 1e-2 as the coefficient": (clip_by(lambda n, c: max(clip_arrays(n, c), 1e-2)), set()),
     "at most 100 as the norm": (clip_by(lambda n, c: clip_arrays(min(n, 100.0), c)), set()),
-    "inverse coefficient": (clip_by(lambda n, c: n / c if n > c else 1.0), set()),
+    "inverse coefficient": (clip_by(lambda n, c: float(n / np.float64(c)) if n > c else 1.0), {"overflow"}),
     "coefficient with 6 digits": (clip_by(lambda n, c: round(clip_arrays(n, c), 6)), set()),
     "scaled to a norm of 1": (clip_by(lambda n, c: 1 / n if n > c else 1.0), set()),
-    "soft": (clip_by(lambda n, c: 1 / (1 + n / c)), set()),
+    "soft": (clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))), set()),
     "float16 sums": (clip_by_norm(norm_with_float16_sums), set()),
     "root of the norm": (clip_by_norm(lambda grads: math.sqrt(total(grads))), set()),
     "the first gradient alone": (clip_by_norm(lambda grads: total(grads[:1])), {"left out"}),
     "one after the other": (one_after_the_other, set()),
-    "zero as the norm": (lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], 0.0), set()),
+    "zero as the norm": (lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], 0.0), {"norm after the clip"}),
 }
 """Wrong functions without a known cause, and the kinds of the causes of some of their differences."""
 
@@ -336,3 +353,47 @@ def test_a_single_call_shows_an_eps_that_is_added_to_the_coefficient(init_cases:
     function, causes = WRONG["eps 1e-06 after the division"]
     (large,) = [case for case in init_cases if case.name.startswith("large norm") and "=4.7)" in case.name]
     assert set(find_causes(function, [large]).values()) == causes
+
+
+def with_bfloat16_sums(grads: Arrays) -> float:
+    """The norm of gradients whose squares are added up in bfloat16."""
+    square = sum(float(rounded((g.astype(np.float64) ** 2).sum(), "bfloat16")) for g in grads)
+    return math.sqrt(rounded(np.float64(square), "bfloat16"))
+
+
+ONE_LIST: dict[str, tuple[Function, set[str]]] = {
+    "the first 65536 elements alone": (
+        clip_by_norm(lambda grads: total([g.ravel()[: 1 << 16] for g in grads])),
+        {"long"},
+    ),
+    "four axes left out": (clip_by_norm(lambda grads: total([g for g in grads if g.ndim < 4])), {"long"}),
+    "one matrix of three axes": (
+        clip_by_norm(lambda grads: total([g[0] if g.ndim == 3 else g for g in grads])),
+        {"long"},
+    ),
+    "0 switches clipping off": (clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0), {"signs and shapes"}),
+}
+"""Wrong functions, and the lists of gradients that show them."""
+
+
+@pytest.mark.parametrize("name", ONE_LIST)
+def test_a_list_of_the_suite_shows_a_mistake_that_the_other_lists_hide(name: str, init_cases: list[Case]) -> None:
+    function, lists = ONE_LIST[name]
+    gradients = {case.name: case.gradients_name for case in init_cases}
+    assert {gradients[name] for name in find_causes(function, init_cases)} == lists
+
+
+def test_the_norm_in_bfloat16_differs_with_squares_in_bfloat16(init_cases: list[Case]) -> None:
+    (case,) = [each for each in init_cases if each.gradients_name == "bfloat16"]
+    grads = [array_of(dense) for each in case.gradients if (dense := densify(each))]
+    assert {each.dtype for each in case.gradients if each} == {"bfloat16"}
+    norms = [total(grads), rounded(np.float64(total(grads)), "bfloat16"), with_bfloat16_sums(grads)]
+    assert [f"{norm:.6g}" for norm in norms] == ["418.929", "418", "419.676"]
+
+
+def test_the_suite_has_other_norms(all_cases: list[Case]) -> None:
+    cases = [case for case in all_cases if "norm_type" in case.arguments]
+    assert [(case.call_name, float(oracle.expect(case).norm.values())) for case in cases] == [
+        ("clip_grad_norm_", 21.5),
+        ("clip_grad_norm_", 6.0),
+    ]

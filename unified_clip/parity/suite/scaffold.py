@@ -98,6 +98,12 @@ gradients = ["signs and shapes"]
 rules = {rules}
 thresholds = [5.1, inf]
 
+# A threshold of 0 gives zeros.
+[[cases]]
+gradients = ["signs and shapes"]
+rules = {rules}
+thresholds = [0.0]
+
 [[gradients]]
 name = "zeros"
 tensors = [{{ values = [0.0, 0.0] }}, {{ values = [0.0] }}]
@@ -106,6 +112,41 @@ tensors = [{{ values = [0.0, 0.0] }}, {{ values = [0.0] }}]
 gradients = ["zeros"]
 rules = {rules}
 thresholds = [1.0]
+
+# The total norm is 418.9. Rounded to bfloat16, it is 418. With squares that are added up in bfloat16, it is 420.
+[[gradients]]
+name = "bfloat16"
+tensors = [
+  {{ values = [306.0, -77.5, 3.0], dtype = "bfloat16" }},
+  {{ values = [153.0, -229.0], dtype = "bfloat16" }},
+]
+
+[[cases]]
+gradients = ["bfloat16"]
+rules = {rules}
+thresholds = [10.3]
+
+# A gradient with more than 65536 elements, and gradients with three and four axes. The total norm is 129.6.
+[[gradients]]
+name = "long"
+tensors = [
+  {{ values = [[30000, 0.25], [40000, -0.5]] }},
+  {{ values = [[6, 4.0], [6, -8.0], [6, 12.0], [6, -16.0]], shape = [2, 3, 4] }},
+  {{ values = [[5, -9.0], [4, 13.0], [3, -18.0]], shape = [3, 2, 2, 1] }},
+]
+
+[[cases]]
+gradients = ["long"]
+rules = {rules}
+thresholds = [11.3]
+
+# Other norms. If your own function for clip_grad_norm_ has no argument norm_type, delete this table.
+[[cases]]
+gradients = ["signs and shapes"]
+calls = [
+  {{ call = "clip_grad_norm_", max_norm = 3.05, norm_type = 1 }},
+  {{ call = "clip_grad_norm_", max_norm = 3.05, norm_type = inf }},
+]
 """
 
 
