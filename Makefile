@@ -132,7 +132,8 @@ CHECKED = "large and clip_grad_norm_ and not order and not nothing"
 # On a machine with a CUDA device, in an environment with this package and a CUDA build of PyTorch: tests with the Triton
 # kernels and without, the contract, memory errors where NVIDIA's checker is installed, then times.
 CUDA_TESTS := $(wildcard tests/frameworks/test_torch_cuda*.py tests/integrations/test_torch_cuda*.py)
-CUDA_PYTEST = python -m pytest -q -p no:cacheprovider
+# The releases there are the machine's, and their own warnings are no failures.
+CUDA_PYTEST = python -m pytest -q -p no:cacheprovider -W default
 gpu: export TRITON_INTERPRET = 0
 gpu: export PYTHONSAFEPATH = 1
 gpu:

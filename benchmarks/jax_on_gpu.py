@@ -1,11 +1,12 @@
 """Print the speed of unified_clip and optax under `jax.jit` on JAX's default device, such as a GPU.
 
 The two functions take turns. They clip each list of gradients, or leave it unchanged. A ratio above 1 means that
-unified_clip is faster.
+unified_clip is faster. To measure some of the lists only, pass their names: `python benchmarks/jax_on_gpu.py GPT-2`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from statistics import quantiles
@@ -36,11 +37,13 @@ def ratios(clip: Callable[[Any], Any], native: Callable[[Any], Any], gradients: 
     return quantiles([seconds(native, gradients) / seconds(clip, gradients) for _ in range(REPEATS)], n=4)
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
+    if unknown := set(names) - set(LISTS):
+        sys.exit(f"There is no list {', '.join(sorted(unknown))}. Choose from {', '.join(LISTS)}.")
     print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}, optax {optax.__version__}")
-    for name, shapes in LISTS.items():
+    for name in names or LISTS:
         for dtype in DTYPES:
-            host_arrays = arrays(shapes, dtype)
+            host_arrays = arrays(LISTS[name], dtype)
             norm = rough_norm(host_arrays)
             gradients = [jnp.asarray(array) for array in host_arrays]
             for what, threshold in (("clipped", norm / 2), ("not clipped", norm * 2)):
@@ -54,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
