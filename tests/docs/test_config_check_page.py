@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from unified_clip import ClipConfig, cli
-from unified_clip.check import check_files
-from unified_clip.config.documents import KINDS
+from unified_clip.check import check_files, files_to_check
+from unified_clip.config.documents import DOCUMENT_KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "config-check.md").read_text(encoding="utf-8")
@@ -71,13 +71,13 @@ def test_the_exceptions_of_the_page_are_valid(folder: Path) -> None:
     rules = ClipConfig.load(clip).check
     assert rules is not None
     assert len(rules.ignore) == 2
-    report = check_files.check(clip, [folder], check_files.files([folder], clip))
+    report = check_files.check(clip, [folder], files_to_check.files([folder], clip))
     assert [finding.kind for finding in report.findings] == ["unused", "unused", "drift", "unknown"]
 
 
 def test_the_hooks_declare_the_packages_that_their_commands_import() -> None:
     assert {hook["id"] for hook in HOOKS} == set(re.findall(r"- id: (\S+)", PAGE))
-    assert set(HOOKS[0]["types_or"]) == {"python", "jupyter", "shell", *KINDS.values()}, (
+    assert set(HOOKS[0]["types_or"]) == {"python", "jupyter", "shell", *DOCUMENT_KINDS.values()}, (
         "a change of any file that is read"
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS, Document, Key
+from ..config.documents import DOCUMENT_KINDS, Document, Key
 from ..config.documents.inheritance import hydra
 from ..config.formats import convert
 from ..config.schema import is_off
@@ -56,7 +56,7 @@ def _marked(use: ClipUse) -> ClipUse:
 
 def _read(path: Path) -> Iterator[ClipUse]:
     """Yield each callback of a file. Yield nothing for a file that cannot be parsed: `trainer_files` reports it."""
-    if path.suffix.lower() not in KINDS or b"ClipCallback" not in path.read_bytes():
+    if path.suffix.lower() not in DOCUMENT_KINDS or b"ClipCallback" not in path.read_bytes():
         return
     with contextlib.suppress(ConfigError):
         document = convert.named(path, convert.UNIFIED_CLIP)[1]

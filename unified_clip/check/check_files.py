@@ -14,23 +14,15 @@ from ..config.explain import describe
 from ..config.formats import FORMATS, placement
 from ..config.formats.engines import DEEPSPEED
 from ..config.schema import is_off
-from . import callback_files, command_lines, own_files, patterns, trainer_files
+from . import callback_files, command_lines, files_to_check, patterns, trainer_files
 from .clip_use import OWN, ClipUse, Found, shown
 from .judge import Judge, clip_result, headline, without_clip
 from .model import CheckReport, Clip, Counts, Finding
 from .notebooks.cells import NOTEBOOK
 from .python import source_files, source_paths
 from .python.calls import options
-from .rules import ignoring, off, required, unread
+from .rules import ignoring, off, required
 from .trainer_files import SOURCES
-
-MAX_BYTES = 1 << 20
-"""The check treats larger files as data: it only searches them for names of clips."""
-
-MAX_NOTEBOOK_BYTES = 64 << 20
-"""Larger notebooks count as data. The limit is higher than for other files, because outputs may be images."""
-
-TOO_LARGE = "It is larger than"
 
 BY_TRAINER = ("hf", "axolotl", "llama_factory", "transformers", "trl")
 """The formats and packages of Hugging Face's Trainer."""
@@ -67,7 +59,7 @@ def check(
     rules = config.check or CheckRules()
     trainer_files.check_formats(clip, rules)
     root = clip.resolve().parent
-    reports = [file for file in files if own_files.is_report(file)]
+    reports = [file for file in files if files_to_check.is_report(file)]
     files = [file for file in files if file not in reports]
     advance(len(reports))
     file_uses = _read(files, rules, root, advance)
@@ -103,7 +95,7 @@ def check(
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,
-        notes=[*notes, *file_uses.notes, *judge.notes, *own_files.note(reports), *unread.note(paths)],
+        notes=[*notes, *file_uses.notes, *judge.notes, *files_to_check.notes(reports, paths)],
         counts=Counts(
             files=len(files),
             trainers=file_uses.trainers,
@@ -119,18 +111,6 @@ def _place(entry: Clip | Finding) -> tuple[str, int, int]:
     return entry.path, entry.line, entry.column
 
 
-def files(paths: Sequence[Path], clip: Path) -> list[Path]:
-    """Return the files to check: each path that is a file, and the files with one of `SUFFIXES` below each directory.
-
-    Leave out the clip configuration. If several paths or links lead to one file, list the file once.
-
-    ConfigError: a path does not exist, or a directory has no such file.
-    """
-    by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in required.below(path)}
-    by_real_path.pop(clip.resolve(), None)
-    return [by_real_path[file] for file in sorted(by_real_path)]
-
-
 def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callable[[int], None]) -> Found:
     """Return the clips in all files, and notes on files without a clip of their own.
 
@@ -144,10 +124,10 @@ def _read(files: Sequence[Path], rules: CheckRules, root: Path, advance: Callabl
     precisions: dict[Path, str] = {}
     for path in files:
         uses: list[ClipUse] = []
-        if problem := _unreadable(path):
+        if problem := files_to_check.unreadable(path):
             file_uses.unread += 1
             if trainer_files.names_clip(path):
-                change = "Split the file" if problem.startswith(TOO_LARGE) else "Make the file readable"
+                change = "Split the file" if problem.startswith(files_to_check.TOO_LARGE) else "Make the file readable"
                 advice = "or compare its clips by hand, and ignore the file with a reason in check.ignore."
                 why = f"The file is not read. {problem} {change}, {advice}"
                 file_uses.uses.append(ClipUse(path, 1, 1, "file", why_unknown=why))
@@ -328,17 +308,6 @@ def _who_sets(trainers: Sequence[ClipUse], file: Path, root: Path) -> str:
     if use.config is None:
         return f"which {place} may set"
     return f"which {place} leaves at its default" if use.by_default else f"as {place} sets it"
-
-
-def _unreadable(path: Path) -> str:
-    """Return the reason, as a sentence, if a file is too large or cannot be opened. Else return ''."""
-    try:
-        size = path.stat().st_size
-        with path.open("rb"):
-            limit = MAX_NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else MAX_BYTES
-            return f"{TOO_LARGE} {limit >> 20} MiB." if size > limit else ""
-    except OSError as error:
-        return f"The reason: {error.strerror}."
 
 
 def _glob(rules: CheckRules, path: Path, root: Path) -> str:

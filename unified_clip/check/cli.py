@@ -65,12 +65,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _checked(options: argparse.Namespace) -> CheckReport:
     from .._progress import progress
-    from . import check_files, own_files
+    from . import check_files, files_to_check
 
     _check_order(options.clip, options.paths)
-    paths = check_files.files(options.paths, options.clip)
+    paths = files_to_check.files(options.paths, options.clip)
     read = {path.resolve() for path in (options.clip, *paths)}
-    if options.out and options.out.resolve() in read and not own_files.is_report(options.out):
+    if options.out and options.out.resolve() in read and not files_to_check.is_report(options.out):
         problem = f"--out is {options.out}, which is one of the files that the check reads. Pass another file to --out."
         raise UsageError(problem, "UC205")
     with progress({"files": len(paths)}) as advance:
@@ -80,7 +80,7 @@ def _checked(options: argparse.Namespace) -> CheckReport:
 
 def _check_order(clip: Path, paths: Sequence[Path]) -> None:
     """Raise UsageError if `clip` is not a clip configuration, but one of `paths` is."""
-    from .own_files import is_clip_configuration, may_be_clip_configuration
+    from .files_to_check import is_clip_configuration, may_be_clip_configuration
 
     swapped = [] if may_be_clip_configuration(clip) else [path for path in paths if is_clip_configuration(path)]
     if swapped:

@@ -13,7 +13,7 @@ from packaging.version import Version
 from .._static_values import is_number
 from ..config.check_rules import CheckRules
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS, Document, Key, dotted, format_value
+from ..config.documents import DOCUMENT_KINDS, Document, Key, dotted, format_value
 from ..config.documents.inheritance import hydra
 from ..config.documents.unknown import unread_around
 from ..config.formats import FORMATS, Format, convert, engines, placement
@@ -122,7 +122,7 @@ def check_formats(clip: Path, rules: CheckRules) -> None:
 
 
 def _candidates(path: Path) -> list[Candidate]:
-    if path.suffix.lower() in KINDS:
+    if path.suffix.lower() in DOCUMENT_KINDS:
         return [(trainer, each) for trainer, each in convert.recognising(path) if trainer or _is_own(each)]
     is_script = command_lines.is_shell(path)
     kind = "args" if is_script else "python"
@@ -223,7 +223,7 @@ def _unrecognised(path: Path) -> list[ClipUse]:
     A file with another suffix may clip if its text names a clip, except for Python source.
     """
     suffix = path.suffix.lower()
-    if suffix not in KINDS:
+    if suffix not in DOCUMENT_KINDS:
         files = f"files that end in {suffix!r}" if suffix else "files without a suffix"
         why = (
             f"The file names a clip, but unified-clip does not read {files}. Compare the clip by hand, and ignore the "

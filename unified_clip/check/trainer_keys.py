@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ..config import documents
 from ..config.clip_config import ClipConfig
-from ..config.documents import KINDS, Document, Key, PartialTable, dotted
+from ..config.documents import DOCUMENT_KINDS, Document, Key, PartialTable, dotted
 from ..config.families import family_difference
 from ..config.formats import FORMATS, Format, convert, placement
 from ..config.formats.base import OwnFormat
@@ -50,9 +50,9 @@ def find_keys(use: ClipUse, target: ClipConfig) -> TrainerKeys:
     NotRepresentableError: the trainer does not support a setting.
     """
     trainer, document = FORMATS[use.format], use.document
-    kind = None if isinstance(trainer, OwnFormat) else KINDS.get(use.path.suffix.lower())
+    kind = None if isinstance(trainer, OwnFormat) else DOCUMENT_KINDS.get(use.path.suffix.lower())
     text = convert.write(target, use.format, nearest=True, kind=kind)[0].rstrip()
-    if document is None or document.kind not in KINDS.values():
+    if document is None or document.kind not in DOCUMENT_KINDS.values():
         return TrainerKeys(text)
     data = {} if isinstance(trainer, OwnFormat) else documents.parse(text, kind or trainer.kinds[0], "").data
     exported = dict(leaves(data))

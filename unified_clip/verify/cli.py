@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from .._scratch import Scratch
 
 if TYPE_CHECKING:
     from .compare import Verification
-    from .run import ScriptRun
 
 SECONDS = 600.0
 
@@ -85,6 +84,7 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     from ..tensors.types import from_numpy
     from . import run
     from .compare import compare_steps
+    from .run_transposed import run_transposed
 
     for name in ("weights", "batches"):
         if getattr(options, name) is None:
@@ -107,15 +107,6 @@ def _verify(options: argparse.Namespace, scratch: Path) -> Verification:
     steps = len(batches)
     with progress({"old": steps, "new": steps}) as advance:
         runs = run.run([old, new], weights, batches, out, timeout, resync=resync, advance=advance)
-
-    def rerun(names: Collection[str]) -> ScriptRun | None:
-        directory = scratch / "again" / "-".join(map(str, sorted(map(list(weights).index, names))))
-        directory.mkdir(parents=True)
-        changed = {name: array.T.copy() if name in names else array for name, array in weights.items()}
-        try:
-            return run.run([new], changed, batches[:1], directory, timeout)[0]
-        except (run.VerifyError, run.WorkerError):
-            return None
-
+    rerun = partial(run_transposed, new, weights, batches[:1], scratch / "again", timeout)
     tensors = {name: from_numpy(array) for name, array in weights.items()}
     return compare_steps(*runs, weights=tensors, steps=steps, out=out, names=names, max_ulp=max_ulp, rerun=rerun)

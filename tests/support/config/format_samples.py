@@ -10,7 +10,7 @@ import tomlkit
 from packaging.version import Version
 
 from unified_clip.config import documents
-from unified_clip.config.documents import KINDS, Document
+from unified_clip.config.documents import DOCUMENT_KINDS, Document
 from unified_clip.config.formats import FORMATS, Format, FormatKey
 
 DATA = Path(__file__).parents[2] / "data" / "formats"
@@ -72,9 +72,9 @@ VERSIONS = sorted(
 def document(trainer: Format, text: str) -> Document:
     """Parse a text that was written as a format's first kind."""
     kind = trainer.kinds[0]
-    return documents.parse(text, kind, "text") if kind in KINDS.values() else trainer.parse(text, "text")
+    return documents.parse(text, kind, "text") if kind in DOCUMENT_KINDS.values() else trainer.parse(text, "text")
 
 
 def text(trainer: Format, settings: Any, version: str) -> str:
     data, kind = trainer.write(settings, Version(version)), trainer.kinds[0]
-    return documents.dump(data, kind) if kind in KINDS.values() else trainer.dump(data)
+    return documents.dump(data, kind) if kind in DOCUMENT_KINDS.values() else trainer.dump(data)

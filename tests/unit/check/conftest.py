@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.config.check_files import CLIP_CONFIG, Check
 
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.model import CheckReport
 
 
@@ -21,6 +21,6 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_text(text)
         chosen = [Path(path) for path in paths or (".",)]
-        return check_files.check(Path("clip.toml"), chosen, check_files.files(chosen, Path("clip.toml")))
+        return check_files.check(Path("clip.toml"), chosen, files_to_check.files(chosen, Path("clip.toml")))
 
     return call

@@ -11,7 +11,7 @@ from support.config.format_samples import SAMPLES, Sample
 from support.tiers import sampled
 
 from unified_clip import ClipConfig
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.python.calls import unified_clip_calls
 from unified_clip.config.check_rules import CheckRules
 from unified_clip.config.formats.python_source import PythonFormat
@@ -25,7 +25,7 @@ REPOSITORY = DATA / "repository"
 def test_all_planted_drifts_are_found_and_no_right_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     paths = [Path()]
-    report = check_files.check(Path("clip.toml"), paths, check_files.files(paths, Path("clip.toml")))
+    report = check_files.check(Path("clip.toml"), paths, files_to_check.files(paths, Path("clip.toml")))
     assert {(each.path, each.line, each.kind) for each in report.findings} == {
         ("ads/port.py", 5, "drift"),
         ("llm/ds_zero2.json", 6, "drift"),
@@ -56,7 +56,7 @@ def test_every_trainers_file_agrees_with_its_own_settings_and_with_no_others(sam
     rules = CheckRules(formats={os.path.relpath(sample.path.resolve(), tmp_path.resolve()): sample.from_})
     same_settings = ClipConfig(**(sample.settings or {}), check=rules)
     same_settings.save(clip)
-    files = check_files.files([sample.path], clip)
+    files = files_to_check.files([sample.path], clip)
     assert check_files.check(clip, [sample.path], files).findings == []
     other_settings = ClipConfig(rule="value", min=-7.0, max=8.0, check=rules)
     other_settings.save(clip)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, Check, only_finding
 
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.advice import ACCEPT_NEAREST
 from unified_clip.check.model import CheckReport
 
@@ -26,7 +26,7 @@ def near(report: CheckReport) -> CheckReport:
     """Return the report about the same files with `--nearest`."""
     clip, paths = Path("clip.toml"), [Path()]
     assert report.findings
-    return check_files.check(clip, paths, check_files.files(paths, clip), nearest=True)
+    return check_files.check(clip, paths, files_to_check.files(paths, clip), nearest=True)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_entry_to_add_has_the_syntax_of_the_configuration(tmp_path: Path) ->
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     clip = tmp_path / "clip.yaml"
     clip.write_text("rule: global_norm\nthreshold: 1.0\n")
-    edit = only_finding(check_files.check(clip, [tmp_path], check_files.files([tmp_path], clip))).edit
+    edit = only_finding(check_files.check(clip, [tmp_path], files_to_check.files([tmp_path], clip))).edit
     assert edit.endswith("add to clip.yaml:\ncheck:\n  ignore:\n  - path: ds.json\n    reason: '...'")
 
 

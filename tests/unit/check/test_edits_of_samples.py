@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.model import Finding
 from unified_clip.config import documents
-from unified_clip.config.documents import KINDS
+from unified_clip.config.documents import DOCUMENT_KINDS
 from unified_clip.errors import ConfigError
 
 SAMPLES = Path(__file__).parents[2] / "data" / "formats"
@@ -66,7 +66,7 @@ def apply(finding: Finding) -> bool:
     if edit.startswith("In "):
         first, _, edit = edit.partition("\n")
         file = Path(first.removeprefix("In ").removesuffix(", set:"))
-    kind, text = KINDS[file.suffix], file.read_text()
+    kind, text = DOCUMENT_KINDS[file.suffix], file.read_text()
     if (keys := keys_of(edit, kind)) is None:
         return False
     data = merged(documents.parse(text, kind, file.name).data, keys[0])
@@ -79,7 +79,7 @@ def apply(finding: Finding) -> bool:
 
 def findings(file: Path) -> list[Finding]:
     clip = Path("clip.toml")
-    return check_files.check(clip, [file], check_files.files([file], clip), nearest=True).findings
+    return check_files.check(clip, [file], files_to_check.files([file], clip), nearest=True).findings
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -91,7 +91,11 @@ def test_the_edit_of_each_sample_passes(tmp_path: Path, monkeypatch: pytest.Monk
     applied = 0
     for file in originals:
         Path("clip.toml").write_text(CLIP)
-        before = [each for each in findings(file) if not each.clip.startswith("PATH")] if file.suffix in KINDS else []
+        before = (
+            [each for each in findings(file) if not each.clip.startswith("PATH")]
+            if file.suffix in DOCUMENT_KINDS
+            else []
+        )
         if not before or file.name == HAS_TAG:
             continue
         if "[[check.ignore]]" in before[0].edit and "set it to" not in before[0].edit:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, TORCH, Check, only_finding
 
-from unified_clip.check import check_files
+from unified_clip.check import files_to_check
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_formats_that_cannot_be_inferred_are_named_in_the_configuration(check: C
 
 
 def test_a_large_file_is_unknown_if_its_text_names_a_clip(check: Check) -> None:
-    data = '{"clip": "' + "x" * check_files.MAX_BYTES + '"}'
+    data = '{"clip": "' + "x" * files_to_check.MAX_BYTES + '"}'
     report = check({"a.py": TORCH % "1.0", "data.json": data})
     assert (report.counts.unread, report.findings) == (1, [])
     assert report.notes == ["data.json is not read. It is larger than 1 MiB. Its text names no clip."]

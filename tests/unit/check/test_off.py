@@ -8,7 +8,7 @@ import pytest
 from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 from unified_clip import ClipConfig
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.model import CheckReport
 from unified_clip.config.formats import FORMATS, convert
 from unified_clip.config.formats.python_source import PythonFormat
@@ -95,7 +95,7 @@ def test_advice_fits_a_configuration_in_another_directory(check: Check) -> None:
     pattern = "../nlp/args.json"
     for rules, advised in (("", True), (f'[check]\noff = ["{pattern}"]\n', False)):
         clip.write_text(CLIP_CONFIG + rules)
-        findings = check_files.check(clip, paths, check_files.files(paths, clip)).findings
+        findings = check_files.check(clip, paths, files_to_check.files(paths, clip)).findings
         edits = {each.path: each.edit for each in findings}
         assert (f'add "{pattern}" to check.off in clip.toml' in edits.get("nlp/args.json", "")) is advised
         assert 'ClipConfig.load("shared/clip.toml")' in edits["vision/train.py"]

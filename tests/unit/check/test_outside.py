@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.config.check_files import CLIP_CONFIG, DEEPSPEED, IGNORE, TORCH, Check, only_finding
 
-from unified_clip.check import check_files
+from unified_clip.check import check_files, files_to_check
 from unified_clip.check.advice import ARGUMENT_FORMATS
 from unified_clip.check.model import CheckReport
 from unified_clip.port.catalog import settings
@@ -138,7 +138,7 @@ def test_another_clip_in_the_file_of_an_ignored_one_counts(check: Check) -> None
     text = TORCH % "1.0" + "torch.nn.utils.clip_grad_value_(model.parameters(), args.value)\n"
     assert check({"vision/a.py": text}, CLIP_CONFIG + REQUIRE + entry).findings == []
     clip = Path("clip.toml")
-    report = check_files.check(clip, [Path("vision")], check_files.files([Path("vision")], clip))
+    report = check_files.check(clip, [Path("vision")], files_to_check.files([Path("vision")], clip))
     assert (report.findings, len(report.ignored)) == ([], 1)
 
 

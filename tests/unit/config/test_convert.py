@@ -13,7 +13,7 @@ from support.config.format_samples import DATA
 
 from unified_clip import ClipConfig, ConfigError, NotRepresentableError
 from unified_clip.cli import main
-from unified_clip.config.documents import KINDS
+from unified_clip.config.documents import DOCUMENT_KINDS
 from unified_clip.config.formats import FORMATS, convert
 from unified_clip.config.formats.base import OwnFormat
 
@@ -172,7 +172,7 @@ def test_a_file_with_a_suffix_that_a_format_does_not_have_is_rejected(write: Wri
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_with_files_of_its_own_reads_and_writes_them(name: str) -> None:
-    has_own = not set(FORMATS[name].kinds) <= set(KINDS.values())
+    has_own = not set(FORMATS[name].kinds) <= set(DOCUMENT_KINDS.values())
     assert isinstance(FORMATS[name], OwnFormat) == has_own
 
 

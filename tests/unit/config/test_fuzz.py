@@ -96,7 +96,7 @@ def test_any_tables_are_read_or_rejected(data: dict[str, Any], key: str, kind: s
 
 
 SEEDS = [
-    (path.read_text(encoding="utf-8"), documents.KINDS.get(path.suffix, "own"))
+    (path.read_text(encoding="utf-8"), documents.DOCUMENT_KINDS.get(path.suffix, "own"))
     for path in sorted(DATA.rglob("*.*"))
     if path.name != "expected.toml"
 ]

@@ -178,7 +178,7 @@ def _own_configurations(uses: Sequence[ClipUse]) -> dict[Path, _Known]:
 
 def _without_own(uses: Sequence[ClipUse | None], known_own: Mapping[Path, _Known]) -> list[ClipUse | None]:
     """Return the frameworks' clips without calls of unified_clip's methods. PyTorch's tensors have `clip_`, too."""
-    places = {path: _own_calls(known, config_calls.KINDS) for path, known in known_own.items()}
+    places = {path: _own_calls(known, config_calls.METHOD_KINDS) for path, known in known_own.items()}
     return [use for use in uses if use is None or (use.line, use.column - 1) not in places.get(use.path, ())]
 
 

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from ...config.documents import KINDS
-from ...errors import ConfigError
-from ...port.source_files import files_below
+from ...config.documents import DOCUMENT_KINDS
 from .. import patterns, trainer_files
 from ..clip_use import ClipUse, Found, shown
-from ..command_lines import SHELLS
+from ..files_to_check import below
 from ..judge import without_clip
 from ..model import Finding
 from ..notebooks import uses as notebook_uses
@@ -42,24 +40,6 @@ NOT_COUNTED = (
     "Ignored clips do not count if they are off, or if their effect is unknown and the entry of check.ignore approves "
     "no threshold:"
 )
-
-SUFFIXES = (*KINDS, *SOURCES, *SHELLS)
-
-
-def below(path: Path) -> list[Path]:
-    """Return the files to check at a path: the file itself, or the files with one of `SUFFIXES` below a directory.
-
-    ConfigError: the path does not exist, or the directory has no such file.
-    """
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
-    files = files_below(path, SUFFIXES)
-    if not files:
-        suffixes = ", ".join(SUFFIXES)
-        raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")
-    return files
 
 
 def check(
@@ -168,7 +148,7 @@ def _is_configuration(file: Path) -> bool:
     suffix = file.suffix.lower()
     if suffix == PYTHON:
         return trainer_files.may_be_configuration(file)
-    return suffix in KINDS and OTHER_TOOLS.fullmatch(file.name) is None
+    return suffix in DOCUMENT_KINDS and OTHER_TOOLS.fullmatch(file.name) is None
 
 
 def _elsewhere(files: Sequence[Path], file_uses: Found, also: str = "") -> str:

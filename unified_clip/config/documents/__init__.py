@@ -1,12 +1,12 @@
 """Configuration files as data. Errors name the file, the line and the path of a key."""
 
 from .document import Document, Layer
-from .files import KINDS, dump, kind_of, parse, read_text
+from .files import DOCUMENT_KINDS, dump, kind_of, parse, read_text
 from .keys import Key, dotted, format_value, infinity
 from .unknown import PartialTable, Unknown, UnreadFile
 
 __all__ = [
-    "KINDS",
+    "DOCUMENT_KINDS",
     "Document",
     "Key",
     "Layer",

@@ -14,15 +14,15 @@ from . import json_text, toml_text, yaml_text
 from .document import Document
 from .unreadable import UnreadableError
 
-KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
+DOCUMENT_KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 PARSERS = {"toml": toml_text.parse, "yaml": yaml_text.parse, "json": json_text.parse}
 
 
 def kind_of(path: Path) -> str:
     """Return "toml", "yaml" or "json" for the suffix of a path. ConfigError: the path has another suffix."""
-    if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: the suffix is not one of {', '.join(KINDS)}. Use one of these.", "UC103")
-    return KINDS[path.suffix.lower()]
+    if path.suffix.lower() not in DOCUMENT_KINDS:
+        raise ConfigError(f"{path}: the suffix is not one of {', '.join(DOCUMENT_KINDS)}. Use one of these.", "UC103")
+    return DOCUMENT_KINDS[path.suffix.lower()]
 
 
 def read_text(path: Path) -> str:
@@ -65,5 +65,6 @@ def dump(data: Any, kind: str) -> str:
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in KINDS.values():
-        raise ConfigError(f"{kind!r} is not a kind of file. Pass one of {', '.join(dict.fromkeys(KINDS.values()))}.")
+    if kind not in DOCUMENT_KINDS.values():
+        kinds = ", ".join(dict.fromkeys(DOCUMENT_KINDS.values()))
+        raise ConfigError(f"{kind!r} is not a kind of file. Pass one of {kinds}.")

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ...errors import ConfigError, NotRepresentableError
 from .. import documents
-from ..documents import KINDS, Document, PartialTable, dotted
+from ..documents import DOCUMENT_KINDS, Document, PartialTable, dotted
 from ..documents.inheritance.alone import with_unread_bases
 from ..families import family_difference
 from ..schema import FAMILIES, Provenance, Settings
@@ -216,7 +216,7 @@ def _in_words(kinds: Sequence[str]) -> str:
 
 
 def _may_read(trainer: Format, path: Path) -> bool:
-    kind = KINDS.get(path.suffix.lower())
+    kind = DOCUMENT_KINDS.get(path.suffix.lower())
     return kind in trainer.kinds if kind else isinstance(trainer, OwnFormat)
 
 
@@ -225,7 +225,7 @@ def _parse(trainer: Format, path: Path, name: str) -> Document:
 
     name: The name of the file in messages.
     """
-    text, kind = documents.read_text(path), KINDS.get(path.suffix.lower())
+    text, kind = documents.read_text(path), DOCUMENT_KINDS.get(path.suffix.lower())
     if kind is not None:
         document = documents.parse(text, kind, name)
     elif isinstance(trainer, OwnFormat):
@@ -283,7 +283,7 @@ def _plain(path: Path) -> list[Candidate]:
 
 def _candidates(path: Path) -> list[Candidate]:
     trainers = [trainer for trainer in FORMATS.values() if _may_read(trainer, path)]
-    if kind := KINDS.get(path.suffix.lower()):
+    if kind := DOCUMENT_KINDS.get(path.suffix.lower()):
         document = replace(documents.parse(documents.read_text(path), kind, path.name), path=path)
         own: list[Candidate] = [(None, document)] if document.shows("rule") else []
         recognising = own + [(trainer, document) for trainer in trainers if _recognises(trainer, document)]
@@ -348,7 +348,7 @@ def _partial_tables(data: Any) -> Iterator[PartialTable]:
 
 def _advice(path: Path) -> str:
     """Return advice on a file that no format recognises, such as the option to pass or the base file to add."""
-    kind = KINDS.get(path.suffix.lower())
+    kind = DOCUMENT_KINDS.get(path.suffix.lower())
     document = documents.parse(documents.read_text(path), kind, path.name) if kind else None
     keys = [keys for keys, _ in placement.clip_keys(document)] if document else []
     trainers = [trainer for trainer in FORMATS.values() if kind in trainer.kinds]

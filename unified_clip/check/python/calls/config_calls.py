@@ -20,7 +20,7 @@ from . import effect
 CLIPPING = ("__call__", "clip_", "pairs")
 """The methods that clip gradients when they are called."""
 
-KINDS = {
+METHOD_KINDS = {
     "__call__": "functional", "as_optax": "class", "as_paddle": "class", "attach_to": "attached", "clip_": "in place",
     "pairs": "functional",
 }  # fmt: skip
@@ -118,7 +118,7 @@ def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipU
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:
-            narrowed = effect.of_call(source, call, config, KINDS[method], has_names=is_clipper)
+            narrowed = effect.of_call(source, call, config, METHOD_KINDS[method], has_names=is_clipper)
         except ConfigError as error:
             yield replace(use, config=None, why_unknown=str(error))
             continue
@@ -130,6 +130,6 @@ def _method(call: ast.Call, known: Mapping[str, Own]) -> tuple[str, Own | None]:
     """Return (method, configuration) for a call of a known configuration. For other calls, configuration is None."""
     if (own := _own(call.func, known, {})) is not None:
         return "__call__", own
-    if isinstance(call.func, ast.Attribute) and call.func.attr in KINDS:
+    if isinstance(call.func, ast.Attribute) and call.func.attr in METHOD_KINDS:
         return call.func.attr, _own(call.func.value, known, {})
     return "", None

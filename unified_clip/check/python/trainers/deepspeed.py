@@ -10,7 +10,7 @@ from typing import Any
 
 from ...._static_values import UnknownValueError
 from ....config.clip_config import ClipConfig
-from ....config.documents import KINDS, Document, parse, read_text
+from ....config.documents import DOCUMENT_KINDS, Document, parse, read_text
 from ....config.formats import FORMATS, convert
 from ....config.formats.python_source import Source
 from ....errors import ConfigError
@@ -75,12 +75,12 @@ def _problem_of(source: Source, path: Path, node: ast.expr, config: ClipConfig) 
     except UnknownValueError:
         return UNKNOWN_FILE.format(code=code), False
     file = next((folder / name for folder in path.absolute().parents if (folder / name).is_file()), None)
-    if file is None or file.suffix.lower() not in KINDS or file.stat().st_size > LARGEST:
+    if file is None or file.suffix.lower() not in DOCUMENT_KINDS or file.stat().st_size > LARGEST:
         return NO_FILE.format(code=code), False
     threshold = 0.0 if config.rule == "none" else config.threshold
     data: Any = None
     try:
-        data = parse(read_text(file), KINDS[file.suffix.lower()], file.name).data
+        data = parse(read_text(file), DOCUMENT_KINDS[file.suffix.lower()], file.name).data
         document = Document(file.name, "", "python", {"max_grad_norm": threshold, KEY: data})
         convert.settings((FORMATS["hf"], document))
     except ConfigError as error:

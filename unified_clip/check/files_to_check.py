@@ -1,0 +1,190 @@
+"""Decide which files `config check` reads: their suffixes and sizes, and unified_clip's own files.
+
+Notes in the report name the files that may have clips, but are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config.clip_config import ClipConfig
+from ..config.documents import DOCUMENT_KINDS
+from ..errors import ConfigError
+from ..port.source_files import SKIPPED as INSTALLED
+from ..port.source_files import files_below
+from .clip_use import shown
+from .command_lines import SHELLS
+from .model import TITLES, CheckReport
+from .notebooks.cells import NOTEBOOK
+from .trainer_files import SOURCES, names_clip
+
+SUFFIXES = (*DOCUMENT_KINDS, *SOURCES, *SHELLS)
+
+MAX_BYTES = 1 << 20
+"""The check treats larger files as data: it only searches them for names of clips."""
+
+MAX_NOTEBOOK_BYTES = 64 << 20
+"""Larger notebooks count as data. The limit is higher than for other files, because outputs may be images."""
+
+TOO_LARGE = "It is larger than"
+
+UNREAD_SUFFIXES = (".j2", ".jinja", ".jinja2", ".tmpl", ".tpl", ".gin", ".jsonnet", ".libsonnet")
+"""The suffixes of files that may contain clips, and are not read."""
+
+OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
+"""The ends of names of files that rarely contain clips. They count only if their text names a clip."""
+
+HIDDEN = "in hidden directories"
+SKIPPED = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+"""Hidden directories without code of the project."""
+
+KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
+"""Matches a key of a clip configuration, also of one with mistakes."""
+
+REPORT_WORDS = re.compile(rb'"headline"|"unified-clip"|"clip-|^\s*\[\s*\]\s*$')
+"""Matches text that each report as JSON contains. A report for GitLab without findings is an empty list."""
+
+KEYS = {"version", "config", "wanted", "headline", "clips", "findings", "notes"}
+"""The keys of every report as JSON."""
+
+
+def files(paths: Sequence[Path], clip: Path) -> list[Path]:
+    """Return the files to check: each path that is a file, and the files with one of `SUFFIXES` below each directory.
+
+    Leave out the clip configuration. If several paths or links lead to one file, list the file once.
+
+    ConfigError: a path does not exist, or a directory has no such file.
+    """
+    by_real_path = {Path(os.path.realpath(file)): file for path in paths for file in below(path)}
+    by_real_path.pop(clip.resolve(), None)
+    return [by_real_path[file] for file in sorted(by_real_path)]
+
+
+def below(path: Path) -> list[Path]:
+    """Return the files to check at a path: the file itself, or the files with one of `SUFFIXES` below a directory.
+
+    ConfigError: the path does not exist, or the directory has no such file.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ConfigError(f"{path}: no such file or directory. Correct the path.", "UC108")
+    files = files_below(path, SUFFIXES)
+    if not files:
+        suffixes = ", ".join(SUFFIXES)
+        raise ConfigError(f"{path}: the directory has no file that ends in {suffixes}. Pass another path.", "UC108")
+    return files
+
+
+def unreadable(path: Path) -> str:
+    """Return the reason, as a sentence, if a file is too large or cannot be opened. Else return ''."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb"):
+            limit = MAX_NOTEBOOK_BYTES if path.suffix.lower() == NOTEBOOK else MAX_BYTES
+            return f"{TOO_LARGE} {limit >> 20} MiB." if size > limit else ""
+    except OSError as error:
+        return f"The reason: {error.strerror}."
+
+
+def may_be_clip_configuration(path: Path) -> bool:
+    """Return whether a file is a clip configuration, or may be one with mistakes. Return True if there is no file."""
+    if path.is_dir() or path.suffix.lower() not in DOCUMENT_KINDS:
+        return not path.exists()
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return KEY.search(text) is not None or is_clip_configuration(path)
+
+
+def is_clip_configuration(path: Path) -> bool:
+    """Return whether a file is a valid clip configuration."""
+    if path.suffix.lower() not in DOCUMENT_KINDS or not path.is_file():
+        return False
+    try:
+        ClipConfig.load(path)
+    except ConfigError:
+        return False
+    return True
+
+
+def is_report(path: Path) -> bool:
+    """Return whether a file is a report of `unified-clip config check` as JSON, SARIF or for GitLab."""
+    try:
+        content = path.read_bytes() if path.suffix.lower() in DOCUMENT_KINDS else b""
+        data = json.loads(content) if REPORT_WORDS.search(content) else None
+    except (OSError, ValueError, RecursionError):
+        return False
+    return _is_json(data) or _is_sarif(data) or _is_gitlab(data)
+
+
+def _is_json(data: Any) -> bool:
+    return isinstance(data, dict) and KEYS <= data.keys() <= CheckReport.model_fields.keys()
+
+
+def _is_sarif(data: Any) -> bool:
+    try:
+        (run,) = data["runs"]
+        rules = run["tool"]["driver"]["rules"]
+        is_own = run["tool"]["driver"]["name"] == "unified-clip" and {each["id"] for each in rules} <= _rules()
+    except (KeyError, TypeError, ValueError):
+        return False
+    return is_own and data.keys() == {"$schema", "version", "runs"}
+
+
+def _is_gitlab(data: Any) -> bool:
+    keys = {"description", "check_name", "fingerprint", "severity", "location"}
+    return isinstance(data, list) and all(
+        isinstance(each, dict) and each.keys() == keys and each["check_name"] in _rules() for each in data
+    )
+
+
+def _rules() -> set[str]:
+    return {f"clip-{kind}" for kind in TITLES}
+
+
+def notes(reports: Sequence[Path], paths: Sequence[Path]) -> list[str]:
+    """Return up to two notes: the names of the reports that the check does not read, and the numbers of other files.
+
+    Files below the directories in `paths` count if they may contain clips, and are not read.
+    """
+    names = ", ".join(map(shown, reports))
+    texts = [f"Not read, because they are reports of unified-clip config check: {names}."] if reports else []
+    files = {file: kind for path in paths if path.is_dir() for file, kind in _unread_below(path)}
+    if files:
+        counts = Counter(files.values())
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        naming = sorted(file for file in files if names_clip(file))
+        names = f" Files that name a clip: {len(naming)}, such as {shown(naming[0])}." if naming else ""
+        texts.append(f"Files that may contain clips, but are not read: {kinds}.{names}")
+    return texts
+
+
+def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield (file, kind) for each file below a directory that may contain clips, and that the check does not read.
+
+    A file in a hidden directory has the kind HIDDEN.
+    """
+    for name, folders, names in os.walk(root):
+        folder = Path(name)
+        folders[:] = [each for each in folders if each not in SKIPPED and not _is_installed(folder / each)]
+        is_hidden = any(part.startswith(".") for part in folder.relative_to(root).parts)
+        for file in (folder / each for each in names):
+            kind = file.suffix.lower()
+            if is_hidden and file.name.lower().endswith((*SUFFIXES, *UNREAD_SUFFIXES)) and names_clip(file):
+                yield file, HIDDEN
+            elif not is_hidden and kind in UNREAD_SUFFIXES:
+                yield file, kind
+            elif not is_hidden and file.name.lower().endswith(OTHER_ENDS) and names_clip(file):
+                yield file, kind or file.name
+
+
+def _is_installed(folder: Path) -> bool:
+    return folder.name in INSTALLED or (folder / "pyvenv.cfg").exists()
