@@ -133,18 +133,14 @@ CLIPS: dict[str, Callable[[Kit, Any], Any]] = {
     "groups, zero": by_groups([{"rule": "norm", "threshold": 1.0}], nonfinite="zero"),
     "groups by value, zero": by_value(nonfinite="zero"),
 }
-MULTIPLY_16_BITS = "_amp_foreach_non_finite_check_and_unscale_"
 OPERATIONS = {
-    "torch": (
-        "_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_",
-        MULTIPLY_16_BITS,
-    ),
+    "torch": ("_foreach_mul_", "_foreach_copy_", "_foreach_mul", "_foreach_clamp_min_", "_foreach_clamp_max_"),
     "paddle": ("assign",),
-}  # fmt: skip
+}
 """Operations of frameworks whose tensors can be written."""
 
-WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign", MULTIPLY_16_BITS)
-FUNCTIONS = ("_write", "_write_products", "_multiply_16_bits", "_zero_where", "_change", "_on")
+WRITES = ("_foreach_mul_", "_foreach_copy_", "_foreach_clamp_min_", "_foreach_clamp_max_", "assign")
+FUNCTIONS = ("_write", "_write_products", "_zero_where", "_change", "_on")
 """Functions that write gradients on the device path one by one. On PyTorch, they allocate no memory."""
 
 

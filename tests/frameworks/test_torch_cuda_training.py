@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from support.cuda import needs_cuda  # noqa: F401 - a fixture of each test
+from torch._inductor.cudagraph_trees import reset_cudagraph_trees
 
 import unified_clip
 import unified_clip.torch as uc
@@ -112,6 +113,7 @@ def test_a_run_is_that_of_torch(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("mode", [None, "reduce-overhead", "max-autotune-no-cudagraphs"])
 def test_a_clip_is_compiled_with_the_step(mode: str | None) -> None:
+    reset_cudagraph_trees()  # PyTorch fails to trace an optimizer after CUDA graphs of other functions
     model, data = start()
     reference = copy.deepcopy(model).to("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -19,8 +19,8 @@ WIDE = (torch.float32, torch.float64)
 MAX_WIDENED = 2**26
 """At most this many 16-bit elements are converted to float32 together, to limit new memory."""
 
-MULTIPLIES_16_BITS = ("cpu", "cuda")
-"""The devices on which PyTorch multiplies a list of 16-bit tensors by a float32 number without a float32 copy."""
+ALONE = 2**16
+"""A 16-bit tensor on a GPU with at least this many elements is multiplied alone: one kernel does it without a copy."""
 
 
 def power_sums(tensors: Sequence[Tensor], p: float, divisor: Scalar | None) -> Tensor:
@@ -45,15 +45,14 @@ def max_abs(tensors: Sequence[Tensor]) -> Tensor:
 def prepare_multiply(tensors: Sequence[Tensor], coef: Scalar) -> list[Write]:
     """Prepare the writes of products. Writes allocate nothing: if memory ran out, a list would be partly written."""
     limited_groups = list(_limited_groups(tensors))
-    memory = _memory([group for _, group in limited_groups if _needs_copy(group[0])])
+    memory = _memory([group for _, group in limited_groups if not (group[0].dtype in WIDE or _is_alone(group[0]))])
     writes = []
     for indices, group in limited_groups:
         coefs = _scalars_for(coef.to(_product_dtype(group)), indices, group)
-        if group[0].dtype in WIDE:
+        if _is_alone(group[0]):
+            writes.append(Write(functools.partial(_multiply_alone, group, coefs, group)))
+        elif group[0].dtype in WIDE:
             writes.append(Write(functools.partial(torch._foreach_mul_, group, coefs)))
-        elif not _needs_copy(group[0]):
-            writes.append(Write(functools.partial(torch.autograd.graph.increment_version, group), lambda: None))
-            writes.append(Write(functools.partial(_multiply_16_bits, group, coefs, _ignored_flag(group))))
         else:
             wide = _float32_like(group, memory.get(group[0].device))
             writes.append(Write(functools.partial(_write_products, group, wide, coefs)))
@@ -113,11 +112,13 @@ def stored(scalar: Scalar) -> Scalar:
     return scalar.as_strided(scalar.shape, scalar.stride()) if torch.compiler.is_compiling() else scalar
 
 
-def groups(tensors: Sequence[Tensor]) -> list[tuple[list[int], list[Tensor]]]:
-    """Group tensors by device and dtype. Return (indices, tensors) of each group."""
+def groups(
+    tensors: Sequence[Tensor], condition: Callable[[Tensor], bool] | None = None
+) -> list[tuple[list[int], list[Tensor]]]:
+    """Group tensors by device, dtype and a condition. Return (indices, tensors) of each group."""
     by_kind: dict[Any, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in enumerate(tensors):
-        indices, group = by_kind.setdefault((tensor.device, tensor.dtype), ([], []))
+        indices, group = by_kind.setdefault((tensor.device, tensor.dtype, condition and condition(tensor)), ([], []))
         indices.append(index)
         group.append(tensor)
     return list(by_kind.values())
@@ -136,42 +137,32 @@ def measured(tensors: Sequence[Tensor], measure: Callable[[list[int], list[Tenso
 
 
 def _limited_groups(tensors: Sequence[Tensor]) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield (indices, tensors) of groups. Groups that need float32 copies have at most MAX_WIDENED elements, or one
-    tensor.
+    """Yield (indices, tensors) of groups with at most MAX_WIDENED 16-bit elements, or with one tensor.
+
+    In a group, either each tensor is multiplied alone (see ALONE), or none is.
     """
-    for indices, group in groups(tensors):
+    for indices, group in groups(tensors, _is_alone):
         start, elements = 0, 0
         for index, tensor in enumerate(group):
-            if _needs_copy(tensor) and index > start and elements + tensor.numel() > MAX_WIDENED:
+            if tensor.dtype not in WIDE and index > start and elements + tensor.numel() > MAX_WIDENED:
                 yield indices[start:index], group[start:index]
                 start, elements = index, 0
             elements += tensor.numel()
         yield indices[start:], group[start:]
 
 
-def _needs_copy(tensor: Tensor) -> bool:
-    """Return whether a tensor is multiplied in a float32 copy, so that each product is rounded once."""
-    if tensor.dtype in WIDE:
-        return False
-    return torch.compiler.is_compiling() or tensor.device.type not in MULTIPLIES_16_BITS
+def _is_alone(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype not in WIDE and tensor.numel() >= ALONE and not torch.compiler.is_compiling()
 
 
-def _multiply_16_bits(group: Sequence[Tensor], coefs: Scalar | list[Scalar], flag: Tensor) -> None:
-    """Multiply 16-bit tensors in place by float32 coefficients.
+def _multiply_alone(group: Sequence[Tensor], coefs: Scalar | list[Scalar], results: Sequence[Tensor]) -> None:
+    """Write the products of 16-bit tensors on a GPU into `results`, each by one kernel, which computes in float32.
 
-    The operation is the one with which PyTorch's GradScaler divides gradients by the loss scale. It computes in
-    float32, and does not increment the version counters that autograd checks.
+    PyTorch's kernel computes in float32 if the coefficient has an axis.
     """
-    if isinstance(coefs, list):
-        for tensor, coef in zip(group, coefs, strict=True):
-            torch._amp_foreach_non_finite_check_and_unscale_([tensor], flag, coef)
-    else:
-        torch._amp_foreach_non_finite_check_and_unscale_(group, flag, coefs)
-
-
-def _ignored_flag(group: Sequence[Tensor]) -> Tensor:
-    """Return memory in which `_multiply_16_bits` marks infinite elements and NaN."""
-    return torch.empty(1, dtype=torch.float32, device=group[0].device)
+    factors = coefs if isinstance(coefs, list) else [coefs] * len(group)
+    for tensor, coef, result in zip(group, factors, results, strict=True):
+        torch.mul(tensor, coef.reshape(1), out=result)
 
 
 def _norms(group: Sequence[Tensor], p: float) -> Tensor:
@@ -188,12 +179,12 @@ def _norms(group: Sequence[Tensor], p: float) -> Tensor:
 
 
 def _products(group: Sequence[Tensor], coef: Scalar | list[Scalar]) -> list[Tensor]:
+    if _is_alone(group[0]):
+        products = list(map(torch.empty_like, group))
+        _multiply_alone(group, coef, products)
+        return products
     if group[0].dtype in WIDE:
         return list(torch._foreach_mul(group, coef))
-    if not _needs_copy(group[0]):
-        products = _converted(group, group[0].dtype)
-        _multiply_16_bits(products, coef, _ignored_flag(group))
-        return products
     return _converted(torch._foreach_mul(_converted(group, torch.float32), coef), group[0].dtype)
 
 
