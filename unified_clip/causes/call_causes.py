@@ -122,10 +122,13 @@ def beyond_range(call: Observation) -> Cause | None:
     dtype = "float16" if is_narrow else "float32"
     narrowest = FORMATS[dtype]
     terms = {1.0: "absolute values", 2.0: "squares", math.inf: "absolute values"}.get(call.p, "powers")
-    if norm == math.inf and expected and expected < math.inf and _log2(expected, call.p) >= narrowest.max_exponent:
-        sentence = f"the norm is inf instead of {expected:.6g}: {terms} exceed the range of {dtype}"
+    size = _log2(expected, call.p) if expected else -math.inf
+    # the call may add up squares in a dtype with fewer bits than the gradients
+    of_sum = "float16" if call.p == 2 and size < narrowest.max_exponent else dtype
+    if norm == math.inf and FORMATS[of_sum].max_exponent <= size < math.inf:
+        sentence = f"the norm is inf instead of {expected:.6g}: {terms} exceed the range of {of_sum}"
         return _of_norm("overflow", sentence, call)
-    if norm == 0 and expected and _log2(expected, call.p) < narrowest.min_exponent:
+    if norm == 0 and expected and size < narrowest.min_exponent:
         sentence = f"the norm is 0 instead of {expected:.6g}: {terms} are too small for {dtype}"
         return _of_norm("underflow", sentence, call)
     total = call.total_norm if norm is None and call.by == "global" else 0.0

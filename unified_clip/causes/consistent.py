@@ -9,8 +9,8 @@ contradicts, the report names the one that explains the most differences.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,13 @@ SETTINGS = ("another condition", "another eps", "another norm type", "another th
 
 ROUNDING = ("float32", "")
 """Kinds of causes that depend on the order of a sum, so that no other case can contradict them."""
+
+
+INTEGERS: Mapping[str, Callable[[float], int]] = {
+    "as with the integer part of the threshold": int,
+    "as with the threshold rounded to an integer": round,
+}
+"""How a function may convert a threshold to an integer, in words."""
 
 
 class Diagnosis(NamedTuple):
@@ -85,6 +92,7 @@ class _Call:
         common = list(hypotheses.common_causes(call, self.slack))
         # The call may return the correct norm, but clip by another one.
         by_norms = [each for each in common if each.norms and not each.coefs and not each.is_mean]
+        common += _at_thresholds(call)
         return [twice, *common, unclipped, *(each._replace(returned=()) for each in by_norms if each.returned is None)]
 
     @cached_property
@@ -132,6 +140,20 @@ class _Call:
         if not returned or expected is None or call.norm is None:
             return False
         return all(abs(n - expected) > 4 * self.slack * expected for n in returned)
+
+
+def _at_thresholds(call: Observation) -> Iterator[Hypothesis]:
+    """Yield causes that show at some thresholds only: an integer threshold, and a threshold of 0 that means no clip.
+
+    One call alone does not show them, because other causes explain its numbers as well.
+    """
+    threshold = call.threshold
+    for sentence, convert in INTEGERS.items() if threshold < math.inf else ():
+        if threshold != convert(threshold):
+            yield Hypothesis("another threshold", sentence, threshold=float(convert(threshold)))
+    if threshold == 0:
+        sentence = "as when a threshold of 0 switches clipping off"
+        yield Hypothesis("not clipped", sentence, coefs=[1.0] * len(call.before))
 
 
 def consistent_causes(calls: Mapping[str, Observation], differing: Sequence[str]) -> dict[str, Diagnosis]:
@@ -223,7 +245,7 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
     """Return what a hypothesis about the call `source` predicts for the call `target`, or [] if it predicts nothing."""
     if hypothesis.kind in ROUNDING:
         return []
-    if hypothesis.kind in LEFT_OUT:
+    if hypothesis.kind in LEFT_OUT and hypothesis.about:
         return _without_the_same(hypothesis, source, target)
     if hypothesis.kind == "scaled gradients" and not any(
         each.sentence == hypothesis.sentence for each in source.possible
@@ -241,20 +263,29 @@ def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> l
     """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
 
     The first hypothesis is about the gradients with the same indices, names and shapes, and the second about those with
-    the same positions from the end. Return [] if the hypothesis leaves out no gradients. Also return [] if the other
-    call lacks one of these gradients: a mistake may leave out gradients of certain shapes only.
+    the same positions from the end. Return [] if the other call lacks one of these gradients: a mistake may leave
+    out gradients of certain shapes only.
     """
-    here, there = source.call, target.call
-    left, size = hypothesis.about, len(here.before)
+    here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]
-    from_end = [len(there.before) - size + each for each in left]
-    if not left or len(same) != len(left):
+    if len(same) != len(left):
         return []
-    return [
-        hypothesis._replace(norms=[there.norm_over(set(there.counted) - set(numbers))] * len(there.before))
-        for numbers in (same, from_end)
-        if set(numbers) <= set(there.counted)
-    ]
+    return [_without(same, hypothesis, there), *_without_from_end(hypothesis, source, target)]
+
+
+def _without_from_end(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
+    """Return [the hypothesis that another call leaves out gradients with the same positions from the end].
+
+    Return [] if the hypothesis leaves out no gradients, or if the other call lacks one of them.
+    """
+    there = target.call
+    numbers = [len(there.before) - len(source.call.before) + each for each in hypothesis.about]
+    are_left_out = hypothesis.kind in LEFT_OUT and bool(numbers)
+    return [_without(numbers, hypothesis, there)] if are_left_out and set(numbers) <= set(there.counted) else []
+
+
+def _without(numbers: Sequence[int], hypothesis: Hypothesis, call: Observation) -> Hypothesis:
+    return hypothesis._replace(norms=[call.norm_over(set(call.counted) - set(numbers))] * len(call.before))
 
 
 def _is_same(here: Observation, number: int, there: Observation, other: int) -> bool:
@@ -288,4 +319,8 @@ def _is_explained(other: _Call, this: _Call, hypothesis: Hypothesis) -> bool:
     """Return whether a hypothesis about this call explains the difference of another call."""
     if other is this:
         return True
-    return not other.is_correct and any(map(other.is_predicted, _transferred(hypothesis, this, other)))
+    # causes in 16 bits explain the same numbers up to a rounding
+    slack = SLACK if hypothesis.kind == "16 bits" else other.slack
+    explains = partial(other.call.explains, slack=slack)
+    predictions = [*_transferred(hypothesis, this, other), *_without_from_end(hypothesis, this, other)]
+    return not explains(Hypothesis()) and any(map(explains, predictions))

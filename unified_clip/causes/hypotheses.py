@@ -16,7 +16,15 @@ from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
 from .observation import By, CauseKind, Hypothesis, Observation, apart, instead
-from .sums import IN_FLOAT32, NARROW, coefficient_returned, combined_otherwise, eps_in_root, rounding_noise
+from .sums import (
+    IN_FLOAT32,
+    NARROW,
+    added_up_in_16_bits,
+    coefficient_returned,
+    combined_otherwise,
+    eps_in_root,
+    rounding_noise,
+)
 
 COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
@@ -140,19 +148,24 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 
 
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that the norm or the coefficient is rounded to bfloat16 or float16.
+    """Yield hypotheses that the norm, the coefficient, or the sum of the squares is in bfloat16 or float16.
 
-    If the returned norm is such a number and close to the correct norm, predict the returned norm for every gradient.
+    The last ones are about several roundings: the returned norm is a number of the dtype near the correct norm.
     """
-    norm, expected = call.norm, call.expected_norm
     for dtype in NARROW:
-        ulp, norms, tolerance = 2.0 ** -FORMATS[dtype].precision, [nearest_float(n, dtype) for n in call.norms], 0.0
-        is_near = norm is not None and expected is not None and 0 < abs(norm - expected) <= 8 * ulp * expected
-        if norm is not None and is_near and norm == nearest_float(norm, dtype):
-            norms, tolerance = [norm] * len(norms), ulp
-        yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=tolerance)
+        norms = [nearest_float(n, dtype) for n in call.norms]
+        yield Hypothesis("16 bits", f"as when the norm is rounded to {dtype}", norms, tolerance=IN_FLOAT32)
         coefs = [nearest_float(coef, dtype) for coef in call.expected_coefs]
         yield Hypothesis("16 bits", f"as when the coefficient is rounded to {dtype}", coefs=coefs)
+    yield from added_up_in_16_bits(call)
+    norm, expected = call.norm, call.expected_norm
+    if norm is None or expected is None:
+        return
+    for dtype in NARROW:
+        ulp = 2.0 ** -FORMATS[dtype].precision
+        if 0 < abs(norm - expected) <= 8 * ulp * expected and norm == nearest_float(norm, dtype):
+            sentence = f"as when the norm is computed in {dtype}"
+            yield Hypothesis("16 bits", sentence, [norm] * len(call.norms), tolerance=ulp)
 
 
 def _lost(call: Observation) -> Iterator[Hypothesis]:
@@ -180,19 +193,23 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few or too many gradients.
 
     The norm may leave out one gradient, all gradients with one dtype or number of axes, or all gradients with another.
-    The norm may also include gradients that it should exclude. A hypothesis has no kind if rounding could change the
+    It may be the norm of the first or of the last gradient alone. The norm may also include gradients that it should
+    exclude. A hypothesis has no kind if rounding could change the
     norm as much as these gradients do.
 
     slack: The relative error up to which numbers count as equal.
     """
     expected = call.norm_over(call.counted)
 
-    def without(left: Sequence[int], who: str) -> Hypothesis:
+    def of_others(left: Sequence[int], sentence: str) -> Hypothesis:
         n = call.norm_over(number for number in call.counted if number not in left)
         kind: CauseKind | Literal[""] = (
             "" if abs(n - expected) <= rounding_noise(call.elements) * expected else "left out"
         )
-        return Hypothesis(kind, f"as when {who} left out of the norm", [n] * len(call.before), about=left)
+        return Hypothesis(kind, sentence, [n] * len(call.before))
+
+    def without(left: Sequence[int], who: str) -> Hypothesis:
+        return of_others(left, f"as when {who} left out of the norm")._replace(about=left)
 
     if singles := [number for number in call.counted if call.explains(without([number], ""), slack)]:
         who = f"{'one of ' * (len(singles) > 1)}{call.names_of(singles)}"
@@ -206,6 +223,9 @@ def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
             for left in (same, [number for number in call.counted if number not in same]):
                 if 1 < len(left) < len(call.counted):
                     yield without(left, f"{call.names_of(left)} are")
+    counted = list(call.counted)
+    for which, left in (("first", counted[1:]), ("last", counted[:-1])) if counted[1:] else ():
+        yield of_others(left, f"as with the norm of the {which} gradient alone")
     if beside := [number for number in call.own if number not in call.counted]:
         sentence = f"as when the norm counts {call.names_of(beside)}, which it should not"
         yield Hypothesis("need_clip", sentence, [call.norm_over(call.own)] * len(call.before))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -109,6 +109,72 @@ def coefficient_returned(call: Observation) -> Iterator[Hypothesis]:
 
 
 # -- 16 bits
+
+
+def added_up_in_16_bits(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that the squares are added up in bfloat16 or float16, or that the tensors' norms are rounded.
+
+    For each sum, the root may be rounded, too. Yield none if norm_type is not 2, if the caller passed the norm, or if
+    the recording has no gradients.
+    """
+    if call.p != 2 or call.passed_norm is not None or call.are_norms:
+        return
+    for dtype in NARROW:
+        for sentence, measure in _narrow_norms(call, dtype):
+            norms = call.norms_by(call.by, measure)
+            for each in (norms, [nearest_float(norm, dtype) for norm in norms]):
+                yield Hypothesis("16 bits", sentence, each, tolerance=IN_FLOAT32)
+
+
+def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable[[Sequence[int]], float]]]:
+    """Yield (sentence, function that returns the norm over the gradients with some indices) for each kind of sum."""
+    sentence = f"as when the squares are added up in {dtype}"
+    sums = {number: _sums(gradient.values().reshape(-1), dtype) for number, gradient in call.counted.items()}
+    for way in range(min(map(len, sums.values()), default=0)):
+        yield sentence, partial(_root_of_sums, {number: each[way] for number, each in sums.items()}, dtype)
+    if call.elements <= LONGEST_SEQUENCE:
+        yield sentence, partial(_root_of_sequence, call, dtype)
+    norms = {number: nearest_float(norm, dtype) for number, norm in call.own.items()}
+    yield f"as when the norm of each tensor is rounded to {dtype}", partial(call.norm_over, own=norms)
+
+
+def _sums(values: Float64s, dtype: str) -> list[float]:
+    """Return sums of squares, rounded to `dtype`: of the values, of the rounded values, and with rounded squares.
+
+    The last sum is rounded after each square. It is left out for many values.
+    """
+    near = rounded(values, dtype)
+    squares = rounded(near**2, dtype)
+    sums = [nearest_float(float(np.sum(terms)), dtype) for terms in (values**2, near**2, squares)]
+    return [*sums, _one_after_the_other(squares, dtype)] if values.size <= LONGEST_SEQUENCE else sums
+
+
+def _root_of_sums(sums: Mapping[int, float], dtype: str, numbers: Sequence[int]) -> float:
+    total = 0.0
+    for number in numbers:
+        total = nearest_float(total + sums[number], dtype)
+    return nearest_float(math.sqrt(total), "float32")
+
+
+LONGEST_SEQUENCE = 100_000
+"""The largest number of squares to add up one after the other."""
+
+
+def _root_of_sequence(call: Observation, dtype: str, numbers: Sequence[int]) -> float:
+    values = np.concatenate([np.zeros(0), *(call.counted[number].values().reshape(-1) for number in numbers)])
+    total = _one_after_the_other(rounded(rounded(values, dtype) ** 2, dtype), dtype)
+    return nearest_float(math.sqrt(total), "float32")
+
+
+def _one_after_the_other(squares: Float64s, dtype: str) -> float:
+    """Return a sum that is rounded to `dtype` after each number."""
+    if not np.isfinite(squares).all():
+        return float(np.sum(squares))
+    total, size = 0.0, 2 ** FORMATS[dtype].precision
+    for square in squares.tolist():
+        fraction, exponent = math.frexp(total + square)
+        total = math.ldexp(round(fraction * size), exponent) / size
+    return nearest_float(total, dtype)
 
 
 def steps_in_16_bits(call: Observation) -> Cause | None:

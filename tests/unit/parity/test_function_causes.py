@@ -166,7 +166,7 @@ def test_a_cause_that_another_case_contradicts_is_not_named() -> None:
     [
         (
             lambda c: 1.42388 * c,
-            "as with a threshold of 0.996441 instead of 0.7, but the other cases contradict this",
+            "as with the threshold rounded to an integer, but the case 'two at 0.7' contradicts this",
         ),
         (
             lambda c: c * c,

@@ -96,6 +96,16 @@ def norm_with_float16_sums(grads: Arrays) -> float:
     return math.sqrt(np.add.accumulate(squares)[-1])
 
 
+def in_bfloat16(number: float) -> float:
+    return float(rounded(np.float64(number), "bfloat16"))
+
+
+def with_bfloat16_sums(grads: Arrays) -> float:
+    """The norm of gradients whose squares are added up in bfloat16."""
+    square = sum(in_bfloat16((g.astype(np.float64) ** 2).sum()) for g in grads)
+    return math.sqrt(in_bfloat16(square))
+
+
 def one_after_the_other(grads: Arrays, limit: float) -> tuple[Arrays, float]:
     """Clip the gradients one after the other, each by the total norm of the whole list at this time."""
     results = list(grads)
@@ -299,6 +309,52 @@ WRONG: dict[str, tuple[Function, set[tuple[str, str]]]] = {
             ("", "as with a threshold of 1 instead of inf, but the other cases contradict this"),
         },
     ),
+    "float16 sums": (
+        clip_by_norm(norm_with_float16_sums),
+        {
+            ("16 bits", "as when the squares are added up in float16"),
+            *(
+                ("overflow", f"the norm is inf instead of {norm}: squares exceed the range of float16")
+                for norm in (418.929, 55677.6)
+            ),
+        },
+    ),
+    "bfloat16 sums": (
+        clip_by_norm(lambda grads: with_bfloat16_sums(grads)),
+        {("16 bits", "as when the squares are added up in bfloat16")},
+    ),
+    "bfloat16 sums and root": (
+        clip_by_norm(lambda grads: in_bfloat16(with_bfloat16_sums(grads))),
+        {("16 bits", "as when the squares are added up in bfloat16")},
+    ),
+    "norm in bfloat16": (
+        clip_by_norm(lambda grads: in_bfloat16(total(grads))),
+        {("16 bits", "as when the norm is rounded to bfloat16")},
+    ),
+    "norm of each tensor in bfloat16": (
+        clip_by_norm(lambda grads: math.hypot(*(in_bfloat16(total([g])) for g in grads))),
+        {("16 bits", "as when the norm of each tensor is rounded to bfloat16")},
+    ),
+    **{
+        f"the {which} gradient alone, {returns_it=}": (
+            clip_by_norm(lambda grads, part=part: total(grads[part]), returns_it=returns_it),  # type: ignore[misc]
+            {("left out", f"as with the norm of the {which} gradient alone")},
+        )
+        for which, part in (("first", slice(0, 1)), ("last", slice(-1, None)))
+        for returns_it in (True, False)
+    },
+    "integer part of the threshold": (
+        clip_by(lambda n, c: clip_arrays(n, int(c) if c < math.inf else c)),
+        {("another threshold", "as with the integer part of the threshold")},
+    ),
+    "rounded threshold": (
+        clip_by(lambda n, c: clip_arrays(n, round(c) if c < math.inf else c)),
+        {("another threshold", "as with the threshold rounded to an integer")},
+    ),
+    "0 switches clipping off": (
+        clip_by(lambda n, c: clip_arrays(n, c) if c else 1.0),
+        {("not clipped", "as when a threshold of 0 switches clipping off")},
+    ),
     "no clip": (lambda grads, limit: (grads, total(grads)), {("not clipped", NOT_CLIPPED)}),
     "squared norm": (
         clip_by(lambda n, c: clip_arrays(n * n, c)),
@@ -319,9 +375,7 @@ UNKNOWN: dict[str, tuple[Function, set[str]]] = {
     "coefficient with 6 digits": (clip_by(lambda n, c: round(clip_arrays(n, c), 6)), set()),
     "scaled to a norm of 1": (clip_by(lambda n, c: 1 / n if n > c else 1.0), set()),
     "soft": (clip_by(lambda n, c: float(1 / (1 + n / np.float64(c)))), set()),
-    "float16 sums": (clip_by_norm(norm_with_float16_sums), set()),
     "root of the norm": (clip_by_norm(lambda grads: math.sqrt(total(grads))), set()),
-    "the first gradient alone": (clip_by_norm(lambda grads: total(grads[:1])), {"left out"}),
     "one after the other": (one_after_the_other, set()),
     "zero as the norm": (lambda grads, limit: (RIGHT["minimum"](grads, limit)[0], 0.0), {"norm after the clip"}),
 }
@@ -355,12 +409,6 @@ def test_a_single_call_shows_an_eps_that_is_added_to_the_coefficient(init_cases:
     assert set(find_causes(function, [large]).values()) == causes
 
 
-def with_bfloat16_sums(grads: Arrays) -> float:
-    """The norm of gradients whose squares are added up in bfloat16."""
-    square = sum(float(rounded((g.astype(np.float64) ** 2).sum(), "bfloat16")) for g in grads)
-    return math.sqrt(rounded(np.float64(square), "bfloat16"))
-
-
 ONE_LIST: dict[str, tuple[Function, set[str]]] = {
     "the first 65536 elements alone": (
         clip_by_norm(lambda grads: total([g.ravel()[: 1 << 16] for g in grads])),
@@ -387,7 +435,7 @@ def test_the_norm_in_bfloat16_differs_with_squares_in_bfloat16(init_cases: list[
     (case,) = [each for each in init_cases if each.gradients_name == "bfloat16"]
     grads = [array_of(dense) for each in case.gradients if (dense := densify(each))]
     assert {each.dtype for each in case.gradients if each} == {"bfloat16"}
-    norms = [total(grads), rounded(np.float64(total(grads)), "bfloat16"), with_bfloat16_sums(grads)]
+    norms = [total(grads), in_bfloat16(total(grads)), with_bfloat16_sums(grads)]
     assert [f"{norm:.6g}" for norm in norms] == ["418.929", "418", "419.676"]
 
 
