@@ -80,7 +80,7 @@ def test_several_options_are_named_together(capsys: pytest.CaptureFixture[str]) 
     ("command", "modes", "shared"),
     [
         ("port", {name for names in port_command.MODES.values() for name in names}, {"path", "verify", "format"}),
-        ("parity", {option.removeprefix("--") for option in parity_command.RUN_OPTIONS}, {"suite"}),
+        ("parity", {option.removeprefix("--").replace("-", "_") for option in parity_command.RUN_OPTIONS}, {"suite"}),
     ],
 )
 def test_every_option_has_a_mode_or_is_shared(command: str, modes: set[str], shared: set[str]) -> None:

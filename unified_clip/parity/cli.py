@@ -71,6 +71,11 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "fail the run for entries without a cause in the list of known differences. With --baseline, also for "
         "failures that the baseline already had, and for cases, frameworks and results that this run lacks",
     },
+    "--strict-bits": {
+        "action": "store_true",
+        "help": "with --baseline: fail the run for each result whose bits differ from the baseline, also with other "
+        "versions of packages or on another processor",
+    },
     "--format": {
         "choices": ("text", "github"),
         "help": f"print {FORMATS['text']} or {FORMATS['github']} (default: text)",
@@ -88,7 +93,7 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
 
-WHOLE_RUN = ("out", "accept", "baseline", "strict", "format", "recorded", "ported")
+WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "recorded", "ported")
 """Options that need the results of all cases, so `--case` rejects them."""
 
 
@@ -138,7 +143,7 @@ def run_init(options: argparse.Namespace) -> int:
     """
     from .suite import scaffold
 
-    names = [option.removeprefix("--") for option in RUN_OPTIONS]
+    names = [option.removeprefix("--").replace("-", "_") for option in RUN_OPTIONS]
     check_modes(options, {"unified-clip parity without init": names}, "init")
     with busy("reading the gradients"):
         files = scaffold.chosen_files(options.gradients)
@@ -161,6 +166,8 @@ def run(options: argparse.Namespace, read_ported: ReadPorted) -> int:
     """
     from .report import write
 
+    if options.strict_bits and not options.baseline:
+        raise UsageError("--strict-bits compares with a baseline. Add --baseline FILE, or remove --strict-bits.")
     whole = "unified-clip parity without --case"
     check_modes(options, {whole: WHOLE_RUN}, "--case" if options.case else whole)
     out = OUT if options.out is None else options.out
@@ -203,6 +210,8 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     earlier = None
     if options.baseline:
         earlier = baseline.read(options.baseline, {case.name for case in suite.cases}, list(suite.frameworks))
+        if options.strict_bits:
+            baseline.check_digests(options.baseline, earlier)
     recorded = _recording(options.recorded) if options.recorded else ()
     ported = read_ported(options.ported) if options.ported else None
     check_writable(out, "parity.json")
@@ -210,9 +219,10 @@ def _run_suite(suite: Suite, options: argparse.Namespace, out: Path, read_ported
     if options.strict:
         report = build.strict(report, accepting=options.accept)
     if earlier is not None:
-        second_call.repeat(suite, report, baseline.changed_bits(earlier, report))
-        report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report)]})
-        report = build.against(report, baseline.changes(earlier, report))
+        bits = {"strict_bits": options.strict_bits}
+        second_call.repeat(suite, report, baseline.changed_bits(earlier, report, **bits))
+        report = report.model_copy(update={"notes": [*report.notes, *baseline.notes(earlier, report, **bits)]})
+        report = build.against(report, baseline.changes(earlier, report, **bits))
         report = report.model_copy(update={"notes": [*report.notes, *baseline.excuses_note(earlier, report)]})
     try:
         write.write(report, out, recorded, ported)

@@ -13,8 +13,9 @@ from support.parity.cases import ONE_CASE, suite
 from support.parity.reports import known, native, one_case, report
 
 from unified_clip import cli
-from unified_clip.parity.report import baseline
+from unified_clip.parity.report import baseline, build
 from unified_clip.parity.results import Change, FrameworkResult, ParityReport
+from unified_clip.parity.suite.schema import SuiteError
 
 
 def test_a_result_with_other_bits_and_the_same_distance_is_reported() -> None:
@@ -35,6 +36,50 @@ def test_a_baseline_whose_bits_cannot_be_compared_is_reported() -> None:
         "Only the distances of the frameworks' functions were compared with the baseline, not their bits, because the "
         "baseline has torch 2.12."
     ]
+
+
+def after_an_upgrade(**fields: Any) -> tuple[ParityReport, ParityReport]:
+    """Two reports with other digests of a result within the tolerance, of two releases of PyTorch on two processors."""
+    old, new = (torch_report(native=native("close", 1e-7, "", sha256={"norm": digest}, **fields)) for digest in "ab")
+    old.versions["torch"], new.versions["torch"] = "2.12", "2.13"
+    old.processor, new.processor = "one", "two"
+    return old, new
+
+
+def test_with_strict_bits_other_bits_fail_the_run_after_an_upgrade() -> None:
+    old, new = after_an_upgrade(second_call="equal")
+    assert not any(each.worse for each in baseline.changes(old, new))
+    assert baseline.changed_bits(old, new) == []
+    assert baseline.changed_bits(old, new, strict_bits=True) == [("torch", "one")]
+    (change,) = [each for each in baseline.changes(old, new, strict_bits=True) if each.worse]
+    assert (change.kind, change.case) == ("numbers", "one")
+    assert change.why.startswith("the bits of this result differ from the baseline, which --strict-bits does not allow")
+    assert baseline.notes(old, new, strict_bits=True) == []
+    judged = build.against(new, baseline.changes(old, new, strict_bits=True))
+    assert judged.exit_code == 1
+    assert "1 result with other bits than in the baseline (torch, framework's function, one)" in judged.verdict
+    assert [(problem.cases, problem.excused) for problem in judged.problems] == [(["one"], False)]
+
+
+def test_with_strict_bits_a_function_that_is_not_deterministic_does_not_fail_the_run() -> None:
+    old, new = after_an_upgrade(second_call="different")
+    assert not any(each.worse for each in baseline.changes(old, new, strict_bits=True))
+    (note,) = baseline.notes(old, new, strict_bits=True)
+    assert "is not deterministic" in note
+
+
+def test_with_strict_bits_equal_bits_pass() -> None:
+    old, new = after_an_upgrade()
+    assert [each.kind for each in baseline.changes(old, old, strict_bits=True)] == []
+    assert not any(each.worse for each in baseline.changes(new, new, strict_bits=True))
+
+
+def test_strict_bits_needs_a_baseline_with_digests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline.check_digests(tmp_path / "old.json", after_an_upgrade()[0])
+    with pytest.raises(SuiteError, match="has no digests of the results of functions, which --strict-bits compares"):
+        baseline.check_digests(tmp_path / "old.json", torch_report(native=native(sha256=None)))
+    assert cli.main(["parity", "--strict-bits"]) == 2
+    assert "Add --baseline FILE, or remove --strict-bits" in capsys.readouterr().err
 
 
 def test_a_run_of_functions_only_does_not_count_unified_clips_results() -> None:
@@ -70,7 +115,7 @@ def run_changed_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     cases = ONE_CASE.replace('{ call = "global_norm" }', '{ call = "clip_by_global_norm", clip_norm = 0.7 }')
     where = suite(tmp_path, cases, KNOWN, f"[frameworks.numpy]\n{functions}")
 
-    def run(eps: str, *, processor: str = "", known: str = KNOWN) -> tuple[int, str, Change]:
+    def run(eps: str, *options: str, processor: str = "", known: str = KNOWN) -> tuple[int, str, Change]:
         command = ["parity", "--suite", str(where), "--out"]
         (tmp_path / "clip.py").write_text(CLIP.format(eps="5e-3"), encoding="utf-8")
         assert cli.main([*command, str(tmp_path / "old")]) == 0
@@ -80,7 +125,7 @@ def run_changed_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         (tmp_path / "clip.py").write_text(CLIP.format(eps=eps), encoding="utf-8")
         (tmp_path / "known.toml").write_text(known, encoding="utf-8")
         capsys.readouterr()
-        status = cli.main([*command, str(tmp_path / "new"), "--baseline", str(tmp_path / "old.json")])
+        status = cli.main([*command, str(tmp_path / "new"), "--baseline", str(tmp_path / "old.json"), *options])
         written = json.loads((tmp_path / "new" / "parity.json").read_text(encoding="utf-8"))
         (found_change,) = (each for each in written["baseline"] if each["what"] == "your function")
         return status, capsys.readouterr().out, Change.model_validate(found_change)
@@ -117,6 +162,9 @@ def test_other_bits_on_another_processor_do_not_fail_the_run(run_changed_functio
     assert (status, found_change.worse) == (0, False)
     why = "because the baseline is from another processor (VAX, 1 cores)."
     assert f"Other bits of your functions than in the baseline do not fail this run, {why}" in printed
+    status, printed, found_change = run_changed_function("5.1e-3", "--strict-bits", processor="VAX, 1 cores")
+    assert (status, found_change.worse) == (1, True)
+    assert "FAIL: 1 case on numpy: 1 result with other bits than in the baseline (numpy, your function" in printed
 
 
 def test_only_changed_cases_are_called_again(monkeypatch: pytest.MonkeyPatch) -> None:

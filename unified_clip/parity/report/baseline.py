@@ -31,6 +31,9 @@ ADVICE = "To write a new baseline, run the same command with --out DIRECTORY in 
 OTHER_BITS = "the bits of this known difference differ from the baseline"
 """The start of `Change.why` if a function has changed within a known difference."""
 
+CHANGED_BITS = "the bits of this result differ from the baseline, which --strict-bits does not allow"
+"""The start of `Change.why` for a result that has changed by rounding only, with `--strict-bits`."""
+
 SECOND_CALLS = {
     "equal": ", with the same bits in a second call",
     "different": ", not deterministic: with other bits in a second call",
@@ -75,6 +78,9 @@ class _Entry:
     If this has changed, the user has accepted the difference again.
     """
 
+    is_random: bool = False
+    """Whether a second call of a function returned other bits than the first call."""
+
     has_changed: bool = False
     """Whether a function returns other bits than in the baseline, on the same processor, and again in a second call."""
 
@@ -112,20 +118,29 @@ def read(path: Path, cases: Collection[str], frameworks: Collection[str]) -> Par
     return report
 
 
-def changes(old: ParityReport, new: ParityReport) -> list[Change]:
+def check_digests(path: Path, report: ParityReport) -> None:
+    """Check the baseline of a run with `--strict-bits`. SuiteError: results of functions have no digests."""
+    if _lack_digests(report):
+        problem = "has no digests of the results of functions, which --strict-bits compares"
+        raise SuiteError(f"The baseline {path} {problem}. {ADVICE}", "UC302")
+
+
+def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[Change]:
     """Return the changes from the old report to the new report. Changes that fail the run come first.
 
     If a framework or case is new or gone, its results are left out, except changes for the worse. If the new report is
     strict, cases, frameworks and results that it lacks fail the run.
+
+    strict_bits: Whether every result with other bits fails the run, except of functions that are not deterministic.
     """
     changed = list(_changed_parts(old, new))
-    with_digests = not _without_digests(old, new)
+    with_digests = strict_bits or not _without_digests(old, new)
     before, after = (_entries(report, with_digests=with_digests) for report in (old, new))
     if processors_differ(old, new):
         after = {key: replace(entry, has_changed=False) for key, entry in after.items()}
     alone = {(change.framework, change.case) for change in changed if change.kind in ("new", "gone")}
     for key in dict.fromkeys([*after, *before]):
-        if (change := _change(key, before.get(key), after.get(key))) and (
+        if (change := _change(key, before.get(key), after.get(key), strict_bits)) and (
             change.worse or not {(key[0], ""), ("", key[2])} & alone
         ):
             changed.append(change)
@@ -135,10 +150,10 @@ def changes(old: ParityReport, new: ParityReport) -> list[Change]:
     return sorted(changed, key=lambda change: not change.worse)
 
 
-def notes(old: ParityReport, new: ParityReport) -> list[str]:
+def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
     """Return notes: the functions' bits were not compared, other bits fail no run, a function is not deterministic."""
     whose = compared.whose(new)
-    if why := _without_digests(old, new):
+    if (why := _without_digests(old, new)) and not strict_bits:
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]
     random = Counter((native.function, name) for name, native in new.natives() if native.second_call == "different")
     texts = [
@@ -146,7 +161,11 @@ def notes(old: ParityReport, new: ParityReport) -> list[str]:
         "bits. These bits are not compared with the baseline."
         for (function, framework), count in random.items()
     ]
-    if (why := processors_differ(old, new)) and any(native.second_call for _, native in new.natives()):
+    if (
+        (why := processors_differ(old, new))
+        and not strict_bits
+        and any(native.second_call for _, native in new.natives())
+    ):
         texts.append(f"Other bits of {whose} than in the baseline do not fail this run, because {why}.")
     return texts
 
@@ -163,9 +182,9 @@ def excuses_note(old: ParityReport, new: ParityReport) -> list[str]:
     ]
 
 
-def changed_bits(old: ParityReport, new: ParityReport) -> list[tuple[str, str]]:
-    """Return (framework, case name) of functions' results with other digests. [] if digests cannot be compared."""
-    if _without_digests(old, new):
+def changed_bits(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[tuple[str, str]]:
+    """Return (framework, case name) of functions' results with other digests. [] if digests are not compared."""
+    if _without_digests(old, new) and not strict_bits:
         return []
     before = {(name, case.name): native.sha256 for case in old.cases for name, native in case.natives.items()}
     return [
@@ -184,18 +203,18 @@ def processors_differ(old: ParityReport, new: ParityReport) -> str:
 
 
 def _without_digests(old: ParityReport, new: ParityReport) -> str:
-    """Return why the digests of the reports cannot be compared: other versions, or no digests in the baseline.
-
-    Else ''.
-    """
+    """Return why digests cannot be compared: other versions, or a baseline without digests. Return '' if they can."""
     shared = old.versions.keys() & new.versions.keys()
     others = [
         f"{package} {old.versions[package]}" for package in shared if old.versions[package] != new.versions[package]
     ]
     if others and new.natives():
         return f"the baseline has {', '.join(sorted(others))}"
-    without = any(native.sha256 is None and not native.is_failure for _, native in old.natives())
-    return "the baseline has no digests of them" if without and new.natives() else ""
+    return "the baseline has no digests of them" if _lack_digests(old) and new.natives() else ""
+
+
+def _lack_digests(report: ParityReport) -> bool:
+    return any(native.sha256 is None and not native.is_failure for _, native in report.natives())
 
 
 def excuses(report: ParityReport, key: Key) -> bool:
@@ -237,8 +256,8 @@ def numbered(entries: Iterable[KnownDifferenceResult]) -> Iterator[tuple[KnownDi
 def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
     """Yield a change for each framework or case of only one report, and for each package with another version."""
     before, after = (
-        [*((name, "", "") for name in report.frameworks), *(("", "", case.name) for case in report.cases)]
-        for report in (old, new)
+        [*((name, "", "") for name in each.frameworks), *(("", "", case.name) for case in each.cases)]
+        for each in (old, new)
     )
     for kind, here, there in (("gone", before, set(after)), ("new", after, set(before))):
         yield from (_changed(kind, key) for key in here if key not in there)
@@ -247,7 +266,7 @@ def _changed_parts(old: ParityReport, new: ParityReport) -> Iterator[Change]:
             yield _changed("version", (package, "", ""), old.versions[package], new.versions[package])
 
 
-def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
+def _change(key: Key, old: _Entry | None, new: _Entry | None, strict_bits: bool) -> Change | None:
     if old is None:
         return None if new is None else _changed("new", key, "", new.text, new.wrong)
     if new is None:
@@ -255,6 +274,8 @@ def _change(key: Key, old: _Entry | None, new: _Entry | None) -> Change | None:
     grew, moved = new.size > FACTOR * old.size, old.numbers != new.numbers
     same = old.verdict == new.verdict and not grew and not (moved and old.cause != new.cause)
     why = _lost(old, new) if moved and not new.wrong else ""
+    if strict_bits and moved and not (why or new.wrong or new.is_random):
+        why = f"{CHANGED_BITS}. If the new result is right, write a new baseline. {ADVICE}"
     worse = bool(why) or (new.wrong and not (old.wrong and same))
     if old.verdict != new.verdict:
         return _changed("verdict", key, old.text, new.text, worse, why)
@@ -346,6 +367,7 @@ def _native(result: NativeResult, with_digests: bool, listing: object) -> _Entry
         compared=[name for name in ("norm", "gradients") if getattr(result, name) is not None],
         agrees=result.verdict in ("equal", "no norm", "close"),
         listing=listing if result.verdict == "known" else None,
+        is_random=result.second_call == "different",
         has_changed=result.second_call == "equal",
     )
 

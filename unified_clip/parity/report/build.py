@@ -258,7 +258,11 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if changed:
         first = ", ".join([changed[0].framework, changed[0].what, changed[0].case])
         yield f"{counted(len(changed), 'known difference')} with other bits than in the baseline ({first})"
-    if losses := [each for each in baseline.losses(report) if each not in changed]:
+    losses = [each for each in baseline.losses(report) if each not in changed]
+    if bits := [each for each in losses if each.why.startswith(baseline.CHANGED_BITS)]:
+        first = ", ".join(filter(None, (bits[0].framework, bits[0].what, bits[0].case)))
+        yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({first})"
+    if losses := [each for each in losses if each not in bits]:
         first = ", ".join(filter(None, (losses[0].framework, losses[0].what, losses[0].case)))
         why = losses[0].why.partition(". ")[0]
         yield f"{counted(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
