@@ -58,6 +58,15 @@ def test_recordings_of_other_parameters_are_named_beside_another_threshold(
     assert has_sentence != is_left_out, text
 
 
+def test_other_parameters_are_not_called_unexplained(tmp_path: Path) -> None:
+    """As of a model with LoRA, which trains other parameters."""
+    adapters = clip_line(1, {"lora_A": 5.0, "lora_B": 7.0}, weights={})
+    printed = sentences.lines(write_and_compare(tmp_path, [clip_line(1)], [adapters]))
+    others = [line for line in printed if line.startswith("Other parameters: at step 1, a.jsonl clips 3 gradients")]
+    assert len(others) == 1
+    assert not [line for line in printed if line.startswith(("Unexplained", "Ruled out"))]
+
+
 def test_the_agreement_has_the_numbers_of_compared_and_of_all_calls(tmp_path: Path) -> None:
     lines = [clip_line(step) for step in (1, 2, 3)]
     comparison = write_and_compare(tmp_path, lines, lines[:2])

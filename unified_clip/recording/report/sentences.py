@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..._display import counted
 from ...causes.observation import Cause, CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, listed
-from ..causes.sequence import RULES_FOR_GLOBAL, count_of
+from ..causes.sequence import count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence, noise
-from ..packing import elements
 from ..pairing import orders_of
 from ..rounding import ROUNDING
 from ..runs import RecordedCall, RecordedRun
 from .agreement import agreements, allowed, format_distance, largest_differences, losses
 from .remedies import remedies
-from .unexplained import ruled_out, where_to_look, without_cause
+from .unexplained import other_parameters, ruled_out, where_to_look, without_cause
 
 FIRST, BEYOND, SAME = "The runs first differ", "They differ by more than rounding", "The runs are the same"
 RULES = {"global": "total norm", "each": "per tensor", "groups": "per group", "slices": "per slice"}
@@ -145,7 +143,10 @@ def notes(comparison: RecordingComparison) -> list[str]:
         return [same, *_unreported_eps(comparison), *_other_counts(comparison), *unknown, *_warnings(comparison)]
     notes = [*_rearranged(comparison), *_uncompared_noise(comparison), *_unknown_coefficients(comparison)]
     notes += _warnings(comparison)
-    sentences = [*_other_parameters(comparison), *_unreported_eps(comparison), *agreements(comparison), *notes]
+    without_causes = [without_cause(comparison, each) for each, causes in comparison.divergences.items() if not causes]
+    other = other_parameters(comparison)
+    parameters = [other] if other and other not in without_causes else []
+    sentences = [*parameters, *_unreported_eps(comparison), *agreements(comparison), *notes]
     if not all(comparison.divergences.values()) and not (comparison.a.header.norms and comparison.b.header.norms):
         hint = "Record both runs with norms=True, or --norms, to see by which parameters they differ."
         return [hint, *sentences]
@@ -199,25 +200,6 @@ def _other_counts(comparison: RecordingComparison) -> list[str]:
             place = f"Not compared: single gradients. At step {pair.a.step}, the clips have {old} and {new} gradients"
             return [f"{place}, with the same total norm. To compare them, record both with norms=True, or --norms."]
     return []
-
-
-ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
-"""The kinds of causes that explain why runs clip different numbers of gradients."""
-
-
-def _other_parameters(comparison: RecordingComparison) -> list[str]:
-    """Return [a sentence] if the runs clip gradients of other sizes at the first step, without a cause, else []."""
-    step = comparison.pairs[0].a.step if comparison.pairs else None
-    calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
-    sizes = [sum(map(elements, each)) for each in calls]
-    is_named = any(each.kind in ABOUT_PARAMETERS for each in comparison.findings)
-    if is_named or sizes[0] == sizes[1] or not all(map(math.isfinite, sizes)) or not all(sizes):
-        return []
-    facts = [
-        f"{run.name} clips {counted(sum(map(count_of, lines)), 'gradient')} with {size:.0f} elements"
-        for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
-    ]
-    return [f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."]
 
 
 def _rearranged(comparison: RecordingComparison) -> list[str]:

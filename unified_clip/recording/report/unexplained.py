@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 from ..._display import counted
 from ...causes.observation import CauseKind
 from ..causes.before_clips import OUTSIDE_THE_CLIP, is_clearing_known
+from ..causes.sequence import RULES_FOR_GLOBAL, count_of
 from ..compare import RecordingComparison
 from ..divergence import Divergence
 from ..optimizers.steps import STAGES
+from ..packing import elements
 from .agreement import STAGE_NAMES
 from .remedies import step_of_other_eps
 
@@ -71,11 +74,19 @@ RULED_OUT_BY_STEPS: dict[CauseKind, str] = {
 """The name of each cause in the sentence "Ruled out: ...", for causes whose test needs steps of optimizers."""
 
 
+ABOUT_PARAMETERS = {"left out", "left-out clip", "several clips before a step", "repeated parameter", *RULES_FOR_GLOBAL}
+"""The kinds of causes that explain why runs clip different numbers of gradients."""
+
+
 def without_cause(comparison: RecordingComparison, divergence: Divergence) -> str:
     """Return the sentence about a divergence without a known cause.
 
-    If steps of optimizers differ earlier, or if another eps shows up to this step, it names the first such step.
+    It names other parameters if the runs clip them at this step. If steps of optimizers differ earlier, or if another
+    eps shows up to this step, it names the first such step.
     """
+    other = other_parameters(comparison)
+    if other and divergence.step == comparison.pairs[0].a.step:
+        return other
     earlier = itertools.takewhile(lambda each: each is not divergence, comparison.divergences)
     steps = [each for each in earlier if each.stage in STAGES]
     if steps:
@@ -83,6 +94,21 @@ def without_cause(comparison: RecordingComparison, divergence: Divergence) -> st
     step = step_of_other_eps(comparison)
     is_later = step is not None and step <= divergence.step
     return f"This difference can follow from the different eps at step {step}." if is_later else UNEXPLAINED
+
+
+def other_parameters(comparison: RecordingComparison) -> str | None:
+    """Return a sentence if the runs clip gradients of other sizes at the first step, and no cause explains this."""
+    step = comparison.pairs[0].a.step if comparison.pairs else None
+    calls = [[line for line in run.lines if line.step == step] for run in comparison.runs]
+    sizes = [sum(map(elements, each)) for each in calls]
+    is_named = any(each.kind in ABOUT_PARAMETERS for each in comparison.findings)
+    if is_named or sizes[0] == sizes[1] or not all(map(math.isfinite, sizes)) or not all(sizes):
+        return None
+    facts = [
+        f"{run.name} clips {counted(sum(map(count_of, lines)), 'gradient')} with {size:.0f} elements"
+        for run, lines, size in zip(comparison.runs, calls, sizes, strict=True)
+    ]
+    return f"Other parameters: at step {step}, {', and '.join(facts)}. Compare recordings of the same model."
 
 
 def _first(comparison: RecordingComparison) -> Divergence | None:
