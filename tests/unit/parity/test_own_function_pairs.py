@@ -13,8 +13,8 @@ from support.parity.reports import native, one_case, report
 
 from unified_clip.parity.judge import own_pairs
 from unified_clip.parity.outcome import CallOutcome
-from unified_clip.parity.report import junit, markdown, terminal_case
-from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair
+from unified_clip.parity.report import baseline, build, junit, markdown, terminal_case
+from unified_clip.parity.results import CaseResult, FrameworkResult, OwnPair, ParityReport
 from unified_clip.parity.suite.schema import Framework
 from unified_clip.tensors.types import Dense
 
@@ -122,3 +122,24 @@ def test_reports_have_the_comparison_of_functions_with_each_other() -> None:
     (own,) = [each for each in fromstring(junit.as_xml(run)) if each.get("name") == "between your functions"]
     assert [own.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     assert "jax and numpy, your functions with each other: known, by 50 %" in "\n".join(terminal_case.lines(run))
+
+
+def test_junit_skips_a_difference_between_functions_only_if_the_baseline_had_it() -> None:
+    def run(verdict: str) -> ParityReport:
+        pair = OwnPair(left="jax", right="numpy", verdict="different", size=0.5, detail="")
+        problem = "" if verdict == "close" else "numbers differ"
+        jax = native(verdict, 0.5, "value" if problem else "", problem=problem, function="clip.py:f")
+        results = {"jax": FrameworkResult(native=jax), "numpy": FrameworkResult(native=native("equal"))}
+        return report(one_case(**results).model_copy(update={"own_pairs": [pair]}))
+
+    def own_results(judged: ParityReport) -> list[tuple[str, str | None]]:
+        (own,) = [each for each in fromstring(junit.as_xml(judged)) if each.get("name") == "between your functions"]
+        return [(mark.tag, mark.get("message")) for case in own for mark in case]
+
+    passed, failed = run("close"), run("different")
+    words = "different, by 50 %"
+    assert own_results(failed) == [("failure", words)]
+    assert own_results(build.against(failed, baseline.changes(passed, failed))) == [("failure", words)]
+    excused = build.against(failed, baseline.changes(failed, failed))
+    assert own_results(excused) == [("skipped", f"excused by the baseline: {words}")]
+    assert own_results(build.strict(excused)) == [("failure", words)]
