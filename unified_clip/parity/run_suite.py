@@ -85,7 +85,6 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
             run_worker.STOP.set()  # and do not clear it: an interrupted submit leaves an unknown thread
             threads.shutdown(cancel_futures=True)
             raise
-    versions = {name: version for each in results.values() for name, version in each.versions.items()}
     notes = [f"Not run, because of --without: {', '.join(suite.without)}."] if suite.without else []
     notes += suite.notes
     for name, each in results.items():
@@ -102,7 +101,7 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
         cases,
         known,
         processor=second_call.processor(),
-        versions=dict(sorted(versions.items())),
+        versions=_versions({name: each.versions for name, each in results.items()}),
         may_be_missing=[name for name, framework in suite.frameworks.items() if framework.missing],
         titles={name: framework.title for name, framework in suite.frameworks.items()},
         suite=suite.directory,
@@ -113,6 +112,19 @@ def run(suite: Suite, progress: Progress = lambda framework, count: None) -> Par
     )
     second_call.repeat(suite, report, second_call.unexplained(report))
     return build.against(report, None)
+
+
+def _versions(by_framework: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return {package: version}. If frameworks have different versions, add their names, as in "numpy (torch)"."""
+    by_package = dict[str, dict[str, str]]()
+    for framework, versions in by_framework.items():
+        for package, version in versions.items():
+            by_package.setdefault(package, {})[framework] = version
+    merged = dict[str, str]()
+    for package, versions in by_package.items():
+        is_same = len({*versions.values()}) == 1
+        merged |= {package if is_same else f"{package} ({name})": version for name, version in versions.items()}
+    return dict(sorted(merged.items()))
 
 
 def work_items(suite: Suite, framework: str) -> list[WorkItem]:

@@ -57,7 +57,7 @@ def test_with_strict_bits_other_bits_fail_the_run_after_an_upgrade() -> None:
     assert baseline.notes(old, new, strict_bits=True) == []
     judged = build.against(new, baseline.changes(old, new, strict_bits=True))
     assert judged.exit_code == 1
-    assert "1 result with other bits than in the baseline (torch, framework's function, one)" in judged.verdict
+    assert "1 result with other bits than in the baseline (torch, framework's function clip, one)" in judged.verdict
     assert [(problem.cases, problem.excused) for problem in judged.problems] == [(["one"], False)]
 
 
@@ -140,7 +140,12 @@ def test_a_function_that_has_changed_within_a_known_difference_fails_the_run(
     assert (status, found_change.worse) == (1, True)
     assert found_change.after == "clip.py:clip known, 0.001, with the same bits in a second call"
     assert found_change.why.startswith("the bits of this known difference differ from the baseline, and a second call")
-    assert "FAIL: 1 case on numpy: 1 known difference with other bits than in the baseline (numpy, your " in printed
+    place = "numpy, your function clip.py:clip"
+    assert f"FAIL: 1 case on numpy: 1 known difference with other bits than in the baseline ({place}, " in printed
+    assert (
+        f"{place}: worked example: clip_by_global_norm(clip_norm=0.7): the bits of this known difference differ"
+        in printed
+    )
 
 
 def test_a_changed_function_is_accepted_by_another_reason_in_the_list(run_changed_function: Callable[..., Any]) -> None:

@@ -289,7 +289,7 @@ def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureF
         case_result["frameworks"][name]["host"]["sha256"] == case_result["sha256"] for name in ("numpy", "torch")
     )
     assert case_result["frameworks"]["torch"]["native"]["function"] == "torch.nn.utils.clip_grad_norm_"
-    assert set(data["versions"]) == {"numpy", "torch"}
+    assert set(data["versions"]) == {"numpy", "python", "torch"}
 
 
 def test_the_page_has_the_plot_of_a_recorded_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

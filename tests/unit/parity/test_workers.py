@@ -28,7 +28,7 @@ from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
 from unified_clip.parity.workers import run_worker
-from unified_clip.parity.workers.worker import by_kernels_in_graph
+from unified_clip.parity.workers.worker import by_kernels_in_graph, versions
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
 FIRST = case(RANDOM, "clip_grad_norm_", max_norm=0.5, update=True)
@@ -585,3 +585,13 @@ def test_the_norm_of_a_users_function_has_the_form_of_unified_clips(tmp_path: Pa
     result = report.cases[0].natives["torch"]
     assert (result.kind, result.detail) == (("form", fault) if fault else ("", ""))
     assert result.norm == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_report_has_the_versions_of_numpy_and_python_of_each_interpreter() -> None:
+    reported = dict(versions(["numpy", "no such package"]))
+    assert reported == {"python": f"{sys.version_info[0]}.{sys.version_info[1]}", "numpy": np.__version__}
+    torch = {"torch": "2", "numpy": "1"}
+    same = run_suite._versions({"torch": torch, "jax": {"jax": "3", "numpy": "1"}})
+    assert same == {"jax": "3", "numpy": "1", "torch": "2"}
+    apart = run_suite._versions({"torch": torch, "jax": {"jax": "3", "numpy": "2"}})
+    assert apart == {"jax": "3", "numpy (jax)": "2", "numpy (torch)": "1", "torch": "2"}

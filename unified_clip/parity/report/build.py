@@ -117,12 +117,20 @@ def _problems(report: ParityReport) -> list[Problem]:
     problems = _joined(problem for case in report.cases for problem in _problems_of(report, case))
     untested = [_problem(f"nothing tests {what}", UNTESTED) for what in report.untested]
     losses = [
-        _problem(", ".join(filter(None, (each.framework, each.what))) or "the suite", each.why, [each.case])
+        _problem(_place(report, each, with_case=False) or "the suite", each.why, [each.case])
         for each in baseline.losses(report)
     ]
     stale = [_stale(report, known, number) for known, number in baseline.numbered(report.known) if known.problem]
     raising = [_problem(f"nothing of {name} was compared", ALWAYS_RAISES) for name in report.always_raising]
     return [*untested, *raising, *problems, *_joined(losses), *stale]
+
+
+def _place(report: ParityReport, change: Change, *, with_case: bool = True) -> str:
+    """Return the framework, the function or the mode, and the case of a change, as text."""
+    native = next((case.natives.get(change.framework) for case in report.cases if case.name == change.case), None)
+    is_native = native is not None and change.what == compared.title(NATIVE, native)
+    what = f"{change.what} {native.function}" if native and is_native and native.function else change.what
+    return ", ".join(filter(None, (change.framework, what, change.case if with_case else "")))
 
 
 def _joined(problems: Iterable[Problem]) -> list[Problem]:
@@ -256,15 +264,13 @@ def _failures(report: ParityReport) -> Iterator[str]:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
     changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
     if changed:
-        first = ", ".join([changed[0].framework, changed[0].what, changed[0].case])
+        first = _place(report, changed[0])
         yield f"{counted(len(changed), 'known difference')} with other bits than in the baseline ({first})"
     losses = [each for each in baseline.losses(report) if each not in changed]
     if bits := [each for each in losses if each.why.startswith(baseline.CHANGED_BITS)]:
-        first = ", ".join(filter(None, (bits[0].framework, bits[0].what, bits[0].case)))
-        yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({first})"
+        yield f"{counted(len(bits), 'result')} with other bits than in the baseline ({_place(report, bits[0])})"
     if losses := [each for each in losses if each not in bits]:
-        first = ", ".join(filter(None, (losses[0].framework, losses[0].what, losses[0].case)))
-        why = losses[0].why.partition(". ")[0]
+        first, why = _place(report, losses[0]), losses[0].why.partition(". ")[0]
         yield f"{counted(len(losses), 'result')} that cannot be compared as in the baseline ({first}: {why})"
     if report.untested:
         yield f"nothing tests {', '.join(report.untested)}"

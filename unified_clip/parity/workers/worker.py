@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,8 +123,12 @@ def unknown_mode(function: str, mode: str) -> str:
 
 
 def versions(packages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (package, version) for each of these packages that is installed."""
-    for package in packages:
+    """Yield (package, version) for each of these packages that is installed, for NumPy, and for Python.
+
+    Python's version has two numbers, because a third one changes no results.
+    """
+    yield "python", ".".join(platform.python_version_tuple()[:2])
+    for package in dict.fromkeys([*packages, "numpy"]):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield package, importlib.metadata.version(package)
 
