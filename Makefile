@@ -1,6 +1,7 @@
 # `make test` and `make parity` do all their set-up: they need Python 3.11 and a C++ compiler, and nothing else.
 # The table in CONTRIBUTING.md says which proof runs where.
 
+MAKEFLAGS += --no-builtin-rules # with them, make looks for a rule for each source file
 VENV := .venv
 BIN = $(VENV)/bin
 REQUIREMENTS := requirements.txt

@@ -94,6 +94,15 @@ def torch_worlds() -> Iterator[Callable[[int], World]]:
 
 
 @pytest.fixture(scope="session")
+def tensorflow_worlds() -> Iterator[Callable[[str], World]]:
+    """Processes of TensorFlow in any layout, which all tests share."""
+    from support.processes import tensorflow_replicas
+
+    with tensorflow_replicas.worlds() as of:
+        yield of
+
+
+@pytest.fixture(scope="session")
 def _origin_with_pytorch() -> Iterator[Start]:
     with origin_of_copies("torch", "torch._dynamo") as start:
         yield start

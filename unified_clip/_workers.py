@@ -6,6 +6,7 @@ Each framework runs in its own process: importing TensorFlow before Paddle in on
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import re
 import shutil
@@ -15,8 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -223,6 +224,33 @@ def _exit_when_orphaned(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK)
     os._exit(1)
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow in two thirds of the time: as if packages that it imports if it finds them were not installed.
+
+    They are JAX, for TensorFlow Lite, and Matplotlib and scikit-learn, for Keras' plots and wrappers. The worker may
+    import them afterwards.
+
+    ModuleNotFoundError: TensorFlow is not installed.
+    """
+    with hide_packages("jax", "matplotlib", "sklearn"):
+        importlib.import_module("tensorflow")
+
+
+@contextmanager
+def hide_packages(*names: str) -> Iterator[None]:
+    """Let imports of these packages fail in this context, as if they were not installed.
+
+    A package that has been imported before is not hidden.
+    """
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import raise
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:

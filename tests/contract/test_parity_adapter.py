@@ -284,6 +284,7 @@ def outcomes(
     run_worker.write_job(tmp_path, {number: run_worker.WorkItem(mode, a_case) for number, a_case in enumerate(cases)})
     described = json.loads((tmp_path / "job.json").read_text(encoding="utf-8"))["cases"]
     jobs = [({**described[a_case.name], "user_function": None}, a_case.gradients) for a_case in cases]
-    for number, (result, detail) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
-        worker.write_result(tmp_path, number, result, detail)
+    results_out = worker.ResultsOut(tmp_path)
+    for number, (result, tensors) in enumerate(worker.run_cases(adapter, namespace, mode, jobs)):
+        results_out.write(number, result, tensors)
     return [run_worker._read_result(tmp_path, number) for number in range(len(cases))]

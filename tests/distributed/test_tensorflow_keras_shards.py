@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.processes import tensorflow_replicas as replicas
-from support.processes.worlds import World
+from support.processes.tensorflow_replicas import Worlds
 from support.tiers import nightly
 
-LAYOUTS = {"1 replica": 1, "2 replicas": 2, "4 replicas": 4}
 THRESHOLD = 0.1
-
-Worlds = Callable[[str], World]
-
-
-@pytest.fixture(scope="module")
-def worlds() -> Iterator[Worlds]:
-    started: dict[str, World] = {}
-
-    def of(layout: str) -> World:
-        if layout not in started:
-            started[layout] = World(functools.partial(replicas.start, LAYOUTS[layout]), 1)
-        return started[layout]
-
-    yield of
-    for world in started.values():
-        world.close()
 
 
 def norm_of(arrays: list[np.ndarray]) -> float:
@@ -45,9 +26,11 @@ def assert_replicas_agree(step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("layout", ["2 replicas", *nightly("1 replica", "4 replicas")])
-def test_the_norm_of_an_update_is_the_threshold_and_larger_with_keras_own_clip(worlds: Worlds, layout: str) -> None:
+def test_the_norm_of_an_update_is_the_threshold_and_larger_with_keras_own_clip(
+    tensorflow_worlds: Worlds, layout: str
+) -> None:
     (by_keras,), (by_config,) = (
-        worlds(layout).run(replicas.fit_one_step, clip, THRESHOLD, {}) for clip in ("Keras", "ClipConfig")
+        tensorflow_worlds(layout).run(replicas.fit_one_step, clip, THRESHOLD, {}) for clip in ("Keras", "ClipConfig")
     )
     if layout == "1 replica":
         assert norm_of(by_keras["update"]) == pytest.approx(THRESHOLD, rel=1e-2)  # it counts repeated rows one by one
@@ -60,9 +43,10 @@ def test_the_norm_of_an_update_is_the_threshold_and_larger_with_keras_own_clip(w
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"scale": 16.0}], ids=["graph", "eager", "scaled loss"])
-def test_two_replicas_make_the_same_update_as_one(worlds: Worlds, options: dict[str, Any]) -> None:
+def test_two_replicas_make_the_same_update_as_one(tensorflow_worlds: Worlds, options: dict[str, Any]) -> None:
     (on_one,), (on_two,) = (
-        worlds(layout).run(replicas.fit_one_step, "ClipConfig", THRESHOLD, options) for layout in list(LAYOUTS)[:2]
+        tensorflow_worlds(layout).run(replicas.fit_one_step, "ClipConfig", THRESHOLD, options)
+        for layout in ("1 replica", "2 replicas")
     )
     assert_replicas_agree(on_two)
     assert on_two["last"].norm == pytest.approx(
@@ -75,17 +59,19 @@ def test_two_replicas_make_the_same_update_as_one(worlds: Worlds, options: dict[
 @pytest.mark.nightly
 @pytest.mark.parametrize("eager", [False, True], ids=["graph", "eager"])
 @pytest.mark.parametrize("nonfinite", ["skip", "zero"])
-def test_nan_on_one_replica_is_handled_on_all_replicas(worlds: Worlds, nonfinite: str, eager: bool) -> None:
+def test_nan_on_one_replica_is_handled_on_all_replicas(tensorflow_worlds: Worlds, nonfinite: str, eager: bool) -> None:
     options = {"run_eagerly": eager, "settings": {"nonfinite": nonfinite}}
-    (step,) = worlds("2 replicas").run(replicas.fit_one_step, "ClipConfig", THRESHOLD, options, math.nan)
+    (step,) = tensorflow_worlds("2 replicas").run(replicas.fit_one_step, "ClipConfig", THRESHOLD, options, math.nan)
     assert_replicas_agree(step)
     assert norm_of(step["update"]) == 0
     assert math.isnan(step["last"].norm)
     assert (step["last"].skipped, step["step"]) == (nonfinite == "skip", 1)
 
 
-def test_an_error_is_raised_for_all_replicas(worlds: Worlds) -> None:
+def test_an_error_is_raised_for_all_replicas(tensorflow_worlds: Worlds) -> None:
     options = {"run_eagerly": True, "settings": {"nonfinite": "raise"}}
-    (failure,) = worlds("2 replicas").attempt(replicas.fit_one_step, "ClipConfig", THRESHOLD, options, math.nan)
+    (failure,) = tensorflow_worlds("2 replicas").attempt(
+        replicas.fit_one_step, "ClipConfig", THRESHOLD, options, math.nan
+    )
     assert "NonFiniteNormError" in str(failure)
     assert "dense" in str(failure)

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support import reference
 from support.processes import tensorflow_replicas as replicas
-from support.processes.worlds import World
+from support.processes.tensorflow_replicas import LAYOUTS, Worlds
 from support.tiers import nightly
 
 import unified_clip.numpy as np_uc
 import unified_clip.tensorflow as uc
 
-LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 processes": (0, 2)}
-"""Replicas per process, and processes. 0: `MultiWorkerMirroredStrategy`, with one replica per process."""
-
-Worlds = Callable[[str], World]
-
 layouts = pytest.mark.parametrize("layout", ["2 replicas", "2 processes", *nightly("1 replica", "4 replicas")])
 graphs = pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
-
-
-@pytest.fixture(scope="module")
-def worlds() -> Iterator[Worlds]:
-    started: dict[str, World] = {}
-
-    def of(layout: str) -> World:
-        if layout not in started:
-            replicas_per_process, processes = LAYOUTS[layout]
-            started[layout] = World(functools.partial(replicas.start, replicas_per_process), processes)
-        return started[layout]
-
-    yield of
-    for world in started.values():
-        world.close()
 
 
 def replica_count(layout: str) -> int:
@@ -69,12 +47,12 @@ COUNTER_EXAMPLE = np.array(BIG + [2.0**-3] * 70, np.float32)
 @pytest.mark.parametrize("p", [2.0, math.inf])
 @layouts
 def test_every_replica_has_the_norm_and_the_gradients_of_one_device(
-    worlds: Worlds, layout: str, p: float, graph: bool
+    tensorflow_worlds: Worlds, layout: str, p: float, graph: bool
 ) -> None:
     expected = arrays()
     n = np_uc.clip_grad_norm_(expected, 1.5, p)
     assert float(n) == reference.norm(arrays(), p)
-    processes = worlds(layout).run(
+    processes = tensorflow_worlds(layout).run(
         replicas.clip_summed, split_over_replicas(arrays(), replica_count(layout)), 1.5, p, graph
     )
     replica_results = [replica for process in processes for replica in process]
@@ -87,17 +65,19 @@ def test_every_replica_has_the_norm_and_the_gradients_of_one_device(
 
 @graphs
 @layouts
-def test_the_norm_does_not_depend_on_the_order_of_additions(worlds: Worlds, layout: str, graph: bool) -> None:
+def test_the_norm_does_not_depend_on_the_order_of_additions(
+    tensorflow_worlds: Worlds, layout: str, graph: bool
+) -> None:
     assert reference.norm([COUNTER_EXAMPLE]) == 2.0**24 + 2
     shares = split_over_replicas([COUNTER_EXAMPLE], replica_count(layout))
-    for process in worlds(layout).run(replicas.clip_summed, shares, 1.0, 2.0, graph):
+    for process in tensorflow_worlds(layout).run(replicas.clip_summed, shares, 1.0, 2.0, graph):
         assert [norm for norm, _ in process] == [2.0**24 + 2] * len(process)
 
 
 @graphs
 @layouts
-def test_gradients_of_a_model_are_clipped_on_every_replica(worlds: Worlds, layout: str, graph: bool) -> None:
-    processes = worlds(layout).run(replicas.clip_model_gradients, 0.5, graph)
+def test_gradients_of_a_model_are_clipped_on_every_replica(tensorflow_worlds: Worlds, layout: str, graph: bool) -> None:
+    processes = tensorflow_worlds(layout).run(replicas.clip_model_gradients, 0.5, graph)
     replica_results = [replica for process in processes for replica in process]
     for gradients, norm, clipped in replica_results:
         expected, n = np_uc.clip_by_global_norm(gradients, 0.5)
@@ -108,8 +88,8 @@ def test_gradients_of_a_model_are_clipped_on_every_replica(worlds: Worlds, layou
 
 
 @layouts
-def test_clipping_adds_no_collectives(worlds: Worlds, layout: str) -> None:
-    for before, after in worlds(layout).run(replicas.count_collectives):
+def test_clipping_adds_no_collectives(tensorflow_worlds: Worlds, layout: str) -> None:
+    for before, after in tensorflow_worlds(layout).run(replicas.count_collectives):
         assert before == after
         assert (before > 0) == (layout != "1 replica")
 
@@ -118,21 +98,21 @@ def test_clipping_adds_no_collectives(worlds: Worlds, layout: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("layout", ["2 replicas", "2 processes"])
 def test_nan_and_inf_on_one_replica_reach_the_norm_on_all_replicas(
-    worlds: Worlds, layout: str, value: float, graph: bool
+    tensorflow_worlds: Worlds, layout: str, value: float, graph: bool
 ) -> None:
     shares = split_over_replicas(arrays(), 2)
     shares[1][0][3, 2] = value
     expected = [sum(gradients_of_replicas) for gradients_of_replicas in zip(*shares, strict=True)]
     n = np_uc.clip_grad_norm_(expected, 1.5)
-    for process in worlds(layout).run(replicas.clip_summed, shares, 1.5, 2.0, graph):
+    for process in tensorflow_worlds(layout).run(replicas.clip_summed, shares, 1.5, 2.0, graph):
         for norm, gradients in process:
             np.testing.assert_array_equal([norm, value], [n, value])
             for result, expected_gradient in zip(gradients, expected, strict=True):
                 np.testing.assert_array_equal(result, expected_gradient, strict=True)
 
 
-def test_gradients_of_single_replicas_are_rejected(worlds: Worlds) -> None:
-    (text,) = worlds("2 replicas").run(replicas.clip_outside_of_replicas)
+def test_gradients_of_single_replicas_are_rejected(tensorflow_worlds: Worlds) -> None:
+    (text,) = tensorflow_worlds("2 replicas").run(replicas.clip_outside_of_replicas)
     assert text.startswith("a PerReplica has a gradient per replica, not the sum over replicas. Clip in")
 
 

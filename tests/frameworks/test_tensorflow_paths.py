@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -622,3 +623,8 @@ def test_tensors_of_more_axes_than_numpy_has_are_rejected() -> None:
             call([deep])
     with pytest.raises(ValueError, match=r"^position 0 has 65 axes"):
         uc.clip_by_value(deep, -1.0, 1.0)
+
+
+def test_workers_import_tensorflow_without_jax_and_scikit_learn() -> None:
+    """The kit imports TensorFlow as workers do."""
+    assert not {"jax", "sklearn"} & sys.modules.keys()

@@ -217,6 +217,11 @@ class TensorflowKit(Kit):
     has_sparse = True
     differentiates = True
 
+    def __init__(self) -> None:
+        from unified_clip import _workers
+
+        _workers.import_tensorflow()
+
     def from_array(self, array: np.ndarray) -> Any:
         import tensorflow as tf
 

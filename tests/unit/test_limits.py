@@ -153,6 +153,14 @@ def test_ordinary_files_are_below_the_limits(tmp_path: Path, read: Callable[...,
         _limits.check_expanded(400 * 2**30 + 1, 4 * 2**30)
 
 
+def test_nested_data_has_at_most_a_million_entries_by_default() -> None:
+    tree = _limits.Tree()
+    for _ in range(1_000_000):
+        tree.enter("w", 0)
+    with pytest.raises(_limits.LimitError, match="the dicts and lists have more than 1000000 entries"):
+        tree.enter("w", 0)
+
+
 def test_names_that_together_take_much_memory_are_rejected() -> None:
     tree = _limits.Tree()
     for _ in range(10_000):

@@ -50,14 +50,18 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
         return 0.0
     target = FORMATS[dtype]
     exponent = max(_exponent(square) // degree, target.min_exponent)
-    step = Fraction(2) ** (exponent - target.precision + 1)
-    whole = math.floor(square / step**degree)
+    place = exponent - target.precision + 1  # the last bit of the result stands for 2**place
+    numerator, denominator = square.numerator, square.denominator
+    if place < 0:
+        numerator <<= -place * degree
+    else:
+        denominator <<= place * degree
+    whole = numerator // denominator
     count = math.isqrt(whole) if degree == 2 else whole
-    halfway = (step * Fraction(2 * count + 1, 2)) ** degree
-    if square > halfway or (square == halfway and count % 2):
+    distance = (numerator << degree) - (2 * count + 1) ** degree * denominator  # from halfway to the next number
+    if distance > 0 or (distance == 0 and count % 2):
         count += 1
-    root = count * step
-    return float(root) if root < Fraction(2) ** (target.max_exponent + 1) else math.inf
+    return math.ldexp(count, place) if count.bit_length() + place <= target.max_exponent + 1 else math.inf
 
 
 def nearest(value: Fraction, dtype: str) -> float:
@@ -81,8 +85,10 @@ def nearest_float(value: float, dtype: str) -> float:
 
 def _exponent(value: Fraction) -> int:
     """Return the exponent e with 2**e <= value < 2**(e + 1), for a positive fraction."""
-    guess = value.numerator.bit_length() - value.denominator.bit_length()
-    return guess if Fraction(2) ** guess <= value else guess - 1
+    numerator, denominator = value.numerator, value.denominator
+    guess = numerator.bit_length() - denominator.bit_length()
+    is_less = numerator < denominator << guess if guess >= 0 else numerator << -guess < denominator
+    return guess - is_less
 
 
 def rounded(values: Float64s, dtype: str) -> Float64s:

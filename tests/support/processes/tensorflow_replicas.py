@@ -9,13 +9,32 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.processes.worlds import World, worlds_when_needed
+
+from unified_clip import _workers
 
 Arrays = list[np.ndarray]
 state: dict[str, Any] = {}
+
+LAYOUTS = {"1 replica": (1, 1), "2 replicas": (2, 1), "4 replicas": (4, 1), "2 processes": (0, 2)}
+"""Replicas per process, and processes. 0: `MultiWorkerMirroredStrategy`, with one replica per process."""
+
+Worlds = Callable[[str], World]
+
+
+def worlds() -> AbstractContextManager[Worlds]:
+    """Return a function that returns the world of a layout. Each is started once."""
+    return worlds_when_needed(_world)
+
+
+def _world(layout: str) -> World:
+    replicas_per_process, processes = LAYOUTS[layout]
+    return World(functools.partial(start, replicas_per_process), processes)
 
 
 def start(replicas: int, rank: int, size: int, meeting: str) -> None:
@@ -23,6 +42,7 @@ def start(replicas: int, rank: int, size: int, meeting: str) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"], os.environ["KERAS_BACKEND"] = "3", "tensorflow"
     if replicas == 0:
         os.environ["TF_CONFIG"] = json.dumps(meet_cluster(rank, size, meeting))
+    _workers.import_tensorflow()
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import IO, Any
 from unittest import mock
 
@@ -25,10 +25,13 @@ WORKERS = (
     "unified_clip.parity.workers.worker",
     "unified_clip.tensors.files.convert_worker",
 )
-"""The modules whose processes are copies. They must not import modules that start threads."""
+"""The modules whose processes are copies. A copy may also run code (`python -c`). These modules must not import modules
+that start threads.
+"""
 
-ARGUMENTS = [sys.executable, "-X", "faulthandler", "-m"]
-"""How the tools start their workers, before the module."""
+PYTHON = sys.executable
+FAULTHANDLER = ["-X", "faulthandler"]
+"""The options of Python with which the tools start their workers. Some workers of tests have none."""
 
 Start = Callable[..., Any]
 
@@ -81,13 +84,13 @@ def origin_of_copies(*modules: str) -> Iterator[Start]:
                 env={**os.environ, **_workers.CPU_ONLY, "PYTHONPATH": search},
                 pass_fds=[server_end.fileno()],
             )
-        settings = _settings(os.environ)
+        settings, package = _settings(os.environ), _workers.PACKAGE
 
         def start(arguments: Sequence[str], env: Mapping[str, str], **options: Any) -> Any:
-            copied = list(arguments[:4]) == ARGUMENTS and arguments[4] in WORKERS
-            if not copied or _settings(env) != settings or _customized(env["PYTHONPATH"]):
+            is_same = _settings(env) == settings and package == _workers.PACKAGE
+            if not _may_be_copied(arguments) or not is_same or _customized(env["PYTHONPATH"]):
                 return subprocess.Popen(arguments, env=env, **options)
-            return _start(own_end, list(arguments[4:]), env, **options)
+            return _start(own_end, list(arguments[1:]), env, **options)
 
         try:
             yield start
@@ -104,6 +107,13 @@ def started_by(start: Start) -> Iterator[None]:
 
     with mock.patch.object(_workers, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})):
         yield
+
+
+def _may_be_copied(arguments: Sequence[str]) -> bool:
+    """Return whether this command line starts a module of `WORKERS`, or code (`python -c`)."""
+    interpreter, *rest = arguments
+    kind, what, *_ = rest[len(FAULTHANDLER) :] if rest[: len(FAULTHANDLER)] == FAULTHANDLER else rest
+    return interpreter == PYTHON and (kind == "-c" or (kind == "-m" and what in WORKERS))
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
@@ -214,10 +224,18 @@ def _run_worker(
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = [*environment["PYTHONPATH"].split(os.pathsep), *base]
-    faulthandler.enable()
-    module, *sys.argv[1:] = arguments
-    del sys.modules[module]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if arguments[: len(FAULTHANDLER)] == FAULTHANDLER:
+        faulthandler.enable()
+        arguments = arguments[len(FAULTHANDLER) :]
+    kind, what, *rest = arguments
+    if kind == "-c":
+        sys.argv = [kind, *rest]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(what, "<string>", "exec"), vars(main))
+        return
+    sys.argv[1:] = rest
+    del sys.modules[what]
+    runpy.run_module(what, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import multiprocessing
 import os
@@ -9,13 +10,14 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
+Layout = TypeVar("Layout")
 Start = Callable[[int, int, str], None]
 """The first call in each process. It gets the rank, the number of processes, and a path for exchanging addresses."""
 
@@ -78,15 +80,20 @@ class World:
         self._directory.cleanup()
 
 
-@contextmanager
-def worlds_of_any_size(start: Start) -> Iterator[Callable[[int], World]]:
+def worlds_of_any_size(start: Start) -> AbstractContextManager[Callable[[int], World]]:
     """Return a function that starts a world of a size when it is first needed."""
-    started: dict[int, World] = {}
+    return worlds_when_needed(functools.partial(World, start))
 
-    def of(size: int) -> World:
-        if size not in started:
-            started[size] = World(start, size)
-        return started[size]
+
+@contextmanager
+def worlds_when_needed(start: Callable[[Layout], World]) -> Iterator[Callable[[Layout], World]]:
+    """Return a function that calls `start` once for each layout, when its world is first needed."""
+    started: dict[Layout, World] = {}
+
+    def of(layout: Layout) -> World:
+        if layout not in started:
+            started[layout] = start(layout)
+        return started[layout]
 
     try:
         yield of

@@ -275,6 +275,7 @@ ONE_CASE = """
 NEGATIVE = ONE_CASE.replace("calls = [", "raises = 'ValueError'\ncalls = [").replace("_norm = 5.0", "_norm = -1.0")
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 def test_the_command_runs_numpy_and_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     where = suite(tmp_path, ONE_CASE, frameworks="[frameworks.numpy]\nmodes = ['host']\n[frameworks.torch]")
     arguments = ["parity", "--suite", str(where), "--frameworks", "numpy,torch"]
@@ -356,6 +357,7 @@ def test_cases_of_some_frameworks_are_run_on_these_only(tmp_path: Path) -> None:
     assert [len(run_suite.work_items(read_suite, name)) for name in ("numpy", "torch")] == [1, 6]
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 def test_modes_that_are_left_out_are_named_in_every_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = str(suite(tmp_path, ONE_CASE, frameworks="[frameworks.torch]"))
     out = tmp_path / "report"

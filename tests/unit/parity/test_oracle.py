@@ -25,6 +25,11 @@ from unified_clip.tensors.types import Dense, Sparse
 # -- exact arithmetic
 
 
+def test_quotients_are_rounded_as_python_rounds_them() -> None:
+    for numerator, denominator in np.random.default_rng(0).integers(1, 2**62, (500, 2)).tolist():
+        assert arithmetic.nearest(Fraction(numerator, denominator), "float64") == numerator / denominator
+
+
 @pytest.mark.parametrize(
     ("square", "degree", "dtype", "root"),
     [

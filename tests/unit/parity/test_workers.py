@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import shutil
 import signal
@@ -27,7 +28,7 @@ from unified_clip.parity.modes import COMPILED, DEVICE, GRAPH, HOST
 from unified_clip.parity.outcome import CallOutcome, Failure
 from unified_clip.parity.suite import load as suites
 from unified_clip.parity.suite.cases import Case
-from unified_clip.parity.workers import run_worker
+from unified_clip.parity.workers import run_worker, worker
 from unified_clip.parity.workers.worker import by_kernels_in_graph, versions
 
 RANDOM = [dense(0.01 * np.random.default_rng(seed).standard_normal(5000)) for seed in (1, 2)]
@@ -565,6 +566,49 @@ def test_a_norm_in_a_graph_has_to_be_exact_where_the_kernels_compute_it(
         assert by_kernels == (exact and in_graphs)
 
 
+def test_a_worker_waits_while_its_results_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[set[str]] = []
+
+    def read_all(seconds: float) -> None:
+        waits.append({path.stem for path in tmp_path.iterdir()})
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+    monkeypatch.setattr(worker, "MOST_WAITING", 200)
+    monkeypatch.setattr(worker, "time", SimpleNamespace(sleep=read_all))
+    results_out = worker.ResultsOut(tmp_path)
+    for number in range(5):
+        results_out.write(number, {}, {"norm": [dense(np.zeros(20))]})  # more than 100 bytes in a file
+    assert waits == [{"0", "1"}, {"2", "3"}]
+
+
+def test_the_files_of_a_result_are_deleted_when_it_is_read(tmp_path: Path) -> None:
+    outcomes: list[CallOutcome | Failure] = []
+    run = run_worker._Run({3: run_worker.WorkItem(HOST, FIRST)}, lambda _, outcome: outcomes.append(outcome), id)
+    assert not run.collect(tmp_path)
+    worker.ResultsOut(tmp_path).write(3, {"unreadable": "out of order"}, {"norm": WORKED})
+    assert run.collect(tmp_path)
+    assert outcomes == [Failure("unreadable", "out of order")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hidden_packages_cannot_be_imported_until_the_context_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("hidden_package", "imported_package"):
+        (tmp_path / f"{name}.py").touch()
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = importlib.import_module("imported_package")
+    with _workers.hide_packages("hidden_package", "imported_package"):
+        assert importlib.import_module("imported_package") is imported
+        with pytest.raises(ModuleNotFoundError, match="hidden_package"):
+            importlib.import_module("hidden_package")
+    assert importlib.import_module("hidden_package")
+
+
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize(
     ("norm", "fault"),
     [

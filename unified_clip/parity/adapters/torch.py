@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.sgd import sgd
 
 from ...tensors.frameworks.torch import Converter
 from ..modes import COMPILED
@@ -21,7 +22,21 @@ class Framework(Converter, base.OnParameters):
     utils = torch.nn.utils
 
     def step(self, parameters: list[Any]) -> None:
-        torch.optim.SGD(parameters, lr=LEARNING_RATE).step()
+        gradients = [parameter.grad for parameter in parameters]
+        with torch.no_grad():
+            sgd(  # torch.optim.SGD is this function, but imports the compiler, which takes as long as importing torch
+                parameters,
+                gradients,
+                [None] * len(parameters),
+                has_sparse_grad=any(gradient.is_sparse for gradient in gradients),
+                foreach=False,
+                lr=LEARNING_RATE,
+                weight_decay=0.0,
+                momentum=0.0,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
 
     def parameter(self, like: Any, value: float) -> Any:
         filled = torch.zeros(1) if like is None else self._filled(like, value)

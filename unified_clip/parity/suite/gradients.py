@@ -10,14 +10,13 @@ import math
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...tensors import files
-from ...tensors.arithmetic import FORMATS, Float64s, nearest, nearest_float, rounded
+from ...tensors.arithmetic import FORMATS, Float64s, nearest_float, rounded
 from ...tensors.types import PARTS, Gradient, Sparse, UnreadableError, encode
 from .schema import GradientsTable, SuiteError, TensorTable
 
@@ -110,12 +109,14 @@ def _random(table: TensorTable, shape: Sequence[int]) -> Float64s:
     """
     low, high = table.exponents or (0, 0)
     bits, precision = random.Random(table.random).getrandbits, FORMATS[table.dtype].precision
-    numbers = []
+    mantissas, exponents = [], []
     for _ in range(math.prod(shape) * (2 if table.dtype in PARTS else 1)):
         mantissa, exponent, negative = bits(precision), bits(16), bits(1)
-        exact = mantissa * Fraction(2) ** (low + exponent % (high - low + 1) - precision)
-        numbers.append(nearest(-exact if negative else exact, table.dtype))
-    return np.array(numbers, np.float64)
+        mantissas.append(-mantissa if negative else mantissa)
+        exponents.append(low + exponent % (high - low + 1) - precision)
+    with np.errstate(over="ignore"):
+        numbers = np.ldexp(np.array(mantissas, np.float64), np.array(exponents, np.int32))  # rounds at most once
+    return rounded(numbers, table.dtype)
 
 
 def as_dtype(gradient: Gradient, dtype: str) -> Gradient:

@@ -170,8 +170,8 @@ class _Run:
         numbers = [number for number in self.remaining if f"{number}.json" in names]
         for number in numbers:
             self.keep(self.remaining.pop(number), _read_result(out, number))
-            for path in out.glob(f"{number}.*"):
-                path.unlink()
+            for suffix in ("json", memmap.TENSORS):
+                (out / f"{number}.{suffix}").unlink(missing_ok=True)
         self._progress(len(numbers))
         return bool(numbers)
 
@@ -334,7 +334,8 @@ def _read_current(out: Path) -> list[int]:
     removed the directory.
     """
     with suppress(FileNotFoundError, ValueError):
-        numbers: list[int] = json.loads((out / "current.json").read_text(encoding="utf-8"))
+        *_, last = (out / "current.jsonl").read_text(encoding="utf-8").splitlines()
+        numbers: list[int] = json.loads(last)
         return numbers
     return []
 

@@ -1,9 +1,9 @@
 """Run cases on one framework: `python -X faulthandler -m unified_clip.parity.workers.worker FRAMEWORK JOB OUT`.
 
 `run_worker.write_job` has written the work items into the directory JOB. The worker imports the framework, and writes
-its versions to `worker.json` in the directory OUT. Before it runs work items, it writes their numbers to
-`current.json`. For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item crashes
-the process, and `current.json` has the item that crashed it.
+its versions to `worker.json` in the directory OUT. Before it runs work items, it appends a line with their numbers to
+`current.jsonl`. For work item N, it writes the files `N.tensors` and then `N.json`. So results remain if an item
+crashes the process, and the last line of `current.jsonl` has the item that crashed it.
 
 If a mode has several ranks, this process is rank 0. It starts the other ranks with `--mode` and `--rank`. The other
 ranks write nothing.
@@ -70,6 +70,8 @@ def main() -> None:
     _workers.prepare()
     warnings.simplefilter("ignore")
     try:
+        if options.framework == "tensorflow":
+            _workers.import_tensorflow()
         adapter: Adapter = importlib.import_module(f"unified_clip.parity.adapters.{options.framework}").Framework()
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("unified_clip"):
@@ -144,6 +146,7 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
     job = json.loads((options.job / "job.json").read_text(encoding="utf-8"))
     stored = memmap.open_map(options.job / memmap.TENSORS)
     items = [item for item in job["runs"] if options.mode in (None, item["mode"])]
+    results_out = ResultsOut(out)
 
     def gradients(item: Item) -> list[Gradient]:
         return [memmap.at(stored, entry) for entry in job["gradients"][job["cases"][item["case"]]["gradients"]]]
@@ -158,14 +161,14 @@ def run(options: argparse.Namespace, adapter: Adapter, namespace: Any, backend: 
             for batch in batches(list(runs), is_alone, lambda item: bool(dtypes(gradients(item)) & WIDE)):
                 cases = [(with_function(job["cases"][item["case"]], options), gradients(item)) for item in batch]
                 if rank == 0:
-                    write_json(out / "current.json", [item["number"] for item in batch])
+                    results_out.start([item["number"] for item in batch])
                 started = time.perf_counter()
                 results = run_cases(holding, namespace, mode, cases)
                 seconds = (time.perf_counter() - started) / len(batch)
                 for item, case, (result, tensors) in zip(batch, cases, results if rank == 0 else (), strict=rank == 0):
-                    wait_for_room(out)
                     exact_norm = by_kernels_in_graph(backend, mode, *case)
-                    write_result(out, item["number"], {**result, "seconds": seconds, "exact_norm": exact_norm}, tensors)
+                    fields = {**result, "seconds": seconds, "exact_norm": exact_norm}
+                    results_out.write(item["number"], fields, tensors)
 
 
 def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mapping[str, Any]:
@@ -177,18 +180,6 @@ def with_function(case: Mapping[str, Any], options: argparse.Namespace) -> Mappi
         file, function_name = own_functions.split(text, options.root)
         function = UserFunction(text, file, function_name, place, options.returns.get(name, ""))
     return {**case, "user_function": function}
-
-
-def wait_for_room(out: Path) -> None:
-    """Wait while the results that the parent process has not yet read have more than MOST_WAITING bytes."""
-    while sum(map(_size, os.scandir(out))) > MOST_WAITING:
-        time.sleep(0.05)
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    with contextlib.suppress(FileNotFoundError):  # the parent has read it in between
-        return entry.stat().st_size
-    return 0
 
 
 Item = Mapping[str, Any]
@@ -322,10 +313,35 @@ def pack(adapter: Adapter, result: CallResult) -> Packed:
     return {key: getattr(result, key) for key in keys}, tensors
 
 
-def write_result(out: Path, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-    with (out / f"{number}.{memmap.TENSORS}").open("wb") as file:
-        entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
-    write_json(out / f"{number}.json", {**result, **entries})
+class ResultsOut:
+    """The directory of the results. The parent process reads the results while this process runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._room = 0
+        """The bytes to write before the size of the directory is computed again: the parent only deletes files."""
+
+    def start(self, numbers: Sequence[int]) -> None:
+        """Store the numbers of the work items that run next. To append is faster than to replace a file."""
+        with (self._directory / "current.jsonl").open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(numbers)}\n")
+
+    def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
+        """Write the result of a work item. Wait before while the parent has not read MOST_WAITING bytes of results."""
+        while self._room <= 0:
+            self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
+            if self._room <= 0:
+                time.sleep(0.05)
+        with (self._directory / f"{number}.{memmap.TENSORS}").open("wb") as file:
+            entries = {name: [memmap.append(file, each) for each in gradients] for name, gradients in tensors.items()}
+            self._room -= file.tell()
+        write_json(self._directory / f"{number}.json", {**result, **entries})
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    with contextlib.suppress(FileNotFoundError):  # the parent has read it in between
+        return entry.stat().st_size
+    return 0
 
 
 def write_json(path: Path, data: Any) -> None:

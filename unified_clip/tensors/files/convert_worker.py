@@ -128,6 +128,7 @@ def _has_complete_pickles(source: str) -> bool:
 
 
 def from_tensorflow(source: str, out: Path) -> Iterator[Item]:
+    _workers.import_tensorflow()
     import tensorflow as tf
 
     latest = tf.train.latest_checkpoint(source) if Path(source).is_dir() else None

@@ -125,7 +125,7 @@ def _check_rows(name: str, gradient: Sparse) -> None:
 
 
 def flatten(
-    value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None, depth: int = 0
+    value: Any, is_tensor: Callable[[Any], bool], name: str = "", *, tree: Tree | None = None
 ) -> Iterator[tuple[str, Any]]:
     """Yield (name, tensor) for each tensor in nested dicts and lists. A name joins the keys, such as `a.b`.
 
@@ -139,13 +139,23 @@ def flatten(
     LimitError: the value exceeds a limit of `tree`.
     """
     tree = tree or Tree()
-    tree.enter(name, depth)
-    if is_tensor(value):
-        tree.name(name)
-        yield name or "gradient 0", value
-    elif isinstance(value, Mapping | list | tuple):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        first = "" if isinstance(value, Mapping) else "gradient "
-        for key, item in items:
-            inner = f"{name}.{key}" if name else f"{first}{key}"
-            yield from flatten(item, is_tensor, inner, tree=tree, depth=depth + 1)
+    levels = [iter([(name, value)])]
+    while levels:
+        entry = next(levels[-1], None)
+        if entry is None:
+            levels.pop()
+            continue
+        name, value = entry
+        tree.enter(name, len(levels) - 1)
+        if is_tensor(value):
+            tree.name(name)
+            yield name or "gradient 0", value
+        elif isinstance(value, Mapping | list | tuple):
+            levels.append(_named_entries(name, value))
+
+
+def _named_entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Return (name, entry) for each entry of a dict or list with this name."""
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    first = "" if isinstance(value, Mapping) else "gradient "
+    return ((f"{name}.{key}" if name else f"{first}{key}", item) for key, item in items)
