@@ -34,7 +34,7 @@ VERIFY = ["port", "--verify", "old.py:step", "new.py:step", "--weights", "w.npz"
         ([*VERIFY, "--force"], "--force", "a PATH to port"),
         ([*VERIFY, "--report", "r.json"], "--report", "a PATH to port"),
         (["parity", "--out", "report", "init"], "--out", "unified-clip parity without init"),
-        (["parity", "--frameworks", "numpy", "init"], "--frameworks", "unified-clip parity without init"),
+        (["parity", "--strict-bits", "init"], "--strict-bits", "unified-clip parity without init"),
         (["parity", "--timeout", "5", "init"], "--timeout", "unified-clip parity without init"),
         (["parity", "--accept", "init"], "--accept", "unified-clip parity without init"),
         (["parity", "--baseline", "p.json", "init"], "--baseline", "unified-clip parity without init"),

@@ -40,7 +40,8 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     "--case": {
         "action": "append",
         "metavar": "NAME",
-        "help": "run this case only, print its results and write no report. Repeat the option for several cases",
+        "help": "run this case only, print its results and write no report. In NAME, * stands for any text. Repeat the "
+        "option for several cases",
     },
     "--out": {"type": Path, "metavar": "DIR", "help": f"directory for the report (default: {OUT})"},
     "--frameworks": {"metavar": "NAMES", "help": "frameworks to run, separated by commas (default: all of the suite)"},
@@ -91,7 +92,10 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
         "help": "the JSON report of `unified-clip port`: show it on the report's HTML page",
     },
 }
-"""The options of `unified-clip parity` that `unified-clip parity init` rejects. Their default is None or False."""
+"""The options of `unified-clip parity`. Their default is None or False."""
+
+RUN_ONLY = tuple(option for option in RUN_OPTIONS if option != "--frameworks")
+"""The options that `unified-clip parity init` rejects."""
 
 WHOLE_RUN = ("out", "accept", "baseline", "strict", "strict_bits", "format", "recorded", "ported")
 """Options that need the results of all cases, so `--case` rejects them."""
@@ -130,8 +134,14 @@ def add_parser(commands: Any, read_ported: ReadPorted) -> None:
         default=argparse.SUPPRESS,  # a default would overwrite `--suite X` before `init`
         help=f"directory for suite.toml, or another .toml file (default: {SUITE})",
     )
-    for option, settings in RUN_OPTIONS.items():
-        init.add_argument(option, **{**settings, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
+    init.add_argument(
+        "--frameworks",
+        metavar="NAMES",
+        default=argparse.SUPPRESS,
+        help="frameworks of the suite, separated by commas (default: all installed frameworks)",
+    )
+    for option in RUN_ONLY:
+        init.add_argument(option, **{**RUN_OPTIONS[option], "default": argparse.SUPPRESS, "help": argparse.SUPPRESS})
     init.set_defaults(run=run_init)
 
 
@@ -143,16 +153,19 @@ def run_init(options: argparse.Namespace) -> int:
     """
     from .suite import scaffold
 
-    names = [option.removeprefix("--").replace("-", "_") for option in RUN_OPTIONS]
+    names = [option.removeprefix("--").replace("-", "_") for option in RUN_ONLY]
     check_modes(options, {"unified-clip parity without init": names}, "init")
     with busy("reading the gradients"):
         files = scaffold.chosen_files(options.gradients)
-        path = scaffold.write(options.suite, files)
+        path = scaffold.write(
+            options.suite, files, () if options.frameworks is None else comma_separated(options.frameworks)
+        )
     where = "" if options.suite == SUITE else f" --suite {shlex.quote(str(path))}"
     print(safe(f"Wrote {path}. Now run: unified-clip parity{where}"))
     if not files:
         print("You passed no gradient file, and this directory has none. So the suite has a worked example.")
-        again = f"unified-clip parity init{where} gradients.npz"
+        chosen = f" --frameworks {options.frameworks}" if options.frameworks else ""
+        again = f"unified-clip parity init{where}{chosen} gradients.npz"
         print(safe(f"To test your own gradients, delete {path} and run: {again}"))
     return 0
 

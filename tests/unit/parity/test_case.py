@@ -24,6 +24,7 @@ from support.parity.runs import (
 from unified_clip import cli
 from unified_clip.parity.modes import HOST, NATIVE
 from unified_clip.parity.report import terminal_case
+from unified_clip.parity.suite import load
 from unified_clip.parity.workers import run_worker
 
 NUMPY = "[frameworks.numpy]\nmodes = ['host']"
@@ -96,6 +97,20 @@ def test_several_cases_are_run_and_no_report_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_a_pattern_chooses_several_cases(tmp_path: Path) -> None:
+    whole = load.read(suite(tmp_path, CASES, frameworks=FRAMEWORKS))
+    every_name = [case.name for case in whole.cases]
+    worked = [name for name in every_name if name.startswith("worked example: ")]
+    assert 1 < len(worked) < len(every_name)
+
+    def chosen(*names: str) -> list[str]:
+        return [case.name for case in load.only_cases(whole, names, whole).cases]
+
+    assert chosen("worked example: *") == worked
+    assert chosen(worked[1], "worked *") == [worked[1], *(name for name in worked if name != worked[1])]
+    assert chosen("*") == every_name
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -103,6 +118,11 @@ def test_several_cases_are_run_and_no_report_is_written(
         (["--case", "GET_total"], shlex.quote("<script>throw Error('case')</script>: get_total_norm()")),
         (["--case", "a: global_nrom()"], "no case 'a: global_nrom()'. Pass the similar case: 'a: global_norm()'\n"),
         (["--case", NORM_OFF, "--case", "xyzzy"], "parity.json and index.html in its report have them"),
+        (["--case", "xyzzy*"], "the suite has no case 'xyzzy*'. To list all cases"),
+        (
+            ["--frameworks", "numpy", "--case", "a: *"],
+            "--case: the case 'a: global_norm()' is not for numpy. Pass --frameworks torch, or another case",
+        ),
         (
             ["--frameworks", "numpy", "--case", "a: global_norm()"],
             "--case: the case 'a: global_norm()' is not for numpy. Pass --frameworks torch, or another case",

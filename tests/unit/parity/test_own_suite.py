@@ -207,3 +207,20 @@ def test_init_writes_signs_and_forms(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all((gradient.values() < 0).any() for gradient in gradients)
     assert {case.call_form.transposed for case in cases} == {True, False}
     assert any(case.arguments.get("max_norm") == math.inf for case in cases)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_init_writes_the_chosen_frameworks_only(
+    before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(scaffold.PACKAGES, "mlx", "a package that is not installed")
+    option = ["--frameworks", "numpy,mlx"]
+    assert cli.main(["parity", *(option if before else []), "init", *([] if before else option)]) == 0
+    assert "run: unified-clip parity init --frameworks numpy,mlx gradients.npz" in capsys.readouterr().out
+    assert list(suites.read(Path("parity")).frameworks) == ["numpy", "mlx"]
+    text = Path("parity/suite.toml").read_text(encoding="utf-8")
+    assert "# mlx is not installed here. Install it, or name an interpreter" in text
+    assert cli.main(["parity", "init", "--frameworks", "pytorch", "--suite", "other"]) == 2
+    assert "unified_clip has no framework 'pytorch'. Choose from jax, mlx, numpy" in capsys.readouterr().err
+    assert not Path("other").exists()

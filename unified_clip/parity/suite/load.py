@@ -245,19 +245,21 @@ def _check_mode(suite: Suite, mode: str) -> None:
 
 
 def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
-    """Return the suite with only the cases of these names, for `--case`.
+    """Return the suite with only the cases of these names, for `--case`. In a name, `*` stands for any text.
 
     whole: The suite with all its frameworks. `suite` may have only the frameworks of `--frameworks`, and their cases.
 
     SuiteError: the suite has no case with one of the names, or only other frameworks run this case.
     """
     cases, every_case = ({case.name: case for case in each.cases} for each in (suite, whole))
+    chosen: dict[str, Case] = {}
     for name in names:
-        if name in cases:
+        if matching := [name] if name in cases else [case for case in cases if entries.is_match(case, [name])]:
+            chosen |= {case: cases[case] for case in matching}
             continue
-        if name in every_case:
-            others = ",".join(filter(every_case[name].is_for_framework, whole.frameworks))
-            problem = f"--case: the case {name!r} is not for {', '.join(suite.frameworks)}"
+        if elsewhere := next((case for case in every_case if entries.is_match(case, [name])), None):
+            others = ",".join(filter(every_case[elsewhere].is_for_framework, whole.frameworks))
+            problem = f"--case: the case {elsewhere!r} is not for {', '.join(suite.frameworks)}"
             raise SuiteError(f"{problem}. Pass --frameworks {others}, or another case", "UC203")
         near = difflib.get_close_matches(name, every_case, n=MOST_NEAR)
         near += [other for other in every_case if name.casefold() in other.casefold() and other not in near]
@@ -266,5 +268,4 @@ def only_cases(suite: Suite, names: Sequence[str], whole: Suite) -> Suite:
             listed = ", ".join(map(shlex.quote, near[:MOST_NEAR]))
             hint = f"Pass {'one of these similar cases' if len(near) > 1 else 'the similar case'}: {listed}"
         raise SuiteError(f"--case: the suite has no case {name!r}. {hint}", "UC203")
-    chosen = [cases[name] for name in dict.fromkeys(names)]
-    return dataclasses.replace(suite, cases=chosen, chosen_cases=True)
+    return dataclasses.replace(suite, cases=list(chosen.values()), chosen_cases=True)

@@ -155,19 +155,23 @@ def chosen_files(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(paths)) or sorted(each for each in Path().iterdir() if each.suffix in files.READ_HERE)
 
 
-def write(suite: Path, chosen: Sequence[Path]) -> Path:
+def write(suite: Path, chosen: Sequence[Path], frameworks: Sequence[str] = ()) -> Path:
     """Write a suite for these gradient files. Return the path of the written file.
 
     suite: The directory of the new suite.toml, or a path that ends in `.toml`.
     chosen: The gradient files. If empty, write an example.
+    frameworks: The frameworks of the suite. If empty, the suite has all installed frameworks.
 
-    SuiteError: the suite exists already or cannot be written, or a path is not UTF-8.
+    SuiteError: the suite exists already or cannot be written, a path is not UTF-8, or there is no such framework.
     UnreadableError: a gradient file cannot be read.
     """
+    if unknown := [name for name in frameworks if name not in PACKAGES]:
+        known = ", ".join(sorted(PACKAGES))
+        raise SuiteError(f"--frameworks: unified_clip has no framework {unknown[0]!r}. Choose from {known}", "UC203")
     path = suite if suite.suffix == ".toml" else suite / FILE
     if path.exists():
         raise SuiteError(f"{path} exists already. Edit it, or pass another directory to --suite", "UC206")
-    text = _text(chosen, path.parent)
+    text = _text(chosen, path.parent, [_framework(name, is_chosen=bool(frameworks)) for name in frameworks or PACKAGES])
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +187,7 @@ def write(suite: Path, chosen: Sequence[Path]) -> Path:
     return path
 
 
-def _text(chosen: Sequence[Path], directory: Path) -> str:
+def _text(chosen: Sequence[Path], directory: Path, frameworks: Sequence[str]) -> str:
     norms = [_norm(path) for path in chosen] or [30**0.5]
     names = [path.name for path in chosen] or ["worked example"]
     if len(set(names)) < len(names):
@@ -195,7 +199,7 @@ def _text(chosen: Sequence[Path], directory: Path) -> str:
         for name, path in zip(names, chosen, strict=False)
     ]
     return TEXT.format(
-        frameworks="\n".join(map(_framework, PACKAGES)),
+        frameworks="\n".join(frameworks),
         gradients="\n".join(tables) or EXAMPLE,
         names=f"[{', '.join(map(_string, names))}]",
         rules=json.dumps(RULES),
@@ -247,10 +251,13 @@ def _norm(path: Path) -> float:
     return exact_norm(present, 2, norm_dtype(present))
 
 
-def _framework(name: str) -> str:
+def _framework(name: str, *, is_chosen: bool) -> str:
+    """Return the table of a framework. If it is not installed, return it as a comment, unless the user chose it."""
     if importlib.util.find_spec(PACKAGES[name]):
         return f"[frameworks.{name}]\n"
-    return (
-        f"# {name} is not installed here. To add it, name an interpreter that has {name} and unified_clip[cli]:\n"
-        f'# [frameworks.{name}]\n# python = "../{name}/bin/python"\n'
-    )
+    python = f'# python = "../{name}/bin/python"\n'
+    if is_chosen:
+        why = f"{name} is not installed here. Install it, or name an interpreter that has {name} and unified_clip[cli]"
+        return f"# {why}.\n[frameworks.{name}]\n{python}"
+    why = f"{name} is not installed here. To add it, name an interpreter that has {name} and unified_clip[cli]"
+    return f"# {why}:\n# [frameworks.{name}]\n{python}"
