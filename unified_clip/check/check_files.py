@@ -209,9 +209,9 @@ def _with_rules(uses: Sequence[ClipUse], rules: CheckRules, root: Path) -> list[
 def _with_any_nonfinite(
     uses: Sequence[ClipUse], config: ClipConfig, rules: CheckRules, root: Path
 ) -> Iterator[ClipUse]:
-    """Yield the clips. In files of `check.nonfinite`, they have the key `nonfinite` of `config`.
+    """Yield the clips. In files of `check.nonfinite`, set the key `nonfinite` of each clip to that of `config`.
 
-    In these files, leave out code that changes only this key.
+    The check then accepts any value of this key. In these files, also leave out code that changes only this key.
     """
     for use in uses:
         if not _matches_any(rules.nonfinite, use, root):

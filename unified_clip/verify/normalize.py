@@ -58,7 +58,10 @@ class NormalizedRecording:
         return [each for each in self.optimizer_steps if each.step == step]
 
     def sets(self, step: int) -> list[frozenset[str]]:
-        """Return the shared names of the gradients of each call of a step, before any merging."""
+        """Return the names of the gradients of each call of a step, as both runs share them.
+
+        Calls that `normalize` merges are separate here.
+        """
         return [self.shared_names(line) for line in self.calls.get(step, ())]
 
     def shared_names(self, line: RecordedCall) -> frozenset[str]:

@@ -258,8 +258,8 @@ def _uncleared_gradients(
         return None
     return Cause(
         "gradients are not cleared",
-        f"at step {step} every gradient of the {side} step is the sum of the other side's gradient and of its own at "
-        f"step {step - 1}. Clear the gradients of the {side} step after each step",
+        f"at step {step} every gradient of the {side} step is the sum of the other side's gradient and its own "
+        f"gradient of step {step - 1}. Clear the gradients of the {side} step after each step",
     )
 
 

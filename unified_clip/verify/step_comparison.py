@@ -121,8 +121,10 @@ class StepComparison:
         return [*([] if self.clips_alike else ["clip"]), *stages]
 
     def beyond_rounding(self, max_ulp: float) -> list[str]:
-        """Return the stages of `differing` that rounding does not explain. Rounding may have the size of the total
-        norm, or the optimizer may amplify it (see `Sensitivity`).
+        """Return the stages of `differing` that rounding does not explain.
+
+        Rounding of any norm or gradient may be as large as rounding of the total norm. The optimizer may
+        amplify rounding (see `Sensitivity`).
         """
         rounded = {"norm"} if self.norm_is_rounding else set()
         rounded |= {"tensors"} if self.parameters.is_rounding else set()

@@ -74,7 +74,7 @@ class StepPairing:
         return StepPairing(self.runs[0], new, self._weights, self._steps, self._mapped)
 
     def weight_name(self, name: str) -> str | None:
-        """Return the name in --weights of an old parameter, or None if it has none."""
+        """Return the name of an old parameter in the file of --weights, or None if the file lacks the parameter."""
         return next((each for each in (name, self.names[name]) if each in self._weights), None)
 
     def gradients(self, step: int, recordings: Sequence[NormalizedRecording]) -> Iterator[TensorPair]:
@@ -127,9 +127,9 @@ class StepPairing:
         return True
 
     def without_gradient(self, recordings: Sequence[NormalizedRecording]) -> set[str]:
-        """Return the parameters, by old name, without a gradient on either side at any step: moving statistics.
+        """Return the old names of the parameters that get no gradient in either run, such as moving statistics.
 
-        Return an empty set if one side has no gradients, or gradients whose parameter is unknown.
+        Return an empty set if a run has no gradients, or gradients whose parameter is unknown.
         """
         with_gradient = []
         for recording, shapes in zip(recordings, self.shapes, strict=True):

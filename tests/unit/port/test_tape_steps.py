@@ -28,7 +28,7 @@ def test_a_step_gets_the_form_of_pytorch() -> None:
             ("    optimizer.apply_gradients(zip(grads, variables))", "    return grads"),
             "No training step, from gradient() to apply_gradients(), contains this clip",
         ),
-        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "has other or starred arguments"),
+        (("tape.gradient(loss, variables)", "tape.gradient(loss, variables, f)"), "has arguments besides the loss"),
         (("tape.gradient(loss, variables)", "tape.gradient(loss)"), "gradient() has no variables"),
         (("zip(grads, variables))", "zip(grads, variables), s)"), "is ported only as apply_gradients"),
         (("    optimizer.apply", "    if x:\n        optimizer.apply"), "are not in one block"),

@@ -74,12 +74,13 @@ def read(
 ) -> list[ClipUse]:
     """Return the clips of frameworks and of unified_clip in Python files.
 
-    A file without these clips is an unknown clip if it has a setting that is named like a clip, or if it names a clip
-    and is not valid Python.
+    For a file without these clips, return an unknown clip if the file has a setting that is named like a clip, or if it
+    names a clip and is not valid Python.
 
-    advance: Called with the number of files that were just read. configurations: The files in `paths` that were read as
-    configurations of trainers. In these files, do not read arguments of trainers, or settings with the name of a clip.
-    precisions: {path: {file of Accelerate: its mixed precision}}.
+    advance: A function that is called with the number of files that were just read.
+    configurations: The files in `paths` that were read as configurations of trainers. In these files, do not read
+        arguments of trainers, or settings with the name of a clip.
+    precisions: {Python file: {configuration of Accelerate near this file: its mixed precision}}.
     """
     ported, unreadable = port_all(paths, "drop-in", advance=advance, read=python_source)
     uses: list[ClipUse | None] = []

@@ -90,9 +90,9 @@ def is_use(source: Source, node: ast.AST, depth: int = 0) -> bool:
 
 
 def scope_of(source: Source, node: ast.AST, name: str) -> ast.AST | None:
-    """Return the function or class whose variable an assignment to `name` at `node` sets. Return None for the module.
+    """Return the scope of the variable that an assignment to `name` at `node` sets: a function or class.
 
-    `global` and `nonlocal` are followed.
+    Return None for the module. Apply `global` and `nonlocal`.
     """
     for scope in source.around(node):
         if not isinstance(scope, (*FUNCTIONS, ast.ClassDef)):

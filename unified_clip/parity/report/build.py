@@ -53,7 +53,7 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
     """Return a report for `--strict`: entries without `cause` fail the run, and a baseline excuses no failure.
 
-    accepting: Whether this run has `--accept`, which adds the causes. Then no problem advises it.
+    accepting: Whether this run has `--accept`, which adds the causes. Without it, problems advise the option.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
     problem = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"

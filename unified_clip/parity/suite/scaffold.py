@@ -219,7 +219,7 @@ def _below(norms: Sequence[float]) -> str:
 
 
 def _is_short(coef: float) -> bool:
-    """Return whether rounding a coefficient to bfloat16 or float16 changes it by less than an eighth of the spacing."""
+    """Return whether a coefficient is within an eighth of the spacing of a bfloat16 or float16 number."""
     mantissa = math.frexp(coef)[0]
     return any(abs(mantissa * 2**bits - round(mantissa * 2**bits)) < 1 / 8 for bits in (8, 11))
 

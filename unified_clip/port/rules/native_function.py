@@ -28,7 +28,7 @@ WriteClip = Callable[[str, str], list[str]]
 
 @register(RuleOrder.CALLS, matches=is_function, target="torch", native=True)
 def replace(file: FileRewrite, clip: FoundClip) -> None:
-    """Replace a function that clips in place by PyTorch's own function. Flag a function of any other kind.
+    """Replace a function with PyTorch's own function if it clips in place. Flag a function of any other kind.
 
     Leave the clip unchanged if it already is PyTorch's own function.
     """

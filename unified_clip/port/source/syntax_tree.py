@@ -171,7 +171,7 @@ def keywords_of(call: cst.Call) -> dict[str, cst.Arg]:
 
 
 def method_of(call: cst.Call) -> str:
-    """Return the last part of the dotted name that a call calls, such as a method. Return '' if there is no dot."""
+    """Return the called name after the last dot, such as "step" for `optimizer.step()`. Return '' without a dot."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 

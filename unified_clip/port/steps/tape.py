@@ -223,9 +223,9 @@ class TapeSteps:
             raise UnsureError("gradient() has no variables. Pass the loss and the variables.")
         if arguments.unknown:
             raise UnsureError(
-                "gradient() has other or starred arguments besides the loss and the variables. Write starred arguments "
-                "out. With any other argument, write this step in PyTorch by hand: output_gradients= becomes gradient= "
-                "of backward()."
+                "gradient() has arguments besides the loss and the variables, or starred arguments. Write starred "
+                "arguments out. With any other argument, write this step in PyTorch by hand. output_gradients= "
+                "becomes gradient= of backward()."
             )
         variables = arguments.passed["sources"].value
         if isinstance(variables, cst.Dict):

@@ -108,8 +108,10 @@ def have_same_rates(a: RecordedRun, b: RecordedRun) -> bool:
 
 
 def _after_bad_gradients(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, number of iterations without a step before it) for each step whose first clip calls are of gradients
-    that are not finite. The later calls of the step clip the same gradients, which are then finite.
+    """Yield (step, number of skipped iterations before it) for each step that follows clips of nonfinite gradients.
+
+    The first clip calls of such a step get gradients that are not finite. The later calls clip the same gradients, with
+    finite numbers.
     """
     passes = {step.step: step.backward_calls for step in run.optimizer_steps}
     for step, lines in calls_by_step(run).items():

@@ -161,7 +161,7 @@ def _depends_on_precision(event: Event, clip: Event) -> bool:
 
 
 def _scalers(timeline: Timeline, backward: ast.Call) -> Iterator[str]:
-    """Yield the code of each scaler by which code multiplies the loss of a `backward`."""
+    """Yield the source of each scaler that multiplies the loss of a call of `backward`."""
     for node in timeline.flow.reached(backward):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="scale"), args=[_]) if _scales(timeline, owner):
