@@ -64,7 +64,7 @@ def check(
     advance(len(reports))
     file_uses = _read(files, rules, root, advance)
     file_uses.uses = list(_with_any_nonfinite(file_uses.uses, config, rules, root))
-    findings = list(required.each(clip, rules.each, files, file_uses))
+    findings, left_to_trainers = required.each(clip, rules.each, files, file_uses)
     judge = Judge(config, clip, file_uses.uses)
     findings += off.not_understood(clip, rules.off, files, file_uses)
     ignored: list[Finding] = []
@@ -95,7 +95,7 @@ def check(
         clips=sorted(clips, key=_place),
         findings=sorted(findings, key=_place),
         ignored=ignored,
-        notes=[*notes, *file_uses.notes, *judge.notes, *files_to_check.notes(reports, paths)],
+        notes=[*notes, *left_to_trainers, *file_uses.notes, *judge.notes, *files_to_check.notes(reports, paths)],
         counts=Counts(
             files=len(files),
             trainers=file_uses.trainers,

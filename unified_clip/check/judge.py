@@ -16,9 +16,10 @@ from ..config.families import family_difference
 from ..config.formats.engines import UNREACHABLE
 from ..config.schema import DEFAULT_FAMILY, is_off
 from . import outside, patterns
-from .advice import Advisor, is_of_trainer
+from .advice import ARGUMENT_FORMATS, Advisor, is_of_trainer
 from .clip_use import ClipUse, shown
 from .model import Clip, Difference, Finding, Kind, Result
+from .python import twice
 
 NORM = re.compile(r"the norm( from \S+)?")
 """Matches the words for the norm in a description such as "changes the norm from 10 to 1". If a second description is
@@ -64,7 +65,8 @@ class Judge:
         ]
         own = (use for use in uses if use.is_own and (use.package or use.is_callback))
         own = (use for use in own if use.config is not None and not use.unused)
-        self._own = next((shown(use.path) for use in own), "")
+        self._own = [use.path for use in own]
+        self._callbacks = {path: twice.packages_of_callbacks(path) for path in dict.fromkeys(self._own)}
         self._near: dict[str, list[str]] = {}
         self._elsewhere: list[str] = []
         self._not_finite: dict[tuple[str, str], list[str]] = {}
@@ -95,12 +97,15 @@ class Judge:
         if use.config is None and (rule := self._other_rule(use, nearest=nearest)) is not None:
             return "drift", self._drift(use, rule, advisor, f"{use.why_unknown} {WITH_THRESHOLD}")
         if use.config is None:
-            edit = self._hint(use, advisor.advice_by_code(use)) if use.is_set_outside else advisor.advice_by_code(use)
+            edit = advisor.advice_by_code(use)
+            edit = self._hint(use, edit) if use.is_set_outside or self._callback(use) else edit
             return "unknown", self._finding(use, "unknown", use.why_unknown, edit)
         family = family_difference(use.config, self.config)
         is_accepted = family is not None and (family.same or nearest)
         if is_accepted and use.needs_key:
-            return "missing", self._finding(use, "missing", NO_DEFAULT, advisor.settings(use))
+            edit = advisor.settings(use)
+            edit = self._hint(use, edit) if self._callback(use) else edit
+            return "missing", self._finding(use, "missing", NO_DEFAULT, edit)
         if use.config.not_finite:
             self._not_finite.setdefault((use.clip, use.config.not_finite), []).append(f"{shown(use.path)}:{use.line}")
         if family is not None and family.same:
@@ -133,7 +138,7 @@ class Judge:
             effect = family.sentence if family is not None else self._effect(config, compared.compared)
             effect = f"{effect}. {use.rejected}" if use.rejected else effect
         edit = advisor.edit(replace(use, config=config), differences)
-        edit = self._hint(use, edit) if is_off(config) else edit
+        edit = self._hint(use, edit) if is_off(config) or self._callback(use) else edit
         does = f"{why.format(file=self._file.name)} {does}" if why else does
         return self._finding(use, "drift", does, edit, differences, effect)
 
@@ -156,12 +161,25 @@ class Judge:
     def _hint(self, use: ClipUse, edit: str) -> str:
         """Return an edit that begins with advice about `check.off` if Python source clips by unified_clip.
 
-        Under an engine that does not expose gradients, such source cannot clip, so there is no such advice.
+        If that source has a callback for the trainer, the rest of the edit switches the trainer's clip off. Under an
+        engine that does not expose gradients, such source cannot clip, so there is no such advice.
         """
         if not self._own or use.is_own or use.engine in UNREACHABLE:
             return edit
-        file = patterns.relative(use.path, self._file.resolve().parent)
-        return f"{OFF_HINT.format(own=self._own, clip=self._file.name, file=file)}\n{edit}"
+        callback = self._callback(use)
+        if callback:
+            edit = Advisor(ClipConfig(rule="none"), self._file, nearest=True).switch_off(use)
+        own, file = shown(callback or self._own[0]), patterns.relative(use.path, self._file.resolve().parent)
+        return f"{OFF_HINT.format(own=own, clip=self._file.name, file=file)}\n{edit}"
+
+    def _callback(self, use: ClipUse) -> Path | None:
+        """Return the Python file near a trainer's clip that has a `ClipCallback` for this trainer. Else return None."""
+        root = self._file.resolve().parent
+        for path, packages in self._callbacks.items():
+            is_of = use.package in packages or use.format in {ARGUMENT_FORMATS.get(each) for each in packages}
+            if is_of and not use.is_own and patterns.is_near(use.path, path, root):
+                return path
+        return None
 
     def _judge_by_file(self, use: ClipUse, advisor: Advisor, *, nearest: bool) -> tuple[Result, Finding | None]:
         """Return (result, finding) for a script that leaves its clip to a file of its trainer, as LightningCLI does.

@@ -158,6 +158,7 @@ class Setting:
     classes: Sequence[str] = ()
     elsewhere: Sequence[str] = ()
     factories: Sequence[str] = ()
+    bases: str = ""
     default: str = ""
     off: Off = "None or 0"
     none: str = ""
@@ -215,6 +216,13 @@ def settings() -> tuple[Setting, ...]:
 def setting_of(full_name: str) -> Setting | None:
     """Return the clipping argument of a class or function with this full name, or None if it has none."""
     return next((setting for setting in settings() if full_name in (*setting.classes, *setting.elsewhere)), None)
+
+
+def setting_of_base(full_name: str) -> Setting | None:
+    """Return the clipping argument by which the training loop of a class clips, or None if its loop does not clip."""
+    package, last = full_name.partition(".")[0], full_name.rpartition(".")[2]
+    known = (setting for setting in settings() if setting.bases and package in setting.packages)
+    return next((setting for setting in known if re.fullmatch(setting.bases, last)), None)
 
 
 @functools.cache

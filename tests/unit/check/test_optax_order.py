@@ -155,3 +155,30 @@ def test_a_clip_inside_a_function_that_selects_parameters_is_unknown(check: Chec
 )
 def test_functions_of_arrays_select_no_parameters(check: Check, code: str) -> None:
     assert check({"a.py": f"import optax\ntx = {GROUPED}\n{code}\n"}, NEAREST).findings == []
+
+
+ADAM = "tx = optax.adam(1)\n"
+FUNCTION = f"def f():\n    {ADAM}    if clip_norm:\n        tx = optax.chain({CLIP}, optax.adam(1))\n    return tx"
+CHAINED = f"tx = optax.chain({CLIP}, {{}})\n"
+
+
+@pytest.mark.parametrize(("code", "kinds"), [
+    (f"{ADAM}if x:\n    {CHAINED.format('tx')}", ["unknown"]),
+    (f"{ADAM}if x:\n    pass\nelse:\n    {CHAINED.format('tx')}", ["unknown"]),
+    (f"{ADAM}if x:\n    {CHAINED.format('tx')}else:\n    {CHAINED.format('tx')}", []),
+    (f"{ADAM}{CHAINED.format('tx')}", []),
+    (f"{ADAM}if clip_norm:\n    {CHAINED.format('tx')}", []),
+    (f"{ADAM}if x:\n    {CHAINED.format('optax.adam(1)')}", ["missing"]),
+    (f"{ADAM}if clip_norm:\n    {CHAINED.format('optax.adam(1)')}", []),
+    (f"{ADAM}if clip_norm:\n    {CHAINED.format('optax.adam(1)')}other = optax.adam(1)\n", ["missing"]),
+    (f"{ADAM}{FUNCTION}", ["unknown"]),
+    (f"{ADAM}if x:\n    def make(tx):\n        {CHAINED.format('tx')}        return tx\n", []),
+])  # fmt: skip
+def test_a_clip_that_one_branch_adds_depends_on_its_condition(check: Check, code: str, kinds: list[str]) -> None:
+    findings = check({"a.py": f"import optax\n{code}"}, NEAREST).findings
+    assert [each.kind for each in findings] == kinds
+    reasons = (
+        "This clip depends on a condition, x,",
+        "This optimizer is built without a clip, while optax.adam in line",
+    )
+    assert all(each.does.startswith(reasons) for each in findings)

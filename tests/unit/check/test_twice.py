@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.config.check_files import Check, only_finding
+from support.config.check_files import CLIP_CONFIG, Check, only_finding
 
 OWN = "from unified_clip import ClipConfig\n\nclip = ClipConfig.load('clip.toml')\n"
 HF = f"""\
@@ -62,3 +62,49 @@ def test_a_second_trainer_without_the_callback_clips_once(check: Check) -> None:
 def test_under_deepspeed_the_callback_has_to_go(check: Check) -> None:
     source = LIGHTNING % "strategy='deepspeed', gradient_clip_val=1.0, "
     assert only_finding(check({"a.py": source})).edit.endswith("Remove ClipCallback in line 7.")
+
+
+PARSED = HF.replace("TrainingArguments('o'%s)", "HfArgumentParser(TrainingArguments).parse_json_file('a.json')[0]")
+PARSED = PARSED.replace("import Trainer", "import HfArgumentParser, Trainer")
+CLI = f"""\
+from lightning.pytorch.cli import LightningCLI
+from unified_clip.integrations.lightning_callback import ClipCallback
+{OWN}
+LightningCLI(Model, trainer_defaults={{'callbacks': [ClipCallback(clip)]}})
+"""
+YAML = "trainer:\n  max_epochs: 3\n  accelerator: gpu\n"
+JSON = '{"output_dir": "o", "eval_strategy": "no", "per_device_train_batch_size": 4, "max_grad_norm": 0.5}\n'
+HINT = "If the training code clips by clip.toml, as a.py does, this clip has to be off: "
+HINT += 'add "{}" to check.off in clip.toml.'
+
+
+@pytest.mark.parametrize(("source", "files", "path", "off"), [
+    (PARSED, {"a.json": JSON}, "a.json", '{\n  "max_grad_norm": 0.0\n}'),
+    (PARSED, {"a.json": JSON}, "a.py", "Switch the clip off in the file that sets it"),
+    (CLI, {"c.yaml": f"{YAML}  gradient_clip_val: 0.5\n"}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
+    (CLI, {"c.yaml": YAML}, "c.yaml", "trainer:\n  gradient_clip_val: null"),
+    (CLI, {"c.yaml": YAML}, "a.py", "Switch the clip off in the file that sets it"),
+    (f"limit = x()\n{HF % ', max_grad_norm=limit'}", {}, "a.py", "max_grad_norm=0.0"),
+    (HF % ", max_grad_norm=0", {
+        "b.py": "from transformers import TrainingArguments\n\nTrainingArguments('o', max_grad_norm=0.5)\n",
+    }, "b.py", "max_grad_norm=0.0"),
+])  # fmt: skip
+def test_the_edit_of_a_trainer_near_its_callback_switches_the_clip_off(
+    check: Check, source: str, files: dict[str, str], path: str, off: str
+) -> None:
+    (finding,) = (each for each in check({"a.py": source, **files}).findings if each.path == path)
+    hint, _, edit = finding.edit.partition("\n")
+    assert (hint, edit[: len(off)]) == (HINT.format(path), off)
+    assert "Or" not in edit
+
+
+def test_the_edit_of_another_trainer_sets_its_threshold(check: Check) -> None:
+    report = check({"a.py": PARSED, "c.yaml": f"{YAML}  gradient_clip_val: 0.5\n"})
+    (finding,) = (each for each in report.findings if each.path == "c.yaml")
+    assert finding.edit.startswith("trainer:\n  gradient_clip_val: 1.0\n")
+
+
+def test_a_default_near_a_callback_that_check_explicit_rejects_is_switched_off(check: Check) -> None:
+    files = {"a.py": HF % ", max_grad_norm=0", "a.json": JSON.replace(', "max_grad_norm": 0.5', "")}
+    finding = only_finding(check(files, f'{CLIP_CONFIG}\n[check]\nexplicit = ["a.json"]\n'))
+    assert (finding.kind, finding.edit) == ("missing", HINT.format("a.json") + '\n{\n  "max_grad_norm": 0.0\n}')

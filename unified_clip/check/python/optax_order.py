@@ -6,8 +6,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ...config.formats.python_source import Source, last_name, shortened
+from ...config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ...config.formats.trainers.jax.optax import WRAPPERS
+from .steps.chains import SETTING
 from .steps.flow import APPENDING, Flow
 from .usage import SHOWS
 
@@ -81,6 +82,29 @@ def _selected(flow: Flow) -> Iterator[tuple[ast.Call, str]]:
         if _is_clip(flow.source, clip):
             for outer in flow.sites(clip, _ends).values():
                 yield from ((clip, why) for each in reversed(outer) if (why := _selection(flow, clip, each)))
+            if (test := _condition(flow.source, clip)) is not None:
+                yield clip, CONDITIONAL.format(test=shortened(test))
+
+
+def _condition(source: Source, clip: ast.Call) -> ast.expr | None:
+    """Return the condition under which an optimizer gets a clip, as in `if x: tx = optax.chain(clip, tx)`.
+
+    Return None if both branches clip, or if the condition names a clip setting.
+    """
+    inner: ast.AST = clip
+    targets: set[str] = set()
+    for outer in source.around(clip):
+        if isinstance(outer, FUNCTIONS):
+            break
+        if isinstance(outer, ast.Assign):
+            parts = {ast.unparse(each) for each in ast.walk(outer.value) if isinstance(each, ast.Name | ast.Attribute)}
+            targets = parts.intersection(map(ast.unparse, outer.targets))
+        if isinstance(outer, ast.If) and targets and SETTING.search(ast.unparse(outer.test)) is None:
+            others = outer.orelse if inner in outer.body else outer.body
+            calls = (each for part in others for each in ast.walk(part) if isinstance(each, ast.Call))
+            return None if any(_is_clip(source, call) for call in calls) else outer.test
+        inner = outer
+    return None
 
 
 def _ends(outer: ast.AST) -> bool:

@@ -8,16 +8,25 @@ from collections.abc import Iterator
 
 from ...config.formats.python_source import Source, last_name
 
+OTHER = (
+    "Attention", "Block", "Client", "Dataset", "Decoder", "Embedding", "Encoder", "Error", "Exception", "Fault", "Net",
+    "Handler", "Layer", "Loss", "Message", "Network", "Parser", "Request", "Response", "Server", "Service", "Test",
+)  # fmt: skip
+"""The ends of names of classes that are no optimizers, although their names have the name of one, as in SOAPClient."""
+
 OPTIMIZER = re.compile(
     r"(?!.*\b(lr\w*|schedul(e|er|ing)s?|swa_utils)\.)"
     r"(?!.*(Schedule(?!Free)|Config|State|Param|Spec|Hook|Callback|Manager|Mixin|Model|Numbers|Options|Classifier|Regressor))"
     r"([a-z_]\w*\.)*(\w*optim(izers?)?\.([a-z]\w*\.)*(?!Optimizer$)[A-Z]\w*|keras\.optimizers\.(get|deserialize)"
     r"|train\.(experimental\.)?\w+Optimizer"
-    r"|\w*(Ada(Belief|Bound|delta|[Ff]actor|[Gg]rad|m(ax)?|n)|LAMB|LARS|Lamb|Lars|Lion|MADGRAD|Muon|NovoGrad|Prodigy"
-    r"|RMS[Pp]rop|SGD|SOAP|Shampoo|Sophia)(?![a-z])\w*)"
+    r"|\w*(ADOPT|AdEMAMix|Ada(Belief|Bound|delta|[Ff]actor|[Gg]rad|m(ax)?|n)|CAME(?![A-Z])|DiffGrad|LAMB|LARS|LaProp|Lamb"
+    r"|Lars|Lion|MADGRAD|Muon|NovoGrad|Prodigy|RMS[Pp]rop|Ranger|SGD|SOAP|Shampoo|Sophia|Yogi)(?![a-z])\w*"
+    + "".join(f"(?<!{noun})" for noun in OTHER)
+    + r")"
     r"|jax\.\w+\.optimizers\.(ada\w+|momentum|nesterov|rmsprop\w*|sgd|sm3)"
-    r"|optax\.(contrib\.)?(a(dabelief|dadelta|dagrad|dan|dafactor|dam\w*|msgrad)|fromage|lamb|lars|lbfgs|lion|muon|nadamw?"
-    r"|noisy_sgd|novograd|optimistic_\w+|prodigy|radam|rmsprop|rprop|sgd|sign_sgd|sm3|sophia|yogi"
+    r"|optax\.(contrib\.)?(a(cprop|dabelief|dadelta|dagrad|dan|dafactor|dam\w*|demamix|dopt|msgrad)|cocob|dadapt_adamw|dow?g"
+    r"|fromage|lamb|lars|lbfgs|lion|madgrad|momo(_adam)?|muon|nadamw?|noisy_sgd|novograd|optimistic_\w+|polyak_sgd|prodigy|radam"
+    r"|rmsprop|rprop|schedule_free_(adamw|sgd)|sgd|sign_sgd|signum|simplified_ademamix|sm3|sophia|yogi"
     r"|scale_by_(?!learning_rate|schedule)\w+|(named_)?chain)"
 )
 """Matches the full name of an optimizer, by its module or class, but not of a scheduler or of PyTorch's base class."""

@@ -33,7 +33,7 @@ from ..notebooks import uses as notebook_uses
 from ..notebooks.cells import python_source
 from ..trainer_files import may_name_clip
 from . import call_site, engine_methods, engines_in_source, indirect, lookalikes, optax_order, twice, unused
-from .calls import config_calls, effect, options, switched_off, unified_clip_calls
+from .calls import attributes, config_calls, effect, options, switched_off, unified_clip_calls
 from .calls.unified_clip_calls import NOT_CALLED
 from .steps import scaled, unclipped
 from .trainers import deepspeed
@@ -86,7 +86,7 @@ def read(
     uses: list[ClipUse | None] = []
     own_uses = {path: unified_clip_calls.uses(path) for path in paths}
     for file in ported:
-        uses += _native_uses(file, configurations, is_replaced=bool(own_uses[file.path]))
+        uses += _native_uses(file, configurations, paths, is_replaced=bool(own_uses[file.path]))
     own_uses_all = list(itertools.chain.from_iterable(own_uses[file.path] for file in ported))
     resolved = list(unused.resolved(own_uses_all, paths))
     known_own = _own_configurations(resolved)
@@ -193,14 +193,16 @@ def _source(path: Path) -> Source:
     return Source(python_source(path).decode("utf-8", "replace"), path.name)
 
 
-def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_replaced: bool) -> list[ClipUse | None]:
+def _native_uses(
+    file: PortedFile, configurations: Collection[Path], paths: Sequence[Path], *, is_replaced: bool
+) -> list[ClipUse | None]:
     """Return the frameworks' own clips in a file. Return [] if `port` found none.
 
     An entry is None if the code is no clip, such as a call that only measures a norm. If `ast` cannot parse a file with
     clips, return one unknown clip.
 
-    configurations: Trainers' configurations, where arguments of trainers are not read. is_replaced: Whether the file
-    clips by unified_clip, so that trainers' own clips should be switched off.
+    configurations: Trainers' configurations, where arguments of trainers are not read. paths: All checked Python files.
+    is_replaced: Whether the file clips by unified_clip, so that trainers' own clips should be switched off.
     """
     if not file.sites:
         return []
@@ -212,7 +214,7 @@ def _native_uses(file: PortedFile, configurations: Collection[Path], *, is_repla
     calls = call_site.calls(source, text)
     is_read = file.path not in configurations
     sites = [site for site in file.sites if is_read or clip_function(site.name) is not None]
-    uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column))) for site in sites]
+    uses = [_native(file.path, site, is_replaced, source, calls.get((site.line, site.column)), paths) for site in sites]
     misplaced = {(call.lineno, call.col_offset + 1): why for call, why in optax_order.misplaced(source).items()}
     for index, use in enumerate(uses):  # a clip of optax that clips no gradients
         if use and (why := misplaced.get((use.line, use.column))):
@@ -230,14 +232,16 @@ def _unreadable(file: UnreadableFile) -> ClipUse:
     return ClipUse(file.path, int(line[1]) if line else 1, 1, "Python source", why_unknown=file.reason)
 
 
-def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None) -> ClipUse | None:
+def _native(
+    path: Path, site: ClipSite, is_replaced: bool, source: Source, call: ast.Call | None, paths: Sequence[Path]
+) -> ClipUse | None:
     """Return a framework's own clip, with the reason if its effect is unknown.
 
     Return None if the code measures a norm only, or clips no gradients. A trainer's clip that is switched off has the
     rule "none".
 
     site: The clip as `unified-clip port` finds it. is_replaced: Whether the file clips by unified_clip. call: The call
-    at `site`, or None if there is none.
+    at `site`, or None if there is none. paths: All checked Python files.
     """
     function = clip_function(site.name)
     method = engine_methods.of_call(source, call) if function is None else None
@@ -262,7 +266,7 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         why, rule = effect.of_unknown_threshold(
             source, call, site.meaning, effect.kind_of(function) if function else "in place"
         )
-        return _with_option(source, threshold, use(why_unknown=why, rule=rule))
+        return _with_option(source, call, threshold, use(why_unknown=why, rule=rule), paths)
     try:
         config = site.meaning.config if site.meaning else engine_methods.config(source, call)
         if config is None:
@@ -286,26 +290,32 @@ def _native(path: Path, site: ClipSite, is_replaced: bool, source: Source, call:
         return use(why_unknown=why, rule=None if site.meaning else engine_methods.rule(source, call))
 
 
-def _with_option(source: Source, code: str, use: ClipUse) -> ClipUse:
+def _with_option(source: Source, call: ast.Call | None, code: str, use: ClipUse, paths: Sequence[Path]) -> ClipUse:
     """Return a clip of unknown threshold with the option that sets the threshold, if there is one.
 
     The effect is that of the option's default, if the check recognises the option by its name on command lines.
     Otherwise, the effect stays unknown. It also stays unknown for a default of 0, which often switches the clip off.
+    An option may be a parameter of the class around the clip.
 
-    code: The code of the threshold.
+    call: The clip. code: The code of the threshold. paths: All checked Python files.
     """
-    option, rule = options.find(source, code), use.rule
-    if option is None or rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
+    rule, option = use.rule, options.find(source, code)
+    if rule is None or use.why_unknown != effect.RUN_TIME.format(code=code):
         return use
-    use = replace(use, option=option.name)
-    if option.default is None:
+    if option is not None:
+        use = replace(use, option=option.name)
+        name, default, is_clip = option.shown, option.default, option.is_clip
+    else:
+        others = [path for path in paths if path != use.path]
+        name, default = attributes.find(source, call, code, others) or ("", None)
+        is_clip = True
+    if default is None:
         return use
-    if option.default > 0 and option.is_clip:
-        config = ClipConfig(**{**rule.data(), "threshold": option.default})
-        clip = f"{use.clip} by default: {option.shown} is not passed"
+    if default > 0 and is_clip:
+        config = ClipConfig(**{**rule.data(), "threshold": default})
+        clip = f"{use.clip} by default: {name} is not passed" if name else use.clip
         return replace(use, config=config, rule=None, why_unknown="", clip=clip)
-    default = f"By default, it is {format_value(option.default)} ({option.shown})."
-    return replace(use, why_unknown=f"{use.why_unknown} {default}")
+    return replace(use, why_unknown=f"{use.why_unknown} By default, it is {format_value(default)} ({name or code}).")
 
 
 def _passes_class(source: Source, call: ast.Call | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ...config.formats.python_source import Source, last_name
 from ...config.schema import is_off
@@ -19,6 +20,13 @@ CALLBACKS = {
 
 ATTACHED = ("transformers", "trl", "lightning", "pytorch_lightning", "keras", "tf_keras")
 """The packages of trainers and optimizers whose own clip stays on after `attach_to`, so that both clip."""
+
+
+def packages_of_callbacks(path: Path) -> set[str]:
+    """Return the packages of the trainers that may call a `ClipCallback` of a file, by the module that it imports."""
+    text = path.read_text("utf-8", "replace")
+    names = [name for name in CALLBACKS if name.split(".")[1] in text and "ClipCallback(" in text]
+    return {package for name in names for package in CALLBACKS[name]}
 
 
 def marked(source: Source, uses: Sequence[ClipUse]) -> list[ClipUse]:

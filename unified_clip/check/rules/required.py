@@ -9,14 +9,15 @@ from functools import cache
 from pathlib import Path
 
 from ...config.documents import DOCUMENT_KINDS
+from ...port.catalog import setting_of_base
 from .. import patterns, trainer_files
 from ..clip_use import ClipUse, Found, shown
 from ..files_to_check import below
 from ..judge import without_clip
-from ..model import Finding
+from ..model import Finding, Kind
 from ..notebooks import uses as notebook_uses
 from ..python import lookalikes
-from ..python.steps import training
+from ..python.steps import bases, training
 from ..trainer_files import PYTHON, SOURCES
 
 WILDCARD = re.compile(r"[*?]")
@@ -89,35 +90,51 @@ def check(
     return findings, notes
 
 
-def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> Iterator[Finding]:
-    """Yield a finding for each Python file of `check.each` that trains and has no clip.
+def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Found) -> tuple[list[Finding], list[str]]:
+    """Return (findings, notes): a finding for each Python file of `check.each` that trains and has no clip.
 
     A clip that has to be off does not count. A file that passes on a setting of unknown value that is named like a clip
-    is unknown. clip: The file of the clip configuration. globs: The patterns. files: The checked files.
+    is unknown. A note is about a file that leaves its clip to a trainer of a library.
+
+    clip: The file of the clip configuration. globs: The patterns. files: The checked files.
     file_uses: The clips in these files.
     """
     root = clip.resolve().parent
     clips = [use for use in file_uses.uses if _is_clip(use)]
     clipping = _files(clips) | file_uses.files
+    findings, notes = [], []
 
     @cache
-    def functions() -> set[str]:
+    def functions() -> dict[str, str]:
         lines: dict[Path, list[int]] = {}
         for use in clips:
             lines.setdefault(use.path, []).append(use.line)
-        return {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
+        python = [file for file in files if file.suffix == PYTHON]
+        names = {name for path in lines if path.suffix == PYTHON for name in training.functions_at(path, lines[path])}
+        return bases.derived(names, python)
 
     for file in files:
         glob = next((glob for glob in globs if patterns.matches(glob, file, root)), "")
         if not glob or file.suffix.lower() not in SOURCES or os.path.realpath(file) in clipping:
             continue
-        if (code := training.first(file, functions)) is not None:
-            setting = lookalikes.passed(file)
-            rest = f"the effect of the setting {setting} is unknown" if setting else "has no clip"
-            line, why = notebook_uses.line_of(file, code[0]), f"The file {code[1]}, and {rest}."
-            edit = "Clip in this file, by ClipConfig or a function of the framework. "
-            edit += "If other code clips these gradients, change the pattern to exclude this file."
-            yield without_clip("unknown" if setting else "missing", file, line, f'check.each "{glob}"', why, edit)
+        if (code := training.first(file, functions)) is None:
+            continue
+        line = notebook_uses.line_of(file, code.line)
+        limit = setting_of_base(code.trainer)
+        is_compared = limit is not None and any({use.package, use.format} & {*limit.packages} for use in clips)
+        if limit is not None and (limit.default or is_compared):
+            where = f"{code.trainer}, which clips by {limit.keyword}"
+            text = f"{shown(file)}:{line} leaves its clip to {where}. Check the file or script that sets it, too."
+            notes += [text] * (not is_compared)
+            continue
+        passed = lookalikes.passed(file)
+        rest = f"the effect of the setting {passed} is unknown" if passed else "has no clip"
+        edit = "Clip in this file, by ClipConfig or a function of the framework. "
+        edit += "If other code clips these gradients, change the pattern to exclude this file."
+        kind: Kind = "unknown" if passed else "missing"
+        why = f"The file {code.words}, and {rest}."
+        findings.append(without_clip(kind, file, line, f'check.each "{glob}"', why, edit))
+    return findings, notes
 
 
 def _is_clip(use: ClipUse) -> bool:

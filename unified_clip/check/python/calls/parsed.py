@@ -34,7 +34,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """
-    classes = _with_derived(source, owner) if owner else set()
+    classes = with_derived(source, owner) if owner else set()
     if any(_sets(source, node, read, classes) for node in source.nodes) or "configargparse" in source.packages:
         return False
     if source.dotted(read.value) in FLAGS:
@@ -47,7 +47,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     return bool(others and is_known) and all(_has_options(source, value, classes) for value in others)
 
 
-def _with_derived(source: Source, owner: str) -> set[str]:
+def with_derived(source: Source, owner: str) -> set[str]:
     """Return the names of a class and of the classes that derive from it."""
     names, before = {owner}, 0
     while before < len(names):

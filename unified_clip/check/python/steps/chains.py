@@ -43,7 +43,8 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a clip of unknown effect for each optimizer without a clip, if the file builds one with a clip.
 
-    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off.
+    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off. So is one
+    that such a branch replaces by one with a clip.
     If one function gets both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
     clip.
 
@@ -53,11 +54,19 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
     places = {each.node: each for each in _places(source, timeline)}.values()
     clipped = [each for each in places if each.is_clipped]
     judged = owners - {target for each in clipped for target in _targets(source, each.node)}
+    switched = {
+        (timeline.function(each.node), target)
+        for each in clipped
+        if _is_switch(source, each.node)
+        for target in _assigned(source, each.node)
+    }
     beside: list[ClipUse] = []
     elsewhere: list[ClipUse] = []
     for node, code, package, is_clipped in places:
         others = [other for other in clipped if other.package == package]
-        if is_clipped or not others or _targets(source, node) & judged or _is_switch(source, node):
+        targets = _targets(source, node)
+        is_off = _is_switch(source, node) or any((timeline.function(node), each) in switched for each in targets)
+        if is_clipped or not others or targets & judged or is_off:
             continue
         other = next((each for each in others if timeline.function(each.node) is timeline.function(node)), None)
         text, shown = (WITHOUT if other else ELSEWHERE), other or others[0]
@@ -99,6 +108,12 @@ def _is_switch(source: Source, node: ast.expr) -> bool:
 
 def _targets(source: Source, node: ast.expr) -> set[str]:
     statement = source.parents[node]
+    return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
+
+
+def _assigned(source: Source, node: ast.expr) -> set[str]:
+    """Return the code of the variables of the assignment around a node."""
+    statement = next(outer for outer in source.around(node) if isinstance(outer, ast.stmt))
     return {ast.unparse(each) for each in statement.targets} if isinstance(statement, ast.Assign) else set()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ....config.formats.python_source import FUNCTIONS, Source, last_name, shortened
 from ...notebooks.cells import source_of
 from ..optimizers import built
-from . import unclipped
+from . import bases, unclipped
 from .events import APPLY, Timeline
+from .flow import Flow
 
 MODULE = re.compile(r"(\w+\.)+optim(izers?)?")
 """Matches the full name of a module of optimizers, as in `getattr(torch.optim, name)`."""
@@ -26,23 +28,44 @@ FACTORY = re.compile(r"(?i)(\w+_)?optim(izer)?(_?(class|cls|constructor|factory|
 """Matches the name of an object that builds an optimizer if it gets parameters, as in `hparams.optimizer(params=p)`."""
 
 
-def first(path: Path, clipping: Callable[[], Set[str]]) -> tuple[int, str] | None:
-    """Return (line, words) for the first code of a file that trains, such as (3, "builds an optimizer, optax.adamw").
+class Training(NamedTuple):
+    """The first code of a file that trains."""
 
-    Return None if the file shows no such code, or is not valid Python. Code without the name of an optimizer counts
-    only if the file calls no function of `clipping`.
+    line: int
+    words: str
+    """What the code does, such as "builds an optimizer, optax.adamw"."""
 
-    clipping: Returns the names of the functions and classes that clip in all checked files.
+    trainer: str = ""
+    """The class of a library that clips for all optimizers of the file, such as "speechbrain.Brain", or ''."""
+
+
+def first(path: Path, clipping: Callable[[], bases.Classes]) -> Training | None:
+    """Return the first code of a file that trains. Return None if the file shows none, or is not valid Python.
+
+    An optimizer that the code of a class builds does not count if the class leaves the clip to a base class, and the
+    file makes no steps. Code without the name of an optimizer counts only if the file calls no function of `clipping`.
+
+    clipping: Returns the functions and classes that clip in all checked files, and the classes that derive from them.
     """
     source = source_of(path)
     if source is None:
         return None
-    if named := list(_named(source)):
-        return min(named)
     own = {node.name for node in source.nodes if isinstance(node, (*FUNCTIONS[:2], ast.ClassDef))}
-    possible = [*_possible(source, own), *_steps(source)]
-    called = {source.dotted(call.func).rpartition(".")[2] for call in source.calls} - own
-    return min(possible) if possible and not called & clipping() else None
+    named = list(_named(source))
+    building = named or list(_possible(source, own))
+    left = bases.left(source, [node for node, _ in building], clipping)
+    steps = [] if named and not left else list(_steps(source))
+    is_clipped = False
+    if steps or not named:
+        called = {source.dotted(call.func).rpartition(".")[2] for call in source.calls} - own
+        is_clipped = bool(building or steps) and any(clipping().get(name) == "" for name in called)
+    if is_clipped and not named:
+        return None
+    code = [*building, *steps] if steps and not is_clipped else [each for each in building if each[0] not in left]
+    if code or not any(left.values()):
+        return min((Training(node.lineno, words) for node, words in code), default=None)
+    (node, words), *_ = building
+    return Training(node.lineno, words, next(filter(None, left.values())))
 
 
 def functions_at(path: Path, lines: Collection[int]) -> set[str]:
@@ -56,21 +79,21 @@ def functions_at(path: Path, lines: Collection[int]) -> set[str]:
     }
 
 
-def _named(source: Source) -> Iterator[tuple[int, str]]:
-    """Yield (line, words) for each optimizer, and for each module of optimizers that code searches."""
+def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, words) for each optimizer, and for each module of optimizers that code searches."""
     for node, name in built(source):
         is_class = isinstance(node, ast.Call) and not name.endswith(".compile")
-        yield node.lineno, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
+        yield node, f"builds an optimizer, {shortened(node.func if is_class else node)}"  # type: ignore[attr-defined]
     packages = source.packages
     for read in (node for node in source.nodes if isinstance(node, ast.Name | ast.Attribute)):
         name, parent = source.dotted(read), source.parents[read]
         is_searched = isinstance(parent, ast.Call) or getattr(parent, "attr", "") == "__dict__"
         if is_searched and name.partition(".")[0] in packages and MODULE.fullmatch(name):
-            yield read.lineno, f"builds an optimizer, {shortened(parent)}"
+            yield read, f"builds an optimizer, {shortened(parent)}"
 
 
-def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield (line, words) for each call that builds an optimizer by its name or its arguments.
+def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, words) for each call that builds an optimizer by its name or its arguments.
 
     own: The functions and classes of the file, whose code counts instead.
     """
@@ -83,19 +106,46 @@ def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[int, str]]
             map(ast.unparse, [*call.args, *call.keywords])
         )
         if is_built and name not in own:
-            yield call.lineno, f"builds an optimizer, {shortened(call.func)}"
+            yield call, f"builds an optimizer, {shortened(call.func)}"
 
 
-def _steps(source: Source) -> Iterator[tuple[int, str]]:
-    """Yield (line, words) for each step of an optimizer, in a file that computes gradients by a backward pass.
+def _steps(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Yield (node, words) for each step of an optimizer, and for each update by hand, such as `p.data -= lr * p.grad`.
 
-    Leave out the optimizer that a model of Keras gets from `compile`, and `minimize` of a module such as
-    `scipy.optimize`.
+    Yield nothing for a file without a backward pass. Leave out the optimizer that a model of Keras gets from `compile`,
+    and `minimize` of a module such as `scipy.optimize`.
     """
     timeline = Timeline(source, frozenset())
-    has_backward = any(event.kind == "backward" for events in timeline.roots() for event in events)
-    for _, _, event in unclipped.steps_of(timeline) if has_backward else ():
+    if not any(event.kind == "backward" for events in timeline.roots() for event in events):
+        return
+    for _, _, event in unclipped.steps_of(timeline):
         name = last_name(event.call.func)
         is_compiled = event.owner == "self.optimizer" and name in APPLY
         if not is_compiled and (name != "minimize" or event.owner not in source.imports):
-            yield event.call.lineno, f"makes steps of an optimizer, {shortened(event.call.func)}"
+            yield event.call, f"makes steps of an optimizer, {shortened(event.call.func)}"
+    has_gradient = any(isinstance(node, ast.Attribute) and node.attr == "grad" for node in source.nodes)
+    for node in source.nodes if has_gradient else ():
+        if (parameter := _updated(timeline.flow, node)) is not None:
+            yield parameter, f"updates parameters by hand, {shortened(node)}"
+
+
+def _updated(flow: Flow, node: ast.AST) -> ast.expr | None:
+    """Return the parameter from which code subtracts its own gradient. Return None for other code.
+
+    Code that adds the gradient does not count: it may change an input, as in an adversarial attack.
+    """
+    match node:
+        case ast.AugAssign(op=ast.Sub(), target=target, value=value):
+            values = [value]
+        case ast.Assign(targets=[target], value=ast.BinOp(op=ast.Sub(), right=value)):
+            values = [value]
+        case ast.Call(func=ast.Attribute(value=target, attr="sub_"), args=values):
+            pass
+        case ast.Call(func=ast.Attribute(value=target, attr="add_"), args=values):
+            values = values if any(isinstance(each, ast.USub) for each in ast.walk(node)) else []
+        case _:
+            return None
+    parameter = ast.unparse(target).removesuffix(".data")
+    gradients = (each for value in values for each in flow.reached(value) if getattr(each, "attr", "") == "grad")
+    is_own = any(ast.unparse(each.value).removesuffix(".data") == parameter for each in gradients)  # type: ignore[attr-defined]
+    return target if is_own else None

@@ -1,0 +1,88 @@
+"""Find classes that leave their clip to a base class: a class of a checked file, or a trainer of a library."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from pathlib import Path
+
+from ....config.formats.python_source import Source, last_name
+from ....port.catalog import FRAMEWORKS, setting_of_base
+from ...notebooks.cells import python_source, source_of
+from .flow import Flow
+
+CLASS = re.compile(r"^[ \t]*class\s+\w+\s*\(([^()]*)\)", re.MULTILINE)
+"""Matches a class, with its base classes."""
+
+BASE = re.compile(r"(\w+)(?=\s*(?:,|$|\[))")
+TRAINER = re.compile(r"(Brain|LightningModule|Trainer)$")
+"""Matches the name of a base class that may be of a library."""
+
+Classes = Mapping[str, str]
+"""For the name of each class that leaves its clip to a base class: the full name of a library's trainer, such as
+"speechbrain.Brain". '' for a base class of a checked file."""
+
+
+def derived(names: Set[str], files: Iterable[Path]) -> dict[str, str]:
+    """Return the classes and functions in `names`, with '', and the classes that derive from them or from a trainer.
+
+    names: The functions and classes that clip in all checked files. files: These files.
+    """
+    classes = dict.fromkeys(names, "")
+    bases: dict[Path, set[str]] = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            classes_of_file = CLASS.findall(python_source(file).decode("utf-8", "replace"))
+            bases[file] = {base for parents in classes_of_file for base in BASE.findall(parents)}
+    sources: dict[Path, Source | None] = {}
+    before = -1
+    while before < len(classes):
+        before = len(classes)
+        for file, parents in bases.items():
+            if parents & classes.keys() or any(map(TRAINER.search, parents)):
+                source = sources[file] if file in sources else sources.setdefault(file, source_of(file))
+                classes = {**(inheriting(source, classes) if source is not None else {}), **classes}
+    return classes
+
+
+def inheriting(source: Source, known: Classes) -> dict[str, str]:
+    """Return the classes of a file that leave their clip to a base class. `known`: the classes of all checked files."""
+    nodes = {node.name: node for node in source.nodes if isinstance(node, ast.ClassDef)}
+    classes: dict[str, str] = {}
+    for _ in nodes:
+        for name, base in ((name, base) for name, node in nodes.items() for base in node.bases):
+            last, full = last_name(base), source.dotted(base)
+            if setting_of_base(full) is not None:
+                classes.setdefault(name, full)
+            elif full.partition(".")[0] not in FRAMEWORKS and last in (classes if last in nodes else known):
+                classes.setdefault(name, classes[last] if last in nodes else known[last])
+    return classes
+
+
+def left(source: Source, built: Sequence[ast.expr], known: Callable[[], Classes]) -> dict[ast.expr, str]:
+    """Return the optimizers that other code clips, each with its trainer as in `Classes`.
+
+    Such an optimizer is built in the code of a class that leaves its clip to a base class. Or it is passed to such a
+    class, or to a trainer of a library.
+
+    built: The calls and names of the optimizers of the file. known: Returns the classes of all checked files.
+    """
+    has_bases = any(isinstance(node, ast.ClassDef) and node.bases for node in source.nodes)
+    classes = inheriting(source, known()) if built and has_bases else {}
+    if not classes and not any(setting_of_base(source.dotted(call.func)) for call in source.calls):
+        return {}
+    flow = Flow(source)
+    trainers = {node: _trainer(flow, node, classes) for node in built}
+    return {node: trainer for node, trainer in trainers.items() if trainer is not None}
+
+
+def _trainer(flow: Flow, node: ast.expr, classes: Classes) -> str | None:
+    for outer in flow.source.around(node):
+        if isinstance(outer, ast.ClassDef) and outer.name in classes:
+            return classes[outer.name]
+    places = flow.sites(node).values()
+    calls = [[flow.source.dotted(each.func) for each in outer if isinstance(each, ast.Call)] for outer in places]
+    passed = [[each for each in names if each in classes or setting_of_base(each)] for names in calls]
+    return classes.get(passed[0][0], passed[0][0]) if passed and all(passed) else None
