@@ -81,7 +81,7 @@ class Backend(Protocol):
         return None
 
     def check_hook(self, gradient: Any) -> None:
-        """Raise TypeError for a tensor that no hook of the framework gets, such as a value of a static program."""
+        """Raise TypeError for a tensor that a hook of the framework never gets, as in a static program."""
         return
 
     def name_scope(self, name: str) -> AbstractContextManager[Any]:
@@ -137,7 +137,7 @@ class Backend(Protocol):
         """Return the tensor's memory as a NumPy array, with bfloat16 as uint16. Only called on the host path."""
 
     def from_host(self, array: Any, dtype: str) -> Tensor:
-        """Return a new tensor with the values of an array, which has uint16 for bfloat16. They may share memory."""
+        """Return a tensor with the values of an array. uint16 stands for bfloat16. The two may share memory."""
 
     def list_from_host(self, arrays: list[Any], dtypes: Sequence[str]) -> list[Tensor]:
         """Return `from_host` of each array. Arrays may be removed from the list to free memory early."""

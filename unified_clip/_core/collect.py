@@ -241,8 +241,8 @@ def prepare_rejection(
 ) -> list[Leaf]:
     """Prepare to send an error of this call to the ranks that wait for this rank, so that they raise, too.
 
-    Return an empty list. Fill it with the leaves of the call: ranks with shards or copies of these leaves get the
-    error.
+    Return an empty list, which the caller fills with the leaves of the call. Ranks with shards or copies of these
+    leaves get the error.
 
     keep: Returns whether a parameter is clipped.
     """
@@ -277,9 +277,9 @@ def _send_rejection(
     if on_parameters is not None:
         both = [(leaf, on_parameters.gradient_of(leaf.tensor)) for leaf in parameters]
         gradients = [leaf._replace(tensor=gradient) for leaf, gradient in both if gradient is not None]
-    assert backend.distributed is not None, "`prepare_rejection` has checked it"
+    assert backend.distributed is not None, "`prepare_rejection` has checked that there are ranks"
     distributed = backend.distributed.with_spec(spec).distributed
-    assert distributed is not None, "a declaration adds to what a backend supports"
+    assert distributed is not None, "with a declaration, the backend still has ranks"
     with suppress(Exception):  # the error of the call is the one to raise
         shards = distributed.shards(gradients, parameters, spec, differentiable=on_parameters is None)
         if shards is not None:
@@ -287,7 +287,7 @@ def _send_rejection(
 
 
 def _may_keep(keep: Callable[[Any], bool], parameter: Any) -> bool:
-    """Return whether a parameter is clipped. If `keep` raises an error, return True: it may be the error to send."""
+    """Return whether a parameter is clipped. Return True if `keep` fails: this may be the error of the call."""
     with suppress(Exception):
         return keep(parameter)
     return True

@@ -272,9 +272,9 @@ class Observation:
 
     @cached_property
     def norms(self) -> Sequence[float]:
-        """The norm by which each gradient should be clipped.
+        """For each gradient, the norm by which it should be clipped.
 
-        If the call clips per slice, it is the norm of the whole gradient.
+        If the call clips per slice: the norm of the whole gradient.
         """
         return [self.total_norm] * len(self.before) if self.by == "global" else self.norms_by(self.by)
 

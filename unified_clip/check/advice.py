@@ -169,7 +169,7 @@ class Advisor:
         return self._exported_arguments(name) or REMOVE
 
     def has_off_key(self, use: ClipUse) -> bool:
-        """Return whether a key or an argument switches a trainer's clip off. If not, leave out its key."""
+        """Return whether a key or an argument switches a trainer's clip off. If not, leaving the key out does."""
         if not use.format:
             return True
         keys = self._keys(use) if use.format in FORMATS else None
@@ -198,8 +198,8 @@ class Advisor:
     def _approval(self, use: ClipUse) -> str:
         """Return the entry of check.ignore that accepts a clip of unknown effect, in the syntax of the configuration.
 
-        If other values of the trainer's keys correct the file, these keys come before the entry. For a key that no
-        known trainer reads, the entry approves only one rule and threshold.
+        If other values of the trainer's keys correct the file, the text begins with these keys. For a key that no known
+        trainer reads, the entry approves only one rule and threshold.
         """
         entry: dict[str, Any] = {"path": patterns.relative(use.read or use.path, self._file.resolve().parent)}
         correction = self._correction(use)
@@ -275,7 +275,7 @@ class Advisor:
         return is_accepted and not keys.problem
 
     def _correction(self, use: ClipUse) -> str:
-        """Return the keys that give a trainer's file of unknown effect the effect of the configuration, or ''."""
+        """Return the keys with which a trainer's file of unknown effect has the effect of the configuration, or ''."""
         keys = self._keys(use) if use.format in FORMATS and use.document is not None else None
         if keys is None or keys.same is None or keys.problem:
             return ""

@@ -30,12 +30,12 @@ NOT_READ = (
 
 
 def with_callbacks(path: Path, uses: Sequence[ClipUse]) -> list[ClipUse]:
-    """Return the clips of a file, with its callbacks. Mark each clip of a trainer that has such a callback.
+    """Return the clips of a file, and its callbacks. Mark the clip of a trainer that also has a callback.
 
-    A trainer's clip that is off has `is_replaced`, and one that is on has `twice`.
+    If the trainer's clip is off, set `is_replaced`. If it is on, set `twice`.
 
-    uses: The clips of the trainers in the file. They may inherit a callback from another file. If a trainer's clip is
-    off, each main configuration of Hydra that may choose the file may add the callback.
+    uses: The clips of the trainers in the file. The file may inherit the callback from another file. If the trainer's
+        clip is off, the callback may also be in the main configurations of Hydra that may choose the file.
     """
     return [*(_marked(use) for use in uses), *_read(path)]
 

@@ -329,7 +329,7 @@ def clip_result(use: ClipUse, result: Result) -> Clip:
 
 
 def without_clip(kind: Kind, file: Path, line: int, clip: str, why: str, edit: str) -> Finding:
-    """Return a finding that is not about a clip that exists. `file`, `line`: its place. `clip`: its subject."""
+    """Return a finding about a missing clip, a file or a rule. `file`, `line`: its place. `clip`: its subject."""
     return Finding(
         kind=kind, path=shown(file), line=line, column=1, clip=clip, does=why, wanted="", differences=[], effect="",
         edit=edit,

@@ -14,7 +14,7 @@ from .clip_use import ClipUse, shown
 READS = "{function} reads {keyword} from a configuration file or the command line."
 NOTE = (
     "{place} {function} reads {keyword} from a file. The clip of {own} is in {files}. An option "
-    "on a command line overrides it, and the check reads only the command lines in files."
+    "on a command line overrides the file. The check reads only command lines that are in files."
 )
 
 

@@ -58,8 +58,8 @@ NO_FORMAT = (
     'set "**/{name}" in check.formats to the format of that trainer.'
 )
 TARGET = (
-    "Hydra calls this function, which clips, and its arguments are not read. Compare the clip with the clip "
-    "configuration by hand."
+    "Hydra calls this function, which clips. The check does not read its arguments. Compare the clip with the "
+    "clip configuration by hand."
 )
 TRAINING_ARGUMENTS = ("output_dir", "num_train_epochs")
 """The keys by which a file without a clip key may be one of TrainingArguments."""

@@ -33,7 +33,7 @@ class TrainerKeys(NamedTuple):
     """Whether the edited file has the effect of the configuration, also in family and eps. None: this was not tried."""
 
     problem: str = ""
-    """The reason why the file does not have the effect of the configuration with these keys alone, or ''."""
+    """Why the file with these keys alone does not have the effect of the configuration. '' if it has the effect."""
 
     @property
     def with_problem(self) -> str:

@@ -322,7 +322,7 @@ class Attached(AbstractContextManager[Any, None]):
 
 
 def _counts(settings: Settings, optimizer: Any) -> Iterator[int]:
-    """Yield the number of the optimizer's trainable variables again and again, once for each adaptive state.
+    """Yield how many trainable variables the optimizer has: the same number again for each adaptive state.
 
     TypeError: a rule needs this number, and the optimizer has no variables yet.
     """

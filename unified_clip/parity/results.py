@@ -328,7 +328,7 @@ class ParityReport(ReportModel):
     """Frameworks whose absence does not fail the run."""
 
     chosen_cases: bool = Field(default=False, exclude=True)
-    """Whether the run has the option `--case`. Cases that it lacks may return a result where these raise."""
+    """Whether the run has `--case`. A function that raises an error in these cases may return a result in others."""
 
     started: datetime = Field(default=datetime(1970, 1, 1, tzinfo=UTC), exclude=True)
 

@@ -67,7 +67,7 @@ def problems(
     """Return (errors, descriptions). Both are lists of texts. Also clear the caches of exact norms.
 
     `errors` has a text for each framework that is not installed. `descriptions` has a text for each wrong result and
-    each other failure, such as a crash. Without such texts, it describes the bits that differ between frameworks.
+    each other failure, such as a crash. If there are none, `descriptions` has the bits that differ between frameworks.
     """
     right = oracle.expect(case)
     absent, wrong = [], []

@@ -83,7 +83,7 @@ def _is_joined(call: RecordedCall, names: Sequence[str]) -> bool:
 
 
 def join_clips(calls: list[RecordedCall], others: Sequence[RecordedCall]) -> list[RecordedCall]:
-    """Join the calls of a step into one call that clips tensor by tensor, if the other run's only call clips so.
+    """Join the calls of a step into one call that clips tensor by tensor, if the other run's only call does.
 
     For example, Keras' GRU has one bias, and PyTorch's GRU has two. A call that clips the two by their total norm clips
     as Keras clips its tensor. Return the calls as they are if their settings differ, or if they do not have as many
@@ -200,7 +200,7 @@ def _of_rows(call: RecordedCall, other: RecordedCall, names: Mapping[str, str]) 
 
 
 def _gets_rows(call: RecordedCall, name: str, other: Parameter, stored: float) -> bool:
-    """Return whether `other` has stored rows of this gradient, by the number of rows or, if that is equal, by norm.
+    """Return whether `other` has stored rows of this gradient: the shapes differ, or only the norm of the rows fits.
 
     stored: The norm of the stored rows of the gradient.
     """

@@ -118,8 +118,9 @@ class RecordedCall(Table):
     """How many gradients are sparse, if a framework's function clips them."""
 
     watched: bool = False
-    """Whether the call is of a framework's own function. In recordings of `verify`, `coef` is then computed from the
-    results, and has their rounding errors."""
+    """Whether a framework's own function was called. In recordings of `verify`, `coef` is then computed from the
+    results, and has their rounding errors.
+    """
 
     returned_norm: Real | None = None
     """The norm that a framework's function returned. `norm` is exact if the recording has norms."""

@@ -42,7 +42,7 @@ def others(path: Path) -> list[ClipUse]:
 
 
 def placed(uses: Sequence[ClipUse]) -> Iterator[ClipUse]:
-    """Yield the clips. Give a clip in a notebook its line in the file, and a name with its cell and the cell's line."""
+    """Yield the clips. For a clip in a notebook, set the line in the file, and add the cell to the name."""
     notebooks: dict[Path, Notebook] = {}
     for use in uses:
         if use.path.suffix.lower() != NOTEBOOK or use.clip == "notebook":
@@ -67,7 +67,7 @@ def _place(notebook: Notebook, line: int) -> cells.Place:
 
 
 def _renamed(text: str, path: Path, notebook: Notebook) -> str:
-    """Return a text. The cell, and the line in the cell, replace each line of the notebook's source."""
+    """Return a text in which a cell, and a line in this cell, replace each line number of the notebook's source."""
 
     def words(match: re.Match[str]) -> str:
         if match["file"] not in (None, path.name):

@@ -37,9 +37,9 @@ def marked(source: Source, use: ClipUse, call: ast.expr) -> ClipUse:
     """Return the clip of a call that makes a `ClipConfig`, with what the file shows about the use of the configuration.
 
     If the file may use the configuration, for example as an argument, return `use`. If no code can use the
-    configuration, return an unknown clip: the call sets a local variable that the file never uses, or none. If only
-    other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable outside
-    of functions, or an attribute. The variable or attribute may also get a list or dict that contains the
+    configuration, return an unknown clip: the call sets no variable, or a local variable that the file never uses. If
+    only other files can use the configuration, return `use` with `unused`, for `resolved`: the call sets a variable
+    outside of functions, or an attribute. The variable or attribute may also get a list or dict that contains the
     configuration. `usage.is_use` decides what counts as a use.
 
     use: The clip, with its effect. A callback has no effect of its own, and an attribute with a callback counts as

@@ -138,7 +138,7 @@ def each(clip: Path, globs: Sequence[str], files: Sequence[Path], file_uses: Fou
 
 
 def _is_clip(use: ClipUse) -> bool:
-    """Return whether a clip may clip, since it is used, may be on, and is not an optimizer without a clip."""
+    """Return whether a clip counts: code uses it, it may be on, and it is not an optimizer without a clip."""
     return not (use.unused or use.must_be_off or use.unclipped)
 
 

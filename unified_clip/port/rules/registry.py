@@ -38,7 +38,7 @@ class RuleOrder(IntEnum):
     """Leave trainer settings unchanged that switch clipping off."""
 
     JUDGE = 1
-    """Leave a clip unchanged, or flag it, for a reason in its own arguments."""
+    """Leave a clip unchanged, or flag it, because of its own arguments."""
 
     STEPS = 2
     """Rewrite clips together with their training steps. Such a rule gets all its clips of a file in one call."""

@@ -146,7 +146,7 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line with a single statement. They may lack comments of the line."""
+        """Return the statements that replace a line with a single statement. They may lack a comment on the line."""
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]

@@ -368,7 +368,7 @@ def _rounding_of_adam(point: DivergencePoint, pair: CallPair) -> str:
         return ""
     return (
         ". This is only a possible cause. If these are equal, rounding may be the cause: optimizers such as Adam "
-        "divide each gradient by its own size. If the true gradient of some elements is 0, as of the keys in a packed "
+        "divide each gradient by its own size. If the true gradient of some elements is 0, as for the keys in a packed "
         "bias of attention, rounding alone moves these elements. To find out, compare in float64: "
         "docs/my-loss-curve-differs.md#rounding"
     )

@@ -125,7 +125,7 @@ def _trained_by(optimizer: Any) -> Iterator[Any]:
 
 
 def _listed(read: Callable[[Any], Iterable[Any]], owner: Any) -> list[Any]:
-    """Return what an object of the program lists. Return [] if it fails, as before the end of its `__init__`."""
+    """Return `read(owner)` as a list. Return [] after an error, as for an object whose `__init__` has not ended."""
     try:
         return list(read(owner))
     except Exception:  # its parameters then have positions as names

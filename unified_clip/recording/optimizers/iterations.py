@@ -180,8 +180,8 @@ def clipped_size(iteration: Iteration) -> float:
 def iteration_sizes(a: RecordedRun, b: RecordedRun) -> tuple[int, int]:
     """Return how many optimizers step in each training iteration of both runs.
 
-    Without recorded backward passes, this number has to fit the other run: both have as many iterations, or the clips
-    of their first iterations get as many elements.
+    Without recorded backward passes, the numbers of both runs have to fit each other: the runs have equally many
+    iterations, or the clips of their first iterations get equally many elements.
     """
     runs = (a, b)
     counts, known = [len(run.optimizer_steps) for run in runs], [_steps_per_backward(run) for run in runs]

@@ -62,7 +62,7 @@ class Bounds:
         """The largest misfit of an update that counts as within the bounds."""
 
         self.is_sharp = own <= TOLERANCE * largest
-        """Whether the known updates keep to their own bounds."""
+        """Whether the known updates are within their own bounds, up to a small tolerance."""
 
     def misfit(self, parameter: FirstMoves) -> float:
         """Return the largest distance of an update of the parameter from the bounds."""

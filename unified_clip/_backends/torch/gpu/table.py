@@ -64,7 +64,9 @@ CHUNK / LANES errors of at most 2**-24. Then each of LANES additions adds a rela
 
 MAX_CHUNKS = 2**20
 EXACT_PROGRAMS = 264
-"""The maximum number of programs that run `add_exactly`. They mostly end at once, because no norm is in doubt."""
+"""The maximum number of programs that run `add_exactly`. If no norm is in doubt, as in most clips, these programs end
+at once.
+"""
 
 OPTIONS = {"enable_fp_fusion": False}
 """Options for the compiler. It rounds each product and each sum, as error bounds assume: it does not fuse them."""

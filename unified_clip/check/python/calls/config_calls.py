@@ -114,7 +114,7 @@ def calls(source: Source, known: Mapping[str, Own]) -> Iterator[tuple[ast.Call, 
 
 
 def read(source: Source, path: Path, known: Mapping[str, Own]) -> Iterator[ClipUse]:
-    """Yield each call of a configuration in `known` with an effect that differs from the configuration, and why."""
+    """Yield each call of a configuration in `known` whose effect differs from the configuration, or is unknown."""
     for call, method, (config, is_clipper) in calls(source, known):
         use = ClipUse(path, call.lineno, call.col_offset + 1, f"{OWN}.ClipConfig.{method}", config, package=OWN)
         try:

@@ -36,14 +36,14 @@ class Option(NamedTuple):
     shown: str
     """The option, such as "--max-grad-norm", or the field of a class, such as "Args.max_grad_norm".
 
-    Of several names, such as "-c" and "--max-grad-norm", the first one that is not named like a clip.
+    If the option has several names, such as "-c" and "--max-grad-norm": the first one that is not named like a clip.
     """
 
     default: float | None
     """The default. None if there is none, or if it is not a number."""
 
     is_clip: bool
-    """Whether all names of the option show that it is a clip."""
+    """Whether all names of the option are names of a clip."""
 
 
 class _Definition(NamedTuple):
@@ -113,7 +113,7 @@ def _abbreviated(readers: Sequence[ClipUse], scripts: Sequence[Path]) -> Iterato
 
 
 def _abbreviates(name: str, reader: ClipUse, use: ClipUse) -> bool:
-    """Return whether argparse takes an option for the option of a clip, since no other option begins like this."""
+    """Return whether argparse reads an abbreviated option as the option of a clip: no other option begins with it."""
     name = name.replace("-", "_")
     if name == reader.option or not reader.option.startswith(name) or reader.path.name not in _scripts(use):
         return False

@@ -26,7 +26,7 @@ DETACHED = "attach_to(...).detach() detaches the clip at once, so it clips nothi
 
 
 _timeline = functools.lru_cache(maxsize=4)(lambda source: Timeline(source, frozenset()))
-"""Returns the backward passes and steps of a file, which all its clips share."""
+"""Returns the backward passes and steps of a file. They are the same for all clips of the file."""
 
 
 def check(source: Source, call: ast.Call, depth: int = 0) -> None:

@@ -28,7 +28,7 @@ SETTING = re.compile(r"(?i)clip|grad_?norm|max_?norm")
 """Matches the name of a clip setting in a condition."""
 
 WRAPPERS = ("LossScaleOptimizer", "MultiOptimizer", "LookAhead", "ModelAverage", "chain")
-"""The ends of the names of optimizers around another optimizer."""
+"""The ends of the names of optimizers that wrap another optimizer."""
 
 
 class _Place(NamedTuple):
@@ -43,10 +43,9 @@ class _Place(NamedTuple):
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
     """Return a clip of unknown effect for each optimizer without a clip, if the file builds one with a clip.
 
-    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off. So is one
-    that such a branch replaces by one with a clip.
-    If one function gets both optimizers, the clip has `unclipped`. All other optimizers without a clip share one
-    clip.
+    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off. An optimizer
+    that such a branch replaces by an optimizer with a clip is also left out. If both optimizers are in the same
+    function, the clip has `unclipped`. All other optimizers without a clip share one clip.
 
     owners: The code of optimizers whose steps are in the file. `unclipped.py` judges these by their steps, unless the
     file also builds the same optimizer with a clip, as in another branch of an `if`.
@@ -79,7 +78,7 @@ def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> li
 
 
 def _places(source: Source, timeline: Timeline) -> Iterator[_Place]:
-    """Yield the places of the optimizers of PACKAGES. If none or all places of an optimizer clip, yield its own."""
+    """Yield the places of the optimizers of PACKAGES. If no place of an optimizer clips, or all do, yield one place."""
     for node, name in built(source):
         package = PACKAGES.get(name.partition(".")[0], "")
         if not package or name.endswith(WRAPPERS):
@@ -122,7 +121,7 @@ def _may_set_clip(call: ast.Call) -> bool:
 
 
 def _clips(source: Source, timeline: Timeline, call: ast.Call, package: str) -> bool:
-    """Return whether a call clips, calls a function of the file that clips, or passes a clip to the package."""
+    """Return whether a call clips, calls a function of the file that clips, or passes a clip to `package`."""
     if _is_clip(timeline, call) or any(event.kind == "clip" for event in timeline.of_callees(call)):
         return True
     if source.dotted(call.func).partition(".")[0] != package:

@@ -172,7 +172,7 @@ class Timeline:
         return [step] if name == "step" or name in APPLY else []
 
     def _may_unscale(self, call: ast.Call) -> bool:
-        """Return whether a call may unscale gradients: by its name, or as it passes the scaler to another file."""
+        """Return whether a call may unscale gradients: its name shows it, or it passes the scaler to another file."""
         is_named = "unscale" in last_name(call.func) or last_name(call.func) == "get_scale"
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 

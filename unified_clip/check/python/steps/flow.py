@@ -16,10 +16,10 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 _Slots = tuple[object, ...]
-"""The indices and keys by which an item is in a value, the outermost first: ("d",) for `{"d": item}`."""
+"""The path of an expression's value in a container: indices and keys, the outermost first. ("d",) for `{"d": item}`."""
 
 _Holder = tuple[str, _Slots]
-"""The code of a variable, or the name of a function, with the place of an item in its value."""
+"""(the code of a variable, or the name of a function; the path of the followed value in its value)."""
 
 MAX_SLOTS = 3
 """Items of containers inside containers are followed up to this depth."""
@@ -140,7 +140,8 @@ class Flow:
         A place is the expression itself. If functions of the file return its value, the places are the calls of these
         functions instead. Follow variables, and items of a tuple, list or dict by their index or key.
 
-        ends: Whether the value of code around the expression does not contain the value of the expression.
+        ends: Returns whether to stop at code around the expression, whose value does not contain the expression's
+            value.
         """
         reads, returned = {node: node}, dict[ast.expr, ast.expr]()
         users: dict[ast.expr, list[ast.Call | ast.IfExp]] = {node: []}
@@ -184,7 +185,7 @@ class Flow:
         return {place: calls for place, calls in users.items() if place not in returned.values()}
 
     def _gets(self, read: ast.expr, values: Collection[ast.AST]) -> bool:
-        """Return whether a variable may have one of `values` where code reads it, or contain it as an item."""
+        """Return whether a variable may be one of `values` where code reads it, or contain one of them as an item."""
         return any(value in values for value in (*self.values(read), *self.items(read)))
 
     def _uses(self, function: ast.AST | None) -> list[ast.expr]:
@@ -216,9 +217,9 @@ class Flow:
 
 
 def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
-    """Return the place of an item in the value of an expression. Return None if the value does not have the item.
+    """Return the path of a followed value in the value of `outer`. Return None if `outer` selects another item.
 
-    inner: The part of the expression with the item. slots: The place of the item in the value of that part.
+    inner: The part of `outer` that contains the followed value. slots: The path in the value of `inner`.
     """
     match outer:
         case ast.Tuple(elts=parts) | ast.List(elts=parts) if any(map(_is_starred, parts)):
@@ -236,9 +237,9 @@ def _slots_of(outer: ast.AST, inner: ast.AST, slots: _Slots) -> _Slots | None:
 
 
 def _holders(outer: ast.AST, inner: Mapping[ast.AST, _Slots]) -> Iterator[_Holder]:
-    """Yield the variables to which a statement or call gives an item, with the place of the item in each.
+    """Yield the variables that get a followed value from a statement or call, with its path in each variable.
 
-    inner: The expressions with the item, with the place of the item in the value of each.
+    inner: The expressions that contain the followed value, with its path in each.
     """
     if isinstance(outer, ast.Assign):
         for target in outer.targets:

@@ -95,7 +95,7 @@ def _named(source: Source) -> Iterator[tuple[ast.expr, str]]:
 def _possible(source: Source, own: Collection[str]) -> Iterator[tuple[ast.expr, str]]:
     """Yield (node, words) for each call that builds an optimizer by its name or its arguments.
 
-    own: The functions and classes of the file, whose code counts instead.
+    own: The functions and classes of the file. Their calls do not count, because their own code is searched, too.
     """
     for call in source.calls:
         name = last_name(call.func)

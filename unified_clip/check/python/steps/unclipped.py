@@ -51,7 +51,8 @@ class _Steps:
         return made
 
     def clip_of(self, event: Event, before: Sequence[Event]) -> int | None:
-        """Return the line of the clip of a step. Return 0 if there is none, and None if that is unknown.
+        """Return the line of the clip of a step. Return 0 if there is none. Return None if it is unknown whether there
+        is one.
 
         before: The events before the step, in order.
         """
@@ -85,7 +86,7 @@ class _Steps:
     def _clip_of_argument(self, step: Event) -> int | None:
         """Return the line of the clip whose result is an argument of a step.
 
-        Return 0 if there is no such clip, and None if that is unknown.
+        Return 0 if there is no such clip. Return None if it is unknown whether there is one.
         """
         calls = [node for node in self.timeline.gradients(step) if isinstance(node, ast.Call)]
         if clips := [each for each in calls if self.timeline.is_clip(each)]:

@@ -152,7 +152,7 @@ class Paddle(PythonFormat):
     def bounds(self, arguments: Document, high_key: str, low_key: str) -> dict[str, Any]:
         """Return the settings of a clip by value, from its arguments with these names.
 
-        Bounds of -c and c give a threshold of c. A higher bound of c without a lower bound also gives a threshold of c.
+        Bounds of -c and c give a threshold of c. An upper bound of c without a lower bound also gives a threshold of c.
 
         ConfigError: a bound is not a number, or the lower bound is above the higher one.
         """
