@@ -36,8 +36,8 @@ def test_there_are_four_differences() -> None:
 
 
 NEVER_RUN = (
-    "**On other GPUs, on several GPUs, with PyTorch 2.13, TensorFlow, Paddle or MLX on a GPU, "
-    "unified_clip has never run.**"
+    "**unified_clip has never run on other GPUs, on several GPUs, or on a GPU with PyTorch 2.13, TensorFlow, Paddle or "
+    "MLX.**"
 )
 
 

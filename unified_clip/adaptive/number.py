@@ -105,7 +105,7 @@ def where(condition: Condition, yes: Real, no: Real) -> Real:
 
 
 def is_less(left: Real, margin: float, right: Real) -> bool:
-    """Return whether `left + margin < right` for each number of NumPy arrays. Return False for other numbers."""
+    """Return whether `left + margin < right` for all numbers of NumPy arrays. Return False for anything else."""
     return isinstance(left, np.ndarray) and HOST.is_true((left + margin if margin else left) < right)
 
 

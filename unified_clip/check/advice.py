@@ -46,7 +46,7 @@ ATTACH = {
     "transformers": FORMATS["hf"].instead,
     "trl": FORMATS["hf"].instead,
 }
-"""For each package that a training script may use: the code that clips there by the shared configuration."""
+"""For each package that a training script may use: the code by which the script clips by the shared configuration."""
 
 CALLS = {
     ("torch", "global_norm"): ("pytorch", f"torch.nn.utils.clip_grad_norm_(model.parameters(), {THRESHOLD})"),

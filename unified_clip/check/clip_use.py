@@ -65,8 +65,8 @@ class ClipUse:
     """
 
     unclipped: bool = False
-    """For an optimizer or one of its steps: whether it surely has no clip, while another optimizer or step of the file
-    has one. It counts as no clip for `check.require`.
+    """Whether this stands for an optimizer, or a step of one, that surely has no clip, in a file that clips for another
+    one. It counts as no clip for `check.require`.
     """
 
     option: str = ""

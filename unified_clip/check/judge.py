@@ -23,7 +23,7 @@ from .python import twice
 
 NORM = re.compile(r"the norm( from \S+)?")
 """Matches the words for the norm in a description such as "changes the norm from 10 to 1". If a second description is
-about the same norm, "it" replaces these words there.
+about the same norm, "it" replaces these words in the second one.
 """
 
 

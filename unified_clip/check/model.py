@@ -96,9 +96,9 @@ class Clip(ReportModel):
 
     result: Result
     """"same": the clip has the effect of the configuration. "near": the clip differs in family or eps only, which
-    `--nearest` or `check.nearest` accepts. "off": the
-    trainer's own clip is off, as `check.off` requires. "ignored": an entry of `check.ignore` covers the finding.
-    "drift", "missing" and "unknown": the clip has a finding of this kind."""
+    `--nearest` or `check.nearest` accepts. "off": the trainer's own clip is off, as `check.off` requires. "ignored": an
+    entry of `check.ignore` covers the finding. "drift", "missing" and "unknown": the clip has a finding of this kind.
+    """
 
 
 class Counts(ReportModel):

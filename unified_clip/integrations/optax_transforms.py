@@ -236,7 +236,7 @@ def _clip_state(state: Any) -> ClipState:
     if len(clip_states) != 1:
         remedy = "Pass the part of the state that has one, such as state[0]"
         if not clip_states:
-            remedy = "Pass the state of an optimizer with as_optax()"
+            remedy = "Pass the state of an optimizer that contains clip.as_optax()"
         count = f"{len(clip_states)} ClipStates" if clip_states else "no ClipState"
         raise ValueError(f"the state contains {count}, but must contain one. {remedy}.")
     clip_state = clip_states[0]

@@ -211,7 +211,7 @@ class StepPairing:
         return ratio if ratio and off <= TOLERANCE * float(np.abs(new).max()) else None
 
     def _values(self, side: int, step: int, *, at_the_next: bool = False) -> dict[str, Float64s]:
-        """Return the parameters of one side after a step, or {} if it yields nothing there.
+        """Return the parameters of one side after a step, or {} if the side yields nothing at this step.
 
         at_the_next: Return the parameters at the beginning of the next step. With --resync, these are the old weights.
         """

@@ -26,7 +26,7 @@ class Engine(NamedTuple):
     """The usual name of an object of the class, or '' if there is none."""
 
     package: str = ""
-    """The key of `check.advice.ATTACH` with the code that clips there by a configuration."""
+    """The key in `check.advice.ATTACH` of the code that clips by a configuration with this class."""
 
     raises: bool = False
     """Whether a norm that is not finite is an error by default."""

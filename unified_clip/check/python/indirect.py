@@ -279,7 +279,7 @@ def _in_command_lines(source: Source, path: Path) -> Iterator[ClipUse]:
 def _text(source: Source, node: ast.expr, around: tuple[ast.expr, ...] = ()) -> str:
     """Return the text of a string, with RUN_TIME in place of each part that is only known at run time.
 
-    around: The values of names that have this expression as a part.
+    around: The values of the names that were followed to this expression.
     """
     value = source.followed(node)
     is_endless = value in around or len(around) > MAX_ALIASES

@@ -175,7 +175,7 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def _table(*columns: str) -> Table:
-    """Return a table in which long words continue in the next line. Columns with numbers keep their width longest."""
+    """Return a table in which long words continue in the next line. Columns with numbers get narrower last."""
     from rich.table import Table
 
     table = Table()

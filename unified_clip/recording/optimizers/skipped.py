@@ -182,7 +182,7 @@ def _is_bad(line: RecordedCall) -> bool:
 
 
 def _after_more_passes(run: RecordedRun) -> Iterator[tuple[int, int]]:
-    """Yield (step, iterations before it) for each step with a multiple of the usual number of backward passes."""
+    """Yield (step, skipped iterations before it) for each step with a multiple of the usual backward passes."""
     passes = {step.step: step.backward_calls for step in run.optimizer_steps if step.backward_calls}
     usual = mode(passes.values()) if len(passes) == len(run.optimizer_steps) > 0 else 0
     for step, count in passes.items():

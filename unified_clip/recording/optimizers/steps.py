@@ -35,7 +35,7 @@ class StepDifference(NamedTuple):
 
 
 def number_calls(a: RecordedRun, b: RecordedRun) -> tuple[RecordedRun, RecordedRun]:
-    """Return both runs, with calls and optimizer steps numbered by the steps of the optimizers.
+    """Return both runs. Number their clip calls and optimizer steps by the steps of the optimizers.
 
     All numbers stay as they are unless both runs recorded optimizer steps, and number their calls 1, 2, 3 and so on. If
     a run recorded only its first optimizer steps, remove these steps from the run. If both runs have steps, remove the

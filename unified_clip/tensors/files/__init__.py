@@ -192,7 +192,7 @@ def _convert(
     kind: A key of `NEEDED`.
     source: The path of the file, or FILE:FUNCTION for the kind "function".
     python: The interpreter of the other process.
-    setting: The end of "Install PACKAGE for PYTHON" in errors: ", or" and how to set another interpreter, or ''.
+    setting: In errors, the text after "Install PACKAGE for PYTHON": ", or" and how to set another interpreter. Or ''.
     only: Patterns of names, as for `fnmatch`. If empty, all gradients are converted.
 
     UnreadableError: the conversion failed.

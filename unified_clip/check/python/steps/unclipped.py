@@ -27,7 +27,7 @@ UNCLEAR = (
 
 
 class _Clipped(NamedTuple):
-    """An optimizer whose gradients are clipped, and the clip."""
+    """A clip before a step of an optimizer: the code of the optimizer, and the line of the clip."""
 
     owner: str
     line: int

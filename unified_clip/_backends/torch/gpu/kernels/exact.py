@@ -183,7 +183,8 @@ def _rounded_bits(
 ) -> tl.tensor:
     """Return the bits of the correctly rounded norm of finite gradients.
 
-    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest. `infinity`: the bits of inf.
+    `largest`: the bits of the largest magnitude. `lowest`: the exponent of the smallest magnitude.
+    `infinity`: the bits of inf.
     """
     windows, carry = state + 3, tl.zeros([], tl.int64)
     value, leading = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
