@@ -1,8 +1,8 @@
 """The kernels as operators of PyTorch, for the graphs of `torch.compile`: those for the CPU, and Triton's for a GPU.
 
 `unified_clip::norm` and `unified_clip::scale_` do what the host path does. Between them, the graph computes the
-coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither, PyTorch's compiler
-replaces it by `kernel_norm`, which on the CPU is in `_native/torch.hpp` like `scale_`.
+coefficient. `norm` has derivatives and rules for `torch.func.vmap`. If a graph needs neither of these, PyTorch's
+compiler replaces `norm` by `kernel_norm`. For the CPU, `_native/torch.hpp` implements `kernel_norm` and `scale_`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def before_the_clip(point: DivergencePoint, pair: CallPair) -> Cause | None:
     """Return a cause if only one run has weight decay, and the gradients of the other run contain it, else None.
 
     Weight decay of c and an L2 regularizer of c / 2 times the squared weights change the gradients by the same amount,
-    but only the regularizer does before the clip. The losses or the norms of the gradients have to show this. Return
-    None, too, if the weights are unknown.
+    but only the regularizer changes them before the clip. Also return None if neither the losses nor the norms of the
+    gradients show the cause, or if the weights are unknown.
     """
     if point.first.stage not in ("gradient", "norm"):
         return None
