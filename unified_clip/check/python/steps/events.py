@@ -177,7 +177,7 @@ class Timeline:
         return (is_named or any(map(is_scaler_name, call.args))) and not self._callees(call)
 
     def is_clip(self, call: ast.Call) -> bool:
-        """Return whether a call clips gradients, or has the name of a function that does.
+        """Return whether a call clips gradients, or calls a function whose name is like that of a clip.
 
         A method `clip_` counts only if it gets parameters, as in unified_clip: tensors have a method `clip_`, too.
         """
