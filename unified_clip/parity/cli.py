@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._command import DIFFERENT, UsageError, check_writable, interrupted, reject, unwritable
 from .._command.parser import FORMATS, comma_separated
-from .._display import safe
+from .._display import counted, safe
 from .._mode_options import check_modes
 from .._progress import busy, progress
 
@@ -69,8 +69,9 @@ RUN_OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--strict": {
         "action": "store_true",
-        "help": "fail the run for entries without a cause in the list of known differences. With --baseline, also for "
-        "failures that the baseline already had, and for cases, frameworks and results that this run lacks",
+        "help": "fail the run for entries of the list of known differences without a cause, or with an unknown cause "
+        "and no reason. With --baseline, also for failures that the baseline already had, and for cases, frameworks "
+        "and results that this run lacks",
     },
     "--strict-bits": {
         "action": "store_true",
@@ -296,12 +297,12 @@ def _accept(report: ParityReport, path: Path) -> int:
     """Update the list of known differences in the file `path`, and print the number of changes.
 
     If results of unified_clip differ, results are missing or the cases test nothing, print an error and change nothing.
-    Return the exit status of the command.
+    Return the exit status of the command. With --strict, it is not 0 if an unknown cause has no reason.
 
     UsageError: the file cannot be written.
     """
-    from .known import update
-    from .report import baseline
+    from .known import entries, update
+    from .report import baseline, build
 
     if report.ours_differ or report.is_incomplete:
         problem = f"{path} was not changed: unified_clip's results differ, results are missing, or nothing is tested"
@@ -321,9 +322,14 @@ def _accept(report: ParityReport, path: Path) -> int:
         verb = "may fail" if changes.changed or changes.added else "fails"  # a changed entry accepts other bits
         print(safe(f"The next run with this baseline {verb} again: {losses[0].why}."))
         return report.exit_code
-    if report.exit_code:
+    lacking = sum(entry.lacks_reason for entry in entries.read(path))
+    fails = report.strict and lacking > 0
+    if report.exit_code and not fails:
         print(
             "ACCEPTED: the list now matches this run. The next run passes if its results are the same. For a baseline, "
             "take the report of the next run: the report of this run has the accepted failures."
         )
-    return 0
+    if lacking:
+        what = f"{counted(lacking, 'known difference')} without a reason for an unknown cause"
+        print(safe(f"{path}: {what}. {build.WRITE_REASON}. With --strict, the next run fails without it."))
+    return report.exit_code or DIFFERENT if fails else 0

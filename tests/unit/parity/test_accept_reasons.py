@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from support.parity.reports import native, one_case, report
 
+from unified_clip.parity import cli
 from unified_clip.parity.known import entries, match, update
 from unified_clip.parity.known.entries import NativeDeviation
-from unified_clip.parity.results import FrameworkResult
+from unified_clip.parity.report import baseline, build
+from unified_clip.parity.results import FrameworkResult, ParityReport
 from unified_clip.parity.suite.schema import SuiteError
 
 
@@ -53,6 +55,55 @@ def test_accepting_writes_an_entry_for_each_cause_and_the_cause_as_its_reason(tm
         ("c", "d"): "as with a threshold of 2 instead of 1 (in the first of 2 cases)",
         ("e",): "numbers differ, and the cause is unknown",
     }
+
+
+def unexplained(tmp_path: Path, reason: str = "numbers differ, and the cause is unknown") -> ParityReport:
+    """The report of a run whose list has a difference with an unknown cause, as `--accept` wrote it."""
+    case = one_case("a", torch=FrameworkResult(native=native(norm=0.02, verdict="known")))
+    tmp_path.mkdir(exist_ok=True)
+    path = tmp_path / "known.toml"
+    update.write(path, report(case))
+    path.write_text(path.read_text("utf-8").replace("numbers differ, and the cause is unknown", reason), "utf-8")
+    deviations = {("torch", "a"): NativeDeviation("clip", "value", 0.02)}
+    _, known = match.match_deviations(entries.read(path), deviations, {"torch": {}})
+    return report(case, known=known)
+
+
+def test_an_unknown_cause_needs_a_reason_of_the_user(tmp_path: Path) -> None:
+    judged = unexplained(tmp_path)
+    (note,) = build.incomplete(judged.known)
+    assert note.startswith(
+        "1 known difference with an unknown cause and without a reason of yours: torch, clip: a. Write"
+    )
+    assert judged.exit_code == 0
+    strict = build.strict(judged)
+    assert strict.exit_code == 1
+    assert "1 known difference without a reason for an unknown cause" in strict.verdict
+    assert "stale" not in strict.verdict
+    (problem,) = strict.problems
+    assert problem.detail.startswith("the cause is unknown, and `reason` does not explain the difference. Write why")
+    assert "incomplete entry of the list" in baseline.changes(judged, strict)[0].after
+    assert build.strict(judged, accepting=True).exit_code == 0
+
+
+def test_an_unknown_cause_with_a_reason_passes(tmp_path: Path) -> None:
+    judged = unexplained(tmp_path, "we smooth the norm")
+    assert build.incomplete(judged.known) == []
+    assert build.strict(judged).exit_code == 0
+
+
+def test_accept_prints_that_a_reason_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged = unexplained(tmp_path)
+    assert cli._accept(judged, tmp_path / "known.toml") == 0
+    words = (
+        "1 known difference without a reason for an unknown cause. Write why you accept the difference into `reason`"
+    )
+    assert words in capsys.readouterr().out
+    assert cli._accept(build.strict(judged, accepting=True), tmp_path / "known.toml") == 1
+    assert words in capsys.readouterr().out
+    explained = unexplained(tmp_path / "explained", "we smooth the norm")
+    assert cli._accept(build.strict(explained, accepting=True), tmp_path / "explained" / "known.toml") == 0
+    assert words not in capsys.readouterr().out
 
 
 UNBOUNDED = """

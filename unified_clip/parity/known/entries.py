@@ -46,6 +46,12 @@ WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 """The kinds of differences for which a cause is recorded."""
 
 ANY, UNKNOWN = "any", "unknown"
+
+UNEXPLAINED = ", and the cause is unknown"
+"""The end of the `reason` that `--accept` writes for numbers that differ by an unknown cause."""
+
+NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
+"""The start of the problem of an entry with such a `reason`, with --strict."""
 """Values of `cause` for any cause, and for a difference without a known cause."""
 
 WITHIN = 1.1
@@ -174,6 +180,11 @@ class KnownDifference(schema.Table):
     def lacks_cause(self) -> bool:
         """Return whether the entry has no `cause`, although causes of its kind are recorded."""
         return not self.cause and self.kind in WITH_CAUSE
+
+    @property
+    def lacks_reason(self) -> bool:
+        """Return whether the cause is unknown, and the reason is the one that `--accept` wrote."""
+        return UNKNOWN in self.causes and self.reason.endswith(UNEXPLAINED)
 
     @property
     def causes(self) -> list[str]:

@@ -11,7 +11,17 @@ import tomlkit
 from tomlkit.items import AoT, Table
 
 from ..results import NativeResult, ParityReport
-from .entries import KINDS, SIZED, WITHIN, KnownDifference, NotFinite, cause_value, is_match, recorded_cause
+from .entries import (
+    KINDS,
+    SIZED,
+    UNEXPLAINED,
+    WITHIN,
+    KnownDifference,
+    NotFinite,
+    cause_value,
+    is_match,
+    recorded_cause,
+)
 from .match import Place
 
 
@@ -237,5 +247,5 @@ def _reason(kind: str, natives: Sequence[NativeResult]) -> str:
     if not causes:
         causes = [f"{KINDS[kind]}: {text}" for text in dict.fromkeys(native.detail for native in natives) if text]
     if not causes or kind in ("returns", "elements"):
-        return f"{KINDS[kind]}, and the cause is unknown" if kind in SIZED else KINDS[kind]
+        return f"{KINDS[kind]}{UNEXPLAINED}" if kind in SIZED else KINDS[kind]
     return causes[0] if len(causes) == 1 else f"{causes[0]} (in the first of {len(natives)} cases)"

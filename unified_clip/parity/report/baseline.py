@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..._display import counted
-from ..known.entries import WITHIN
+from ..known.entries import NO_REASON, WITHIN
 from ..modes import NATIVE, TITLES
 from ..results import SCHEMA, Change, KnownDifferenceResult, NativeResult, ParityReport, UnifiedClipResult
 from ..suite.schema import SuiteError
@@ -376,8 +376,8 @@ def _known_entries(entries: Sequence[KnownDifferenceResult]) -> dict[Key, _Entry
     """Return an entry for each known difference of a report, by key."""
     entries_by_key: dict[Key, _Entry] = {}
     for entry, number in numbered(entries):
-        lacks_cause = entry.problem and entry.incomplete
-        verdict = f"{'incomplete' if lacks_cause else 'stale'} entry of the list" if entry.problem else "as listed"
+        is_incomplete = entry.incomplete or entry.problem.startswith(NO_REASON)
+        verdict = f"{'incomplete' if is_incomplete else 'stale'} entry of the list" if entry.problem else "as listed"
         size = entry.size or 0.0
         text = f"{verdict}: {entry.problem}" if entry.problem else _measured(entry)
         key = (entry.framework, f"{known_title(entry)}{number}", "")

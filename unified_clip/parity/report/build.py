@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from ..._display import counted
+from ..known.entries import NO_REASON
 from ..modes import NATIVE, TITLES, UNIFIED_CLIP_MODES
 from ..results import SCHEMA, CaseResult, Change, Counts, KnownDifferenceResult, ParityReport, Problem, Result, Summary
 from . import baseline, compared
@@ -51,26 +52,50 @@ def against(report: ParityReport, changes: list[Change] | None) -> ParityReport:
 
 
 def strict(report: ParityReport, *, accepting: bool = False) -> ParityReport:
-    """Return a report for `--strict`: entries without `cause` fail the run, and a baseline excuses no failure.
+    """Return a report for `--strict`: entries without `cause` or reason fail, and a baseline excuses no failure.
 
-    accepting: Whether this run has `--accept`, which adds the causes. Without it, problems advise the option.
+    accepting: Whether this run has `--accept`, which adds the causes. Without it, problems advise the option, and an
+        unknown cause without a reason is a problem. With it, the command prints the number of missing reasons.
     """
     remedy = "" if accepting else ". Add the line {}, or run the command with --accept"
-    problem = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
-    known = [
-        entry.model_copy(update={"problem": problem.format(entry.incomplete)})
-        if entry.incomplete and not entry.problem
-        else entry
-        for entry in report.known
-    ]
+    no_cause = f"{NO_CAUSE}, so it accepts every mistake of its size{remedy}"
+
+    def problem(entry: KnownDifferenceResult) -> str:
+        lacks_reason = f"{NO_REASON}. {WRITE_REASON}" if _lacks_reason(entry) and not accepting else ""
+        return entry.problem or (no_cause.format(entry.incomplete) if entry.incomplete else lacks_reason)
+
+    known = [entry.model_copy(update={"problem": problem(entry)}) for entry in report.known]
     return against(report.model_copy(update={"known": known, "strict": True}), report.baseline)
 
 
 def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
-    """Return a note about the entries of known differences without `cause`. Return [] if all have it."""
+    """Return notes about the entries of known differences without `cause`, or without a reason for an unknown cause."""
     entries = [entry for entry in known if entry.incomplete]
+    return [*(_without_cause(entries) if entries else []), *_without_reason(known)]
+
+
+def _without_reason(known: Sequence[KnownDifferenceResult]) -> list[str]:
+    entries = [
+        f"{entry.framework}, {entry.function}: {_first_of(entry.cases)}" for entry in known if _lacks_reason(entry)
+    ]
     if not entries:
         return []
+    more = f"; and {len(entries) - SHOWN_ENTRIES} more" if len(entries) > SHOWN_ENTRIES else ""
+    return [
+        f"{counted(len(entries), 'known difference')} with an unknown cause and without a reason of yours: "
+        f"{'; '.join(entries[:SHOWN_ENTRIES])}{more}. {WRITE_REASON}. With --strict, such an entry fails the run."
+    ]
+
+
+def _first_of(cases: Sequence[str]) -> str:
+    return f"{counted(len(cases), 'case')}, first {cases[0]}" if cases[1:] else ", ".join(cases)
+
+
+def _lacks_reason(entry: KnownDifferenceResult) -> bool:
+    return entry.entry is not None and entry.entry.lacks_reason
+
+
+def _without_cause(entries: Sequence[KnownDifferenceResult]) -> list[str]:
     lines = [f"{entry.incomplete} ({entry.framework}, {entry.function}, {entry.reason!r})" for entry in entries]
     more = f"; and {len(lines) - SHOWN_ENTRIES} more, in parity.json" if len(lines) > SHOWN_ENTRIES else ""
     return [
@@ -82,6 +107,8 @@ def incomplete(known: Sequence[KnownDifferenceResult]) -> list[str]:
 
 NO_CAUSE = "the entry has no `cause`"
 """The start of the problem of an entry without `cause`, with --strict."""
+
+WRITE_REASON = "Write why you accept the difference into `reason`, or correct the function"
 
 SHOWN_ENTRIES = 5
 """The largest number of incomplete entries that a note lists."""
@@ -258,10 +285,13 @@ def _failures(report: ParityReport) -> Iterator[str]:
     if unlisted := sum(bool(each.problem) for _, each in natives):
         yield f"{counted(unlisted, 'result')} of {compared.whose(report)} not listed as known differences"
     without_cause = sum(entry.problem.startswith(NO_CAUSE) for entry in report.known)
-    if stale := sum(bool(entry.problem) for entry in report.known) - without_cause:
+    without_reason = sum(entry.problem.startswith(NO_REASON) for entry in report.known)
+    if stale := sum(bool(entry.problem) for entry in report.known) - without_cause - without_reason:
         yield f"{counted(stale, 'stale known difference')}"
     if without_cause:
         yield f"{counted(without_cause, 'known difference')} without `cause`"
+    if without_reason:
+        yield f"{counted(without_reason, 'known difference')} without a reason for an unknown cause"
     changed = [each for each in baseline.losses(report) if each.why.startswith(baseline.OTHER_BITS)]
     if changed:
         first = _place(report, changed[0])
