@@ -77,6 +77,17 @@ def test_other_code_that_may_set_the_threshold_makes_it_unknown(check: Check, co
     assert only_finding(check({"a.py": f"{TRAINER}\n\n{code}"})).kind == "unknown"
 
 
+def test_a_class_that_derives_from_the_class_in_another_file_may_get_the_threshold(check: Check) -> None:
+    files = {
+        "a.py": TRAINER,
+        "b.py": "from a import Trainer\n\n\nclass Middle(Trainer):\n    pass\n",
+        "own.py": "from b import Middle\n\n\nclass Own(Middle):\n    pass\n",
+    }
+    assert only_finding(check({**files, "c.py": "from own import Own\n\nOwn(model)\n"})).clip == DEFAULT
+    finding = only_finding(check({**files, "c.py": "from own import Own\n\nOwn(model, max_grad_norm=limit())\n"}))
+    assert finding.kind == "unknown"
+
+
 @pytest.mark.parametrize(("old", "new"), [
     (SET, f"        max_grad_norm = max_grad_norm * 2\n{SET}"),
     (SET, f"{SET}{SET}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,19 +50,32 @@ def find(source: Source, clip: ast.Call | None, code: str, paths: Sequence[Path]
     around = source.around(clip) if clip is not None and owner == "self" else ()
     outer = next((each for each in around if isinstance(each, ast.ClassDef)), None)
     attribute = _of_class(outer, name) if outer is not None and not outer.decorator_list else None
-    stores = sum(_stores(node, name) for node in source.nodes)
-    if attribute is None or stores > attribute.is_in_init or _may_set(source, attribute):
+    if attribute is None or sum(_stores(node, name) for node in source.nodes) > attribute.is_in_init:
         return None
-    for path in paths:
-        if attribute.owner.name.encode() in python_source(path):
-            other = source_of(path)
-            if other is None or (_names(other, attribute.owner.name) and _may_set(other, attribute, is_other=True)):
-                return None
+    number = None
     with contextlib.suppress(ConfigError, OverflowError):
-        number = source.constant(attribute.value)
-        option = f"{attribute.owner.name}.{attribute.parameter}" if attribute.parameter else ""
-        return (option, float(number)) if is_number(number) else None
-    return None
+        value = source.constant(attribute.value)
+        number = float(value) if is_number(value) else None
+    classes = with_derived(source, {attribute.owner.name})
+    if number is None or _may_set(source, attribute, classes) or _is_set_in(paths, attribute, classes):
+        return None
+    return f"{attribute.owner.name}.{attribute.parameter}" if attribute.parameter else "", number
+
+
+def _is_set_in(paths: Sequence[Path], attribute: Attribute, classes: Set[str]) -> bool:
+    """Return whether one of these files may set the attribute, also of a class that derives from one in `classes`."""
+    texts = {path: python_source(path) for path in paths}
+    sources: dict[Path, Source] = {}
+    before = 0
+    while before < len(classes):
+        before = len(classes)
+        for path in paths:
+            if path not in sources and any(name.encode() in texts[path] for name in classes):
+                if (source := source_of(path)) is None:
+                    return True
+                sources[path] = source
+            classes = with_derived(sources[path], classes) if path in sources else classes
+    return any(_may_set(source, attribute, classes, is_other=True) for source in sources.values())
 
 
 def _of_class(owner: ast.ClassDef, name: str) -> Attribute | None:
@@ -96,19 +109,15 @@ def _stores(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
 
 
-def _names(source: Source, name: str) -> bool:
-    """Return whether the code of a file has a name, other than in strings and comments."""
-    return any(
-        name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", "")) for node in source.nodes
-    )
-
-
-def _may_set(source: Source, attribute: Attribute, *, is_other: bool = False) -> bool:
+def _may_set(source: Source, attribute: Attribute, classes: Set[str], *, is_other: bool = False) -> bool:
     """Return whether code of a file may set the attribute, or may pass a value for the parameter of the class.
 
-    is_other: Whether this is not the file of the class. Then code that sets an attribute of this name counts, too.
+    classes: The class, and the classes that derive from it. is_other: Whether this is not the file of the class. Such a
+    file counts only if its code names one of the classes. Then code that sets an attribute of this name counts, too.
     """
-    classes = with_derived(source, attribute.owner.name)
+    named = {getattr(node, key, "") for node in source.nodes if is_other for key in ("id", "attr", "name")}
+    if is_other and not named & classes:
+        return False
     for node in source.nodes:
         match node:
             case ast.Attribute() if is_other and _stores(node, attribute.name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Set
 
 from ....config.formats.python_source import FUNCTIONS, Source, last_name
 
@@ -34,7 +34,7 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
 
     owner: The class that has the option as a field, or '' for an option of a parser.
     """
-    classes = with_derived(source, owner) if owner else set()
+    classes = with_derived(source, {owner} if owner else set())
     if any(_sets(source, node, read, classes) for node in source.nodes) or "configargparse" in source.packages:
         return False
     if source.dotted(read.value) in FLAGS:
@@ -47,14 +47,16 @@ def is_unchanged(source: Source, read: ast.Attribute, owner: str) -> bool:
     return bool(others and is_known) and all(_has_options(source, value, classes) for value in others)
 
 
-def with_derived(source: Source, owner: str) -> set[str]:
-    """Return the names of a class and of the classes that derive from it."""
-    names, before = {owner}, 0
+def with_derived(source: Source, classes: Set[str]) -> set[str]:
+    """Return the names of these classes, and of the classes of a file that derive from them."""
+    names, before = {*classes}, -1
     while before < len(names):
         before = len(names)
-        for node in source.nodes:
-            if isinstance(node, ast.ClassDef) and names & {*map(last_name, node.bases)}:
-                names.add(node.name)
+        names |= {
+            node.name
+            for node in source.nodes
+            if isinstance(node, ast.ClassDef) and names & {*map(last_name, node.bases)}
+        }
     return names
 
 
