@@ -45,6 +45,8 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
+LINE_CHARACTERS = 300
+"""The number of characters that reports have of a line of stderr, or of an error's message."""
 
 REPORT_SECONDS = 1.0
 """Seconds that a hung worker gets to report its calls."""
@@ -191,7 +193,11 @@ class Worker:
 
     def _last_lines(self) -> list[str]:
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - STDERR_KEPT))
-        return [line[:300] for line in self._errors.read().decode(errors="replace").splitlines() if line.strip(" ^~")]
+        return [
+            line[:LINE_CHARACTERS]
+            for line in self._errors.read().decode(errors="replace").splitlines()
+            if line.strip(" ^~")
+        ]
 
 
 def _calls_of_fatal_error(report: Sequence[str]) -> str:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from .hypotheses import COMMON_EPS, on_coefficient
+from .eps import COMMON_EPS, IN_ROOT, in_root, on_coefficient
 from .observation import NORM_TOLERANCE, Cause, CauseKind, Observation, apart, instead
 from .scaling import Scaling
-from .sums import IN_FLOAT32, IN_ROOT, in_root, rounding_noise
+from .sums import IN_FLOAT32, rounding_noise
 
 Interval = tuple[float, float]
 

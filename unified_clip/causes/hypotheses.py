@@ -15,6 +15,7 @@ import numpy as np
 from ..tensors.arithmetic import FORMATS, Float64s, nearest_float
 from ..tensors.norms import exact_norm
 from ..tensors.types import Sparse
+from .eps import COMMON_EPS, eps_in_root, eps_on_coefficient, or_another_eps, other_eps
 from .observation import By, CauseKind, Hypothesis, Observation, apart, instead
 from .sums import (
     IN_FLOAT32,
@@ -22,18 +23,8 @@ from .sums import (
     added_up_in_16_bits,
     coefficient_returned,
     combined_otherwise,
-    eps_in_root,
     rounding_noise,
 )
-
-COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
-"""Values of eps that libraries use."""
-
-LARGEST_EPS = 1e-2
-"""The largest eps that the sentence of another cause may add, if both explain the same numbers."""
-
-FEW_NORMS = 8
-"""If a call has fewer norms than this, rounding can look like another eps by chance."""
 
 SCALED = 1e-3
 """A factor counts as rounding if its relative difference from 1 is less than this."""
@@ -63,7 +54,7 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
     if call.by == "per slice":
         yield from _other_norms(call)
         return
-    yield from _other_eps(call)
+    yield from other_eps(call)
     if call.by != "per group" and not call.are_norms:
         yield from _in_float32(call)
     yield from _in_16_bits(call)
@@ -78,44 +69,8 @@ def common_causes(call: Observation, slack: float) -> Iterator[Hypothesis]:
         yield from _always_scaled(call)
     yield from _twice(call)
     yield from eps_in_root(call)
-    yield from _eps_on_coefficient(call)
+    yield from eps_on_coefficient(call)
     yield from coefficient_returned(call)
-
-
-def _other_eps(call: Observation) -> Iterator[Hypothesis]:
-    sizes = {number: gradient.array.size for number, gradient in call.counted.items()}
-    noises = {  # for each norm by which gradients are clipped
-        call.norms[number]: rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
-        for number, each in call.scalings.items()
-        if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
-    }
-    are_few = call.norm is None and 0 < len(noises) < FEW_NORMS
-    tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
-    for eps in COMMON_EPS:
-        if eps != call.eps:
-            kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
-            for returned in (None, [call.total_norm + eps]):  # the norm that is returned may include eps
-                yield Hypothesis(kind, instead("eps", eps, call.eps), (), returned, eps)
-
-
-def _eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the coefficient, after the division by the norm.
-
-    Yield none if eps changes every coefficient by no more than rounding. Also yield none unless the clip is by the
-    total norm or per tensor.
-    """
-    coefs = call.coefficients(Hypothesis(eps=0.0))
-    if call.by not in ("global", "per tensor") or call.are_norms:
-        return
-    noise = max(rounding_noise(call.elements), IN_FLOAT32)
-    for eps in COMMON_EPS[1:]:
-        sums = [min(coef + eps, 1.0) if number in call.counted else coef for number, coef in enumerate(coefs)]
-        if any(total > coef * (1 + noise) for total, coef in zip(sums, coefs, strict=True)):
-            yield Hypothesis("another eps", on_coefficient(eps), coefs=sums, tolerance=IN_FLOAT32)
-
-
-def on_coefficient(eps: float) -> str:
-    return f"as with eps {eps:g} added to the coefficient"
 
 
 def _in_float32(call: Observation) -> Iterator[Hypothesis]:
@@ -296,28 +251,13 @@ def _twice(call: Observation) -> Iterator[Hypothesis]:
     about = call.wrong if len(call.wrong) < len(call.counted) else ()
     squares = [coef * coef if number in call.wrong else coef for number, coef in enumerate(call.expected_coefs)]
     sentence = TWICE.replace("everything", call.names_of(about)) if about else TWICE
-    sentence += _or_another_eps(call, squares)
+    sentence += or_another_eps(call, squares)
     yield Hypothesis("clipped twice", sentence, coefs=squares, tolerance=tolerance, about=about)
     clipped = {number: call.expected_coefs[number] * n for number, n in call.own.items()}
     again = call.coefficients(Hypothesis(norms=call.norms_by(call.by, partial(call.norm_over, own=clipped))))
     coefs = [first * second for first, second in zip(call.expected_coefs, again, strict=True)]
-    sentence = f"as when everything is clipped twice{_or_another_eps(call, coefs)}"
+    sentence = f"as when everything is clipped twice{or_another_eps(call, coefs)}"
     yield Hypothesis("clipped twice", sentence, coefs=coefs, tolerance=tolerance)
-
-
-def _or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
-    """Return words such as ", or with eps of about 0.001", for the eps that gives the same coefficients.
-
-    Return '' if no eps up to LARGEST_EPS gives them, or if the call does not clip by the total norm.
-
-    coefs: The coefficient of each gradient.
-    """
-    clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
-    if call.by != "global" or len(clipped) != 1:
-        return ""
-    ((norm, coef),) = clipped
-    eps = call.threshold / coef - norm
-    return f", or with eps of about {eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
 
 
 # -- tested if none of these fits
@@ -349,7 +289,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
     kind: CauseKind = "another threshold"
     sentence = instead("a threshold of", threshold, call.threshold)
     coef = (narrowest.low + narrowest.high) / 2
-    sentence += _or_another_eps(call, [coef] * len(call.before))
+    sentence += or_another_eps(call, [coef] * len(call.before))
     if call.norm is None and len({call.norms[number] for number in clipped}) == 1:
         factor = call.threshold / threshold if threshold else math.inf
         sentence, kind = f"{sentence}, or with a norm that is {apart([factor], [1.0])[0]} times as large", "coefficient"

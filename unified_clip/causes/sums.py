@@ -1,4 +1,4 @@
-"""Hypotheses about the sum in a norm: eps inside the root, a combination of the tensors' norms, or 16-bit sums."""
+"""Hypotheses about the sum in a norm: another combination of the tensors' norms, or sums in 16 bits."""
 
 from __future__ import annotations
 
@@ -32,35 +32,6 @@ def rounding_noise(elements: int) -> float:
     cancel.
     """
     return 2.0**-24 * (1 + math.sqrt(elements))
-
-
-IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
-"""Values of eps that may be added to the sum of the squares."""
-
-
-def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
-    """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
-
-    The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
-    norm, or if eps changes every norm by no more than rounding. Also yield none unless the clip is by the total norm or
-    per tensor.
-    """
-    if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
-        return
-    norms = call.norms_by(call.by)
-    narrow = [4 * _ulp(gradient.dtype) for gradient in call.counted.values() if gradient.dtype in NARROW]
-    noise = max([rounding_noise(call.elements), *narrow])
-    for eps in IN_ROOT:
-        with_eps = [math.sqrt(norm * norm + eps) for norm in norms]
-        if all(math.isclose(*pair, rel_tol=noise) for pair in zip(norms, with_eps, strict=True)):
-            continue
-        sentence = in_root(eps)
-        for returned in (None, ()):
-            yield Hypothesis("another eps", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
-
-
-def in_root(eps: float) -> str:
-    return f"as with eps {eps:g} inside the root of the norm"
 
 
 COMBINED: dict[str, Callable[[Sequence[float]], float]] = {
@@ -199,7 +170,7 @@ def steps_in_16_bits(call: Observation) -> Cause | None:
     return None
 
 
-def _ulp(dtype: str) -> float:
+def ulp(dtype: str) -> float:
     return 2.0 ** (1 - FORMATS[dtype].precision)
 
 
@@ -229,7 +200,7 @@ def _explaining_ways(call: Observation, numbers: Sequence[int], dtype: str) -> d
     """
     threshold, exact = nearest_float(call.threshold, dtype), call.norm_over(numbers)
     steps = sorted(range(-NEAR_STEPS, NEAR_STEPS + 1), key=abs)
-    near = [nearest_float(exact * (1 + step * _ulp(dtype) / 2), dtype) for step in steps]
+    near = [nearest_float(exact * (1 + step * ulp(dtype) / 2), dtype) for step in steps]
     added_up = _added_up([call.counted[number].values() for number in numbers], dtype)
     tensors = [(before.values(), result.values()) for i, before, _, result in call.sides() if i in numbers]
     explaining: dict[str, bool] = {}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ... import adaptive
+from ..._workers import LINE_CHARACTERS
 from ...tensors import types
 from ...tensors.arithmetic import nearest_float
 from ...tensors.norms import norm_dtype
@@ -206,7 +207,7 @@ def observe(call: Callable[..., CallResult], *arguments: Any) -> CallResult:
             names = [kind.__name__ for kind in type(error).__mro__]
             # The first line, without addresses. Some frameworks add C++ traces.
             lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-            text = ADDRESS.sub("", lines[0])[:300] if lines else ""
+            text = ADDRESS.sub("", lines[0])[:LINE_CHARACTERS] if lines else ""
             result = CallResult(raised=names, message=f"{type(error).__name__}: {text}".removesuffix(": "))
     result.warned = any(warning.category.__name__ == "ClipWarning" for warning in caught)
     return result

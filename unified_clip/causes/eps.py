@@ -1,0 +1,98 @@
+"""Hypotheses that a function uses another eps: in the denominator, inside the root, or added to the coefficient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from .observation import CauseKind, Hypothesis, Observation, instead
+from .sums import IN_FLOAT32, NARROW, rounding_noise, ulp
+
+COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
+"""Values of eps that libraries use."""
+
+LARGEST_EPS = 1e-2
+"""The largest eps that the sentence of another cause may add, if both explain the same numbers."""
+
+FEW_NORMS = 8
+"""If a call has fewer norms than this, rounding can look like another eps by chance."""
+
+IN_ROOT = tuple(10.0**-digits for digits in range(2, 17))
+"""Values of eps that may be added to the sum of the squares."""
+
+
+def other_eps(call: Observation) -> Iterator[Hypothesis]:
+    sizes = {number: gradient.array.size for number, gradient in call.counted.items()}
+    noises = {  # for each norm by which gradients are clipped
+        call.norms[number]: rounding_noise(sizes[number] if call.by == "per tensor" else call.elements)
+        for number, each in call.scalings.items()
+        if not (each.is_unchanged and each.unchanged_is_expected) and number in sizes
+    }
+    are_few = call.norm is None and 0 < len(noises) < FEW_NORMS
+    tolerance = min(norm * noise for norm, noise in noises.items()) if are_few else 0.0
+    for eps in COMMON_EPS:
+        if eps != call.eps:
+            kind: CauseKind | Literal[""] = "" if abs(eps - call.eps) <= tolerance else "another eps"
+            for returned in (None, [call.total_norm + eps]):  # the norm that is returned may include eps
+                yield Hypothesis(kind, instead("eps", eps, call.eps), (), returned, eps)
+
+
+def eps_on_coefficient(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that eps is added to the coefficient, after the division by the norm.
+
+    Yield none if eps changes every coefficient by no more than rounding. Also yield none unless the clip is by the
+    total norm or per tensor.
+    """
+    coefs = call.coefficients(Hypothesis(eps=0.0))
+    if call.by not in ("global", "per tensor") or call.are_norms:
+        return
+    noise = max(rounding_noise(call.elements), IN_FLOAT32)
+    for eps in COMMON_EPS[1:]:
+        sums = [min(coef + eps, 1.0) if number in call.counted else coef for number, coef in enumerate(coefs)]
+        if any(total > coef * (1 + noise) for total, coef in zip(sums, coefs, strict=True)):
+            yield Hypothesis("another eps", on_coefficient(eps), coefs=sums, tolerance=IN_FLOAT32)
+
+
+def on_coefficient(eps: float) -> str:
+    return f"as with eps {eps:g} added to the coefficient"
+
+
+def eps_in_root(call: Observation) -> Iterator[Hypothesis]:
+    """Yield hypotheses that eps is added to the sum of the squares, so that it is inside the root.
+
+    The function may return the norm with eps or without it. Yield none if norm_type is not 2, if the caller passed the
+    norm, or if eps changes every norm by no more than rounding. Also yield none unless the clip is by the total norm or
+    per tensor.
+    """
+    if call.p != 2 or call.passed_norm is not None or call.by not in ("global", "per tensor"):
+        return
+    norms = call.norms_by(call.by)
+    narrow = [4 * ulp(gradient.dtype) for gradient in call.counted.values() if gradient.dtype in NARROW]
+    noise = max([rounding_noise(call.elements), *narrow])
+    for eps in IN_ROOT:
+        with_eps = [math.sqrt(norm * norm + eps) for norm in norms]
+        if all(math.isclose(*pair, rel_tol=noise) for pair in zip(norms, with_eps, strict=True)):
+            continue
+        sentence = in_root(eps)
+        for returned in (None, ()):
+            yield Hypothesis("another eps", sentence, with_eps, returned, eps=0.0, tolerance=IN_FLOAT32)
+
+
+def in_root(eps: float) -> str:
+    return f"as with eps {eps:g} inside the root of the norm"
+
+
+def or_another_eps(call: Observation, coefs: Sequence[float]) -> str:
+    """Return words such as ", or with eps of about 0.001", for the eps that gives the same coefficients.
+
+    Return '' if no eps up to LARGEST_EPS gives them, or if the call does not clip by the total norm.
+
+    coefs: The coefficient of each gradient.
+    """
+    clipped = {(call.norms[number], coefs[number]) for number in call.counted if 0 < coefs[number] < 1}
+    if call.by != "global" or len(clipped) != 1:
+        return ""
+    ((norm, coef),) = clipped
+    eps = call.threshold / coef - norm
+    return f", or with eps of about {eps:.2g}" if 0 < eps <= LARGEST_EPS else ""
