@@ -42,7 +42,8 @@ OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
 
 HIDDEN = "in hidden directories"
 SKIPPED = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
-"""Hidden directories without code of the project."""
+"""Hidden directories without code of the project. `notes` does not count their files. `below` skips every hidden
+directory."""
 
 KEY = re.compile(r"^\W*(rule|threshold|check|adaptive|groups)\b", re.MULTILINE)
 """Matches a key of a clip configuration, also of one with mistakes."""
@@ -68,6 +69,8 @@ def files(paths: Sequence[Path], clip: Path) -> list[Path]:
 
 def below(path: Path) -> list[Path]:
     """Return the files to check at a path: the file itself, or the files with one of `SUFFIXES` below a directory.
+
+    As in `files_below`, skip hidden directories, virtual environments and installed packages.
 
     ConfigError: the path does not exist, or the directory has no such file.
     """

@@ -234,8 +234,8 @@ class AdaptiveStates:
         for name, rule in self._rules.items():
             if not isinstance(data[name], dict):
                 raise ValueError(
-                    f"the saved state of the group {name!r} ('': no group) is {data[name]!r:.60}, not a dict. Load the "
-                    "dict that state_dict() returned."
+                    f"the saved state of the group {name!r} ('' is for parameters in no group) is "
+                    f"{data[name]!r:.60}, not a dict. Load the dict that state_dict() returned."
                 )
             kind = data[name].get("rule")
             if kind != self._tables[name].rule:

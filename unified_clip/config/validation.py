@@ -1,4 +1,7 @@
-"""Validate a document. Describe the first error: its place, the value, and what to write."""
+"""Validate a clip configuration. Describe the first error: its place, the value, and what to write.
+
+`first_error` also describes errors in parity suites.
+"""
 
 from __future__ import annotations
 

@@ -314,8 +314,8 @@ def _accept(report: ParityReport, path: Path) -> int:
     try:
         changes = update.write(path, report)
     except OSError as error:
-        message = f"{path} cannot be written: {error.strerror}. Correct this, and run the command with --accept again."
-        raise UsageError(message, "UC205") from None
+        remedy = "Make it writable, or free disk space. Then run the command with --accept again."
+        raise UsageError(f"{path} cannot be written: {error.strerror}. {remedy}", "UC205") from None
     counts = ", ".join(f"{count} {name}" for name, count in changes._asdict().items())
     print(safe(f"{path}: {counts}. Read it before you commit it."))
     if losses := baseline.losses(report):

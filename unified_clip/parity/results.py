@@ -29,7 +29,7 @@ class Result(ReportModel):
 
     verdict: VerdictKind | NativeVerdict
     detail: str
-    """The difference or the failure in words. Empty if there is none."""
+    """The difference or the failure in words, for unified_clip with the cause. Empty if there is none."""
 
     details: WorstElement | None
     """The element that is furthest from the exact result. null if nothing differs, or no numbers can be compared."""
@@ -104,7 +104,7 @@ class NativeResult(Result):
     baseline, or if the failure of a user's function has no known cause. Empty without a second call."""
 
     problem: str
-    """Why the difference fails the run. Empty if it does not."""
+    """Why the difference fails the run, with the cause. Empty if it does not."""
 
     @property
     def is_users(self) -> bool:

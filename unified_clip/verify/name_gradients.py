@@ -41,8 +41,8 @@ class NameMatch(NamedTuple):
     names: Mapping[str, str]
     """The name that the training step yields for each gradient, by its name in the recording.
 
-    A gradient without a match has no entry. If a match has taken the gradient's own name, the entry is this name with "
-    of the call" appended.
+    A gradient without a match has no entry, except if another gradient has got its recorded name. Then its entry is its
+    recorded name followed by " of the call".
     """
 
     yields_unclipped: bool

@@ -130,10 +130,10 @@ def _memory_of_models() -> set[int]:
 
 
 def takes_weights(function: Callable[..., Any]) -> bool:
-    """Return whether a generator function uses the value that one of its `yield` expressions returns.
+    """Return whether a training step uses the weights that `--resync` sends it, as in `weights = yield parameters`.
 
-    If a statement assigns this value to variables, another statement has to read one of them. Return False if the
-    source of the function cannot be read.
+    If it assigns a sent value to variables, another statement has to read one of them. Return False if the source of
+    the function cannot be read.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))

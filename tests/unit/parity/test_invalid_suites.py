@@ -34,7 +34,7 @@ def toml_with_tensor(text: str) -> str:
         (cases_toml(NORM, "colour = 1"), "line 7, cases 1, colour: there is no such key. Use one of gradients, calls"),
         (
             cases_toml("{ call = 'ClipGradByGlobalNorm', clip_norm = 1.0 }"),
-            "suites have the older name of this class. Write GradientClipByGlobalNorm",
+            "suites use the older name of this class. Write GradientClipByGlobalNorm",
         ),
         (
             cases_toml("{ call = 'clip_norm' }"),

@@ -241,7 +241,7 @@ def _call(table: dict[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(name, str) or name not in CALLS:
         suites_name = f"Gradient{str(name).replace('ClipGradBy', 'ClipBy')}"  # Paddle has two names for each class
         if suites_name in CALLS:
-            raise SuiteError(f"{place}, call: {name!r}: suites have the older name of this class. Write {suites_name}")
+            raise SuiteError(f"{place}, call: {name!r}: suites use the older name of this class. Write {suites_name}")
         raise SuiteError(f"{place}, call: {name!r}: {no_such('function', str(name), list(CALLS))}")
     call = CALLS[name]
     missing = set(call.required) - arguments.keys()

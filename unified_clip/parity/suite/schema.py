@@ -33,7 +33,10 @@ class SuiteError(CodedError, code="UC301"):
 
 
 class Table(BaseModel):
-    """A table of a suite's TOML file. An unknown key is an error, and so is a value of a wrong type."""
+    """A table of a suite's TOML file. An unknown key is an error, and so is a value of a wrong type.
+
+    `config/validation.py` writes the messages of these errors.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

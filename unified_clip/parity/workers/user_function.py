@@ -167,7 +167,10 @@ class UserFunction(NamedTuple):
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
-        """Return the items of a list or dict that an in-place call must not replace. Else return []."""
+        """Return the gradients in a list or dict that the function clips in place. It must not replace these tensors.
+
+        Return [] for a function that does not clip in place, and for other containers.
+        """
         is_written = invocation.call.style == "in place" and self.returns != "gradients" and invocation.adapter.writes
         return list(leaves(gradients)) if is_written and isinstance(gradients, list | dict) else []
 

@@ -210,8 +210,8 @@ def _rearranged(comparison: RecordingComparison) -> list[str]:
     if not names or "other initial weights" in kinds or not kinds <= OUTSIDE_THE_CLIP:
         return []
     return [
-        f"Not compared: the order of the elements of {listed(names)}. Both runs have the same elements, in another "
-        "order, as a GRU of Keras and one of PyTorch have: docs/my-loss-curve-differs.md has the orders of their gates."
+        f"Not compared: the order of the elements of {listed(names)}. Both runs have the same elements in different "
+        "orders. In a GRU, the order of the gates differs between Keras and PyTorch: see docs/my-loss-curve-differs.md."
     ]
 
 
