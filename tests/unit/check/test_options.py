@@ -41,6 +41,9 @@ SCRIPTS = {
         "args = parser.parse_args()",
     ),
     "a function": script(PARSER, "def get():\n    args = parser.parse_args()\n    return args\n\nargs = get()"),
+    "a function with the name of the method": script(
+        PARSER, "def parse_args():\n    args = parser.parse_args()\n    return args\n\nargs = parse_args()"
+    ),
     "a parameter": script(PARSER, "def main(args):\n    pass\n\nmain(parser.parse_args())"),
     "an attribute": script(
         PARSER, "args = parser.parse_args()\n\ndef set(self, args):\n    self.args = args", "self." + READ

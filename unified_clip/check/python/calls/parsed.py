@@ -184,5 +184,6 @@ def _calls_parser(source: Source, value: ast.AST, classes: Collection[str]) -> b
         if isinstance(node, ast.Return):
             values += _assigned(source, node.value.id) if isinstance(node.value, ast.Name) else [node.value]
     # The variable outside of the function often has the same name, as in `args = get_args()`.
-    values = [each for each in values if not (isinstance(each, ast.Call) and last_name(each.func) == name)]
-    return bool(values) and all(inner is not None and _parses(source, inner, classes) for inner in values)
+    others = [each for each in values if each is None or not _parses(source, each, classes)]
+    is_outside = (isinstance(each, ast.Call) and last_name(each.func) == name for each in others)
+    return len(others) < len(values) and all(is_outside)
