@@ -72,6 +72,7 @@ def test_a_mistake_between_natives_is_named_at_the_first_step(
     assert mistake in cause_kinds(data)
 
 
+@pytest.mark.usefixtures("quick_pytorch_workers")
 @pytest.mark.parametrize("is_old", quick([True, False], False))
 def test_a_step_that_never_clips_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], is_old: bool) -> None:
     unclipped = TORCH.replace("CLIP", "")

@@ -367,9 +367,9 @@ class JaxKit(Kit):
         os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")  # before JAX is imported
 
     def from_array(self, array: np.ndarray) -> Any:
-        import jax.numpy as jnp
+        import jax
 
-        return jnp.array(array)
+        return jax.device_put(np.array(array))  # jnp.array compiles for each shape
 
     def sparse(self, rows: Sequence[int], values: Any, height: int, dtype: str = "float32") -> Any:
         from jax.experimental.sparse import BCOO

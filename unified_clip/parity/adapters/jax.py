@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.experimental import sparse
 
 from ...adaptive.protocol import AGC
@@ -44,7 +44,8 @@ class Framework(Converter, base.Adapter):
 
     def sgd(self, gradients: Sequence[Any]) -> Sequence[Any]:
         dense = [g.todense() if isinstance(g, sparse.BCOO) else g for g in gradients]
-        weights = [None if g is None else jnp.ones_like(g) for g in dense]
+        # jnp.ones_like compiles for each shape
+        weights = [None if g is None else jax.device_put(np.ones(g.shape, g.dtype)) for g in dense]
         if not HAS_OPTAX:
             return [g if g is None else w - LEARNING_RATE * g for w, g in zip(weights, dense, strict=True)]
         step = optax.sgd(LEARNING_RATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jax.experimental import sparse
 
@@ -14,10 +14,11 @@ from . import TensorConverter
 
 class Converter(TensorConverter):
     def dense(self, tensor: Dense) -> Any:
-        return jnp.asarray(to_numpy(tensor))
+        # jnp.array compiles for each shape. `device_put` may share the memory of its argument, here a copy.
+        return jax.device_put(np.array(to_numpy(tensor)))
 
     def sparse(self, tensor: Sparse) -> Any:
-        rows = jnp.asarray(tensor.rows.astype(np.int32)).reshape(-1, 1)
+        rows = jax.device_put(tensor.rows.astype(np.int32).reshape(-1, 1))
         return sparse.BCOO((self.dense(tensor.values), rows), shape=tensor.shape)
 
     def read(self, tensor: Any) -> Gradient:
