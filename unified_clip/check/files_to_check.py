@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._directories import files_below, is_installed
 from ..config.clip_config import ClipConfig
 from ..config.documents import DOCUMENT_KINDS
 from ..errors import ConfigError
-from ..port.source_files import SKIPPED as INSTALLED
-from ..port.source_files import files_below
 from .clip_use import shown
 from .command_lines import SHELLS
 from .model import TITLES, CheckReport
@@ -41,7 +40,7 @@ OTHER_ENDS = (".cfg", ".conf", ".ini", ".txt", ".args", ".env", "dockerfile")
 """The ends of names of files that rarely contain clips. They count only if their text names a clip."""
 
 HIDDEN = "in hidden directories"
-SKIPPED = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
+TOOL_DIRECTORIES = (".git", ".hg", ".svn", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 """Hidden directories without code of the project. `notes` does not count their files. `below` skips every hidden
 directory."""
 
@@ -177,7 +176,7 @@ def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
     """
     for name, folders, names in os.walk(root):
         folder = Path(name)
-        folders[:] = [each for each in folders if each not in SKIPPED and not _is_installed(folder / each)]
+        folders[:] = [each for each in folders if each not in TOOL_DIRECTORIES and not is_installed(folder / each)]
         is_hidden = any(part.startswith(".") for part in folder.relative_to(root).parts)
         for file in (folder / each for each in names):
             kind = file.suffix.lower()
@@ -187,7 +186,3 @@ def _unread_below(root: Path) -> Iterator[tuple[Path, str]]:
                 yield file, kind
             elif not is_hidden and file.name.lower().endswith(OTHER_ENDS) and names_clip(file):
                 yield file, kind or file.name
-
-
-def _is_installed(folder: Path) -> bool:
-    return folder.name in INSTALLED or (folder / "pyvenv.cfg").exists()

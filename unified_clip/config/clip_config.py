@@ -16,12 +16,12 @@ from .._core.types import Tensor
 from .._core.validation import warn
 from . import documents
 from .clipper import Clipper
-from .documents import Document
+from .documents import Document, model_errors
 from .formats import convert, from_optimizer
 from .handles import integration, with_names, without_hash
 from .outcome import OutcomeProperties
 from .schema import Settings
-from .validation import first_error, settings_data
+from .validation import settings_data
 
 
 class ClipConfig(OutcomeProperties, Settings):
@@ -69,7 +69,7 @@ class ClipConfig(OutcomeProperties, Settings):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise first_error(error, Document("ClipConfig", "", "", data), Settings) from None
+            raise model_errors.first_error(error, Document("ClipConfig", "", "", data), Settings) from None
         self._clipper = Clipper(self)
 
     def __eq__(self, other: object) -> bool:

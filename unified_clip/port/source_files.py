@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from .._coded_error import CodedError
+from .._directories import files_below
 from .catalog import clip_pattern
 from .clip_site import PortedFile, Target, UnreadableFile
 from .rewrite import port
 from .source.parse_guard import TOO_DEEP, UnreadableError
 
-SKIPPED = ("__pycache__", "node_modules", "site-packages")
 FORCE = "Or add --force to this command."
 FEW_FILES = 20
 """Up to this many files are ported in this process. Starting other processes would take longer."""
@@ -56,41 +56,6 @@ def sources(path: Path) -> list[Path]:
         remedy = "Pass another path. To port a skipped directory, pass its own path."
         raise PortError(f"{path}: there are no Python files in this directory. {skipped}. {remedy}")
     return files
-
-
-def files_below(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return the files with these suffixes below a directory, sorted by path. Broken links count as files.
-
-    Leave out hidden directories, virtual environments and installed packages. List a file with several links once.
-
-    suffixes: In lower case. They also match names in upper case.
-
-    OSError: a directory cannot be read.
-    """
-    files = sorted(_below(path, tuple(suffixes)), key=lambda file: (not file.is_symlink(), file))
-    return sorted({os.path.realpath(file): file for file in files}.values())  # resolve() fails for a link to itself
-
-
-def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
-    for name, folders, names in os.walk(root, onerror=_fail):
-        folder = Path(name)
-        folders[:] = sorted(name for name in folders if not _is_skipped(folder / name))
-        paths = (folder / name for name in names if name.lower().endswith(suffixes))
-        # broken links are reported as unreadable; pipes are skipped
-        yield from (path for path in paths if path.is_file() or not path.exists())
-
-
-def _fail(error: OSError) -> None:
-    """Raise the error of a directory that cannot be read, instead of skipping it.
-
-    Ignore a directory that was removed.
-    """
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def _is_skipped(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in SKIPPED or (folder / "pyvenv.cfg").exists()
 
 
 def port_all(

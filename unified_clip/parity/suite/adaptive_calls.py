@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from ...adaptive.protocol import AGC, RULES, AdaGC, Rule
-from ...config.validation import no_such
+from ...config.documents.model_errors import no_such
 from ...tensors.types import Gradient
 
 FUNCTIONS = {"adagc": "adaptive.clip_by_tensor_norm", "agc": "adaptive.clip_by_unit_norm"}

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ..._coded_error import CodedError
 from ...config import documents
-from ...config.validation import first_error
-from ...config.validation import no_such as no_such
+from ...config.documents.model_errors import first_error
+from ...config.documents.model_errors import no_such as no_such
 from ...errors import ConfigError
 from ...tensors.types import PARTS, STORAGE
 from ..modes import Mode, OnRequest
@@ -35,7 +35,7 @@ class SuiteError(CodedError, code="UC301"):
 class Table(BaseModel):
     """A table of a suite's TOML file. An unknown key is an error, and so is a value of a wrong type.
 
-    `config/validation.py` writes the messages of these errors.
+    `config/documents/model_errors.py` writes the messages of these errors.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -1,0 +1,215 @@
+"""Describe the first error that pydantic finds in a document: its place, the value, and what to write.
+
+The documents are clip configurations and parity suites.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from ...errors import ConfigError
+from . import Document, Key, format_value
+
+TYPES = {
+    "string_type": "a string",
+    "list_type": "a list",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "model_type": "a table of keys and values",
+    "model_attributes_type": "a table of keys and values",
+    "dict_type": "a table of keys and values",
+}
+"""The expected type in words, by pydantic's name of the error. If a value may have several types, pydantic reports an
+error for each type."""
+
+LIMITS = {
+    "greater_than_equal": "{ge:g} or more",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "{le:g} or less",
+    "less_than": "less than {lt:g}",
+    "finite_number": "a finite number",
+    "too_short": "at least {entries}",
+    "too_long": "at most {entries}",
+    "string_too_short": "at least one character",
+}
+"""The allowed values in words, by pydantic's name of the error."""
+
+TAGS = ("union_tag_invalid", "union_tag_not_found")
+
+
+def first_error(error: ValidationError, document: Document, model: type[BaseModel]) -> ConfigError:
+    """Return an exception about the first error in a document, with its place and the text to write there.
+
+    An unknown key comes first, because a misspelt key also causes an error about a missing key.
+    """
+    errors = [(_locate(entry["loc"], document.data, model)[0], entry) for entry in error.errors()]
+    # If a value may have several types, report the error of the type that fits best: the deepest error.
+    outer = [keys for keys, _ in errors if any(inner != keys and inner[: len(keys)] == keys for inner, _ in errors)]
+    deepest = [(keys, entry) for keys, entry in errors if keys not in outer]
+    deepest.sort(key=lambda item: item[1]["type"] != "extra_forbidden")
+    place = deepest[0][0]
+    keys, message = _described(place, [entry for keys, entry in deepest if keys == place], document.data, model)
+    return document.wrong(keys, message)
+
+
+def _described(keys: list[Key], errors: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[Sequence[Key], str]:
+    """Return (path of keys, message) for pydantic's errors about one value. The message has the value to give instead.
+
+    If an error is about a key inside the value, the path leads to this key.
+    keys: The path of the value in the document. data: The data of the whole document.
+    """
+    error = _closest(errors)
+    kind, message, content = error["type"], error["msg"].removeprefix("Value error, "), error["input"]
+    value = f"it is {format_value(content)}"
+    if error["loc"][-1:] == ("[key]",) and kind == "string_type":  # a key of a table such as check.formats
+        return [*keys[:-1], str(keys[-1])], f"the key {content!r} is not a string. Write it in quotes."
+    if kind in TYPES:
+        expected = list(dict.fromkeys(TYPES[entry["type"]] for entry in errors if entry["type"] in TYPES))
+        if "a number" in expected and "a whole number" in expected:
+            expected.remove("a whole number")
+        *first, last = expected
+        return keys, f"{value}. Give {', '.join(first)} or {last}." if first else f"{value}. Give {last}."
+    if kind == "invalid_key":
+        names = ", ".join(_allowed_keys(keys, data, model))
+        return [*keys[:-1], str(keys[-1])], f"the key {keys[-1]!r} is not a string. Use one of {names}."
+    if kind == "extra_forbidden":
+        return keys, no_such("key", str(keys[-1]), _allowed_keys(keys, data, model))
+    if kind == "whole":
+        return error["ctx"]["keys"], message
+    if kind == "missing":
+        fields = [type_.model_fields for type_ in _locate(keys[:-1], data, model)[1] if _is_table(type_)]
+        examples = [example for each in fields if keys[-1] in each for example in each[str(keys[-1])].examples or ()]
+        return keys, f"it is missing. Add {next(iter(examples), keys[-1])}."
+    if kind in TAGS:
+        types = _locate(keys, data, model)[1]
+        key = error["ctx"]["discriminator"].strip("'")
+        tags = [name for table in types for name in _tags(table).get(key, ())]
+        tag = error["ctx"].get("tag")
+        problem = "it is missing" if tag is None else f"it is {tag!r}"
+        return [*keys, key], f"{problem}. Give one of {', '.join(tags)}."
+    if kind == "value_error":
+        if isinstance(content, dict):
+            named = message.split(maxsplit=1)[0].strip("`,:")
+            return [*keys, named] if named in content else keys, message
+        stop = "" if message.endswith(".") else "."
+        is_whole = message.startswith(format_value(content))
+        return keys, message if is_whole else f"{value}. {message[0].upper()}{message[1:]}{stop}"
+    return keys, f"{value}. {_remedy(error)}"
+
+
+def _closest(errors: Sequence[Any]) -> Any:
+    """Return the most helpful of pydantic's errors about one value: the error for the type that is most like it."""
+    if isinstance(errors[0]["input"], dict):
+        tagged = [entry for entry in errors if entry["type"] in TAGS]
+        return tagged[0] if tagged else max(errors, key=lambda entry: len(entry["loc"]))
+    return next((entry for entry in errors if entry["type"] not in {*TYPES, *TAGS}), errors[0])
+
+
+def _remedy(error: Any) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "literal_error":
+        return f"Give {'true' if context['expected'] == 'True' else context['expected']}."
+    if kind in LIMITS:
+        number = context.get("max_length" if kind == "too_long" else "min_length")
+        entries = "one entry" if number == 1 else f"{number} entries"
+        return f"Give {LIMITS[kind].format(**context, entries=entries)}."
+    return str(error["msg"])
+
+
+def no_such(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return a message about an unknown name. It suggests the closest of the `known` names, or else lists all of them.
+
+    kind: A word for what has the name, such as "key".
+    """
+    close = difflib.get_close_matches(name, known, n=1)
+    names = f"Use one of {', '.join(known)}." if known else "Remove it."
+    hint = f"Did you mean {close[0]}?" if close else names
+    return f"there is no such {kind}. {hint}"
+
+
+# -- places in a model
+
+
+def _locate(location: Sequence[Any], data: Any, model: type[BaseModel]) -> tuple[list[Key], list[Any], Any]:
+    """Return (keys, possible types of the value, value) at a location in an error of pydantic.
+
+    pydantic's locations also contain the names of union members, which are not keys of the document.
+    """
+    types: list[Any] = [model]
+    keys: list[Key] = []
+    for part in location:
+        inner = _inside(types, part, data)
+        if inner is not None:
+            keys.append(part)
+            types, data = inner, _value(data, part)
+    return keys, types, data
+
+
+def _allowed_keys(keys: Sequence[Key], data: Any, model: type[BaseModel]) -> list[str]:
+    """Return the keys that the table of the last of `keys` may have."""
+    _, types, table = _locate(keys[:-1], data, model)
+    tables = [type_ for type_ in types if _is_table(type_) and _fits(type_, table)]
+    return list(dict.fromkeys(name for type_ in tables for name in type_.model_fields))
+
+
+def _inside(types: Sequence[Any], key: Key, data: Any) -> list[Any] | None:
+    """Return the possible types of the value at a key of a table, or at an index of a list.
+
+    Return None if the key belongs neither to one of the types nor to the data.
+    types: The possible types of the table or list. data: Its value.
+    """
+    inner: list[Any] = []
+    is_key = isinstance(key, int) or (isinstance(data, dict) and key in data)
+    for type_ in types:
+        if get_origin(type_) is list and isinstance(key, int):
+            inner += _members(get_args(type_)[0])
+        elif get_origin(type_) is dict and is_key:
+            inner += _members(get_args(type_)[1])
+        elif _is_table(type_) and key in type_.model_fields and _fits(type_, data):
+            inner += _members(type_.model_fields[key].annotation)
+            is_key = True
+    return inner if is_key else None
+
+
+def _members(annotation: Any) -> list[Any]:
+    """Return the members of a union type, without pydantic's constraints. For another type, return only that type."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for type_ in get_args(annotation) for member in _members(type_)]
+    return [annotation]
+
+
+def _is_table(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _tags(table: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the keys of a table that allow a single value, with this value, such as {"schedule": ("linear",)}.
+
+    The values of these keys show which kind of table the file has.
+    """
+    fields = table.model_fields.items() if _is_table(table) else ()
+    return {
+        name: get_args(field.annotation)
+        for name, field in fields
+        if get_origin(field.annotation) is Literal and field.is_required() and len(get_args(field.annotation)) == 1
+    }
+
+
+def _fits(table: Any, data: Any) -> bool:
+    values = data if isinstance(data, dict) else {}
+    return all(str(values.get(name, allowed[0])) == allowed[0] for name, allowed in _tags(table).items())
+
+
+def _value(data: Any, key: Key) -> Any:
+    if isinstance(data, list) and isinstance(key, int):
+        return data[key] if key < len(data) else None
+    return data.get(key) if isinstance(data, dict) else None
