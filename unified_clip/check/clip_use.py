@@ -65,8 +65,8 @@ class ClipUse:
     """
 
     unclipped: bool = False
-    """Whether this stands for an optimizer, or a step of one, that surely has no clip, in a file that clips for another
-    one. It counts as no clip for `check.require`.
+    """Whether this is no clip, but an optimizer (or its step) that surely has none, in a file that clips for another
+    optimizer. It does not count as a clip for `check.require`.
     """
 
     option: str = ""

@@ -71,9 +71,7 @@ def check(name: str, framework: Framework, file: Path, cases: Sequence[Case]) ->
     for public_name, returned in framework.returns.items():
         place = f"{file}, frameworks.{name}.returns.{public_name}"
         if public_name not in framework.functions:
-            raise SuiteError(
-                f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove the line of `returns`"
-            )
+            raise SuiteError(f"{place}: frameworks.{name}.functions has no {public_name}. Add it, or remove this line")
         if CALLS[public_name].style not in WITH_NORM:
             problem = f"`returns` does not apply to {public_name}, whose result has one form only"
             raise SuiteError(f"{place}: {problem}. Remove this line")

@@ -41,11 +41,13 @@ class _Place(NamedTuple):
 
 
 def read(source: Source, path: Path, timeline: Timeline, owners: Set[str]) -> list[ClipUse]:
-    """Return a clip of unknown effect for each optimizer without a clip, if the file builds one with a clip.
+    """Return a `ClipUse` for each optimizer without a clip, if the file builds another optimizer with a clip.
 
-    An optimizer in a branch of an `if` whose condition names a clip setting is left out: its clip is off. An optimizer
-    that such a branch replaces by an optimizer with a clip is also left out. If both optimizers are in the same
-    function, the clip has `unclipped`. All other optimizers without a clip share one clip.
+    If the same function builds both optimizers, the optimizer surely has no clip, and its `ClipUse` has
+    `unclipped = True`. All other optimizers without a clip share one `ClipUse`.
+
+    Leave out an optimizer in a branch of an `if` whose condition names a clip setting, because its clip is off. Also
+    leave out an optimizer that such a branch replaces by an optimizer with a clip.
 
     owners: The code of optimizers whose steps are in the file. `unclipped.py` judges these by their steps, unless the
     file also builds the same optimizer with a clip, as in another branch of an `if`.

@@ -51,9 +51,10 @@ def unread_statements(body: list[ast.stmt], understood: Set[ast.stmt]) -> list[t
 
 
 def _relevant_names(body: list[ast.stmt]) -> set[str]:
-    """Return the names whose values decide about clipping, including other names for the same dicts.
+    """Return the names whose values decide about clipping.
 
-    These also include `WRITERS`, and "*" for `import *`, because they may change any name.
+    Include other names for the same dicts. Also include "*" for `import *`, and the functions in `WRITERS`, such as
+    `exec`, because they may change any name.
     """
     relevant = {*ROOTS, *WRITERS, "*"}
     assignments = [(assigned_names(node), node.value) for node in body if isinstance(node, ast.Assign | ast.AnnAssign)]
