@@ -20,7 +20,7 @@ State = dict[str, Real]
 def ema_ratio(
     state: State, norm: Real, step: Real, *, ratio: float, alpha: float, warmup_steps: int
 ) -> tuple[Real, State]:
-    """Return `ratio` times the average of the clipped norms, and the new state.
+    """Return `ratio` times the average of the norms after the clip, and the new state.
 
     The average is the mean of all norms during the first `warmup_steps` norms, which are not clipped. After them it is
     an exponential moving average with the weight `1 - alpha` for the newest clipped norm.
@@ -50,7 +50,7 @@ def zclip(
     """Return the threshold for a norm that is far above the average, or inf for any other norm, and the new state.
 
     The state has a mean and a variance. During the first `warmup_steps` norms, which are not clipped, these are the
-    mean and the variance of all norms. Afterwards, they are exponential moving averages over the clipped norms.
+    mean and the variance of all norms. Afterwards, they are exponential moving averages over the norms after the clip.
     Source: Kumar et al., "ZClip: Adaptive spike mitigation for LLM pre-training", 2025, arXiv 2504.02507.
     """
     mean, var = state["mean"], state["var"]

@@ -44,9 +44,9 @@ class Divergence:
     coefficients is unknown."""
 
     ulps_at_its_size: float | None = None
-    """The difference in ULP of a larger number, because rounding that number may have caused the difference. The number
-    is the total norm for a gradient, and the largest norm so far for a weight. For a coefficient, this is `ulps`.
-    For a weight that only rounding noise moves, this is 0. None if the stage is not a number."""
+    """The difference in ULP of the total norm for a gradient, and of the largest norm so far for a weight: rounding
+    this larger number may have caused the difference. For a coefficient, this is `ulps`. For a weight that only
+    rounding noise moves, this is 0. None if the stage is not a number."""
 
     is_noise: bool = False
     """Whether the gradients of the parameter, or of a part of it, are only rounding noise. See `NoiseTracker`."""

@@ -43,7 +43,7 @@ def nearest_root(square: Fraction, degree: int, dtype: str) -> float:
 
     Return inf if the result is too large for `dtype`.
 
-    square: A fraction of 0 or more.
+    square: A fraction that is not negative.
     degree: 1 for the fraction itself, 2 for its square root.
     """
     if square == 0:
@@ -165,7 +165,7 @@ def root(total: Fraction, p: float, dtype: str) -> float:
 
     For p other than 1 and 2, the root is computed to 60 digits before it is rounded.
 
-    total: A fraction of 0 or more.
+    total: A fraction that is not negative.
     p: A finite number above 0.
     """
     if p in (1, 2):

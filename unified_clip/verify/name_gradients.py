@@ -94,8 +94,8 @@ class NameMatcher:
         """Return whether the only tensor of a call may be a gradient.
 
         If the recording has the tensor's origin, the origin decides. Otherwise, return True for a tensor with the shape
-        of a parameter. There is one exception: return False for a tensor that a step with gradients in its output clips
-        by value.
+        of a parameter. There is one exception: return False if the call clips by value, and the training step yields
+        gradients.
         """
         if line.is_gradient is not None:
             return line.is_gradient

@@ -93,9 +93,11 @@ def sum_over_devices(sums: Sequence[tuple[Scalar, Axes]]) -> Scalar:
 
 
 def gather_scalar(scalar: Scalar, axes: Sequence[str]) -> Tensor:
-    """Return the numbers of all devices along these axes as one vector. `scalar`: this device's number, of shape (1,).
+    """Return the values of `scalar` on all devices along these axes, as one vector.
 
-    Devices exchange the numbers by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
+    scalar: The value on this device, of shape (1,).
+
+    Devices exchange the values by a sum: unlike a maximum over devices, a sum has a derivative, and NaN stays NaN.
     """
     for axis in axes:
         at = jax.lax.axis_index(axis)

@@ -41,8 +41,8 @@ BY_TEXT = (
     "trainer's file or arguments, or ignore the setting with a reason in check.ignore."
 )
 IN_ENVIRONMENT = (
-    "This code sets a variable of the environment that is named like a clip setting, and the code that reads it is "
-    "unknown. Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
+    "This code sets an environment variable with a name like a clip setting, and the code that reads it is unknown. "
+    "Write the value into the trainer's file or arguments, or ignore the setting with a reason in "
     "check.ignore."
 )
 NEED_CLIP = (

@@ -50,7 +50,10 @@ class AppliedGradients:
         return False
 
     def _is_list(self, node: cst.BaseExpression) -> bool:
-        """Return whether an expression is a list with an element, perhaps changed, for each gradient, in order."""
+        """Return whether an expression is a list of all gradients in their order.
+
+        Values that are computed from the gradients count as gradients.
+        """
         match node:
             case cst.Call() if node is self._source:
                 return True

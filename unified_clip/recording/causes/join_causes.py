@@ -88,8 +88,7 @@ def effective(
 
     Yield a difference that acts before the clip if numbers at the stages CHANGED of its step differ by more than
     ROUNDING ULP, or were not compared. Yield any other difference if numbers at these stages of a later step differ by
-    more than ROUNDING ULP, or were not compared. ROUNDING ULP. Yield any other difference if such numbers of a later
-    step do. Also yield either kind if these numbers were not compared. Always yield a difference in clips.
+    more than ROUNDING ULP, or were not compared. Always yield a difference in clips.
 
     A difference in the rule for momentum changes the weights of the next step, unless the code makes up for it. So do
     not yield this difference if the weights of the next step were compared, and agree.

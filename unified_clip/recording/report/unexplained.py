@@ -168,7 +168,8 @@ def where_to_look(comparison: RecordingComparison) -> list[str]:
 def _other_clips(comparison: RecordingComparison, step: int) -> dict[str, str]:
     """Return {what: phrase} for each property in which the clips up to a step differ, or may differ.
 
-    The report has no divergences of these properties: the calls of each step, the gradients of each call, and eps.
+    The properties are the calls of each step, the gradients of each call, and eps. The report never lists them as
+    divergences.
     """
     runs = comparison.runs
     clips = [[line.step for line in run.lines if line.step <= step] for run in runs]
