@@ -337,7 +337,7 @@ def test_what_has_happened_is_found_wherever_the_state_is() -> None:
     assert last(state).metrics("train/").keys() == {"train/grad_norm", "train/grad_norm_clipped", "train/clip_coef"}
     with pytest.raises(
         ValueError,
-        match=r"the state contains no ClipState, but must contain one\. Pass the state of an optimizer with as_optax",
+        match=r"the state contains no ClipState, but must contain one\. Pass the state of an optimizer that contains",
     ):
         last(optax.sgd(0.1).init(PARAMS))
     with pytest.raises(
