@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import suggest
+from . import suggested_code
 from .catalog import clip_pattern, may_clip
 from .clip_call import FoundClip
 from .clip_site import ClipSite, PortedFile, Target
@@ -74,9 +74,9 @@ def _completed(file: FileRewrite, clip: FoundClip) -> ClipSite:
     """
     site = file.sites[clip]
     if site.verdict == "flagged":
-        site.suggestion = suggest.lines(file.module, clip, file.target)
+        site.suggestion = suggested_code.lines(file.module, clip, file.target)
     if site.verdict != "rewritten" or file.target != "torch":
         site.checks = []
-    elif suggest.scale(file.module, clip) or (site.meaning is not None and "scal" in site.meaning.threshold):
+    elif suggested_code.scale(file.module, clip) or (site.meaning is not None and "scal" in site.meaning.threshold):
         site.checks.append("Do not multiply the threshold by the loss scale: gradients are unscaled before the clip.")
     return site

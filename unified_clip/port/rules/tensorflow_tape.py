@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import libcst as cst
 
-from .. import suggest
+from .. import suggested_code
 from ..catalog import KERAS_RULES
 from ..clip_call import FoundClip
 from ..file_rewrite import FileRewrite
@@ -213,7 +213,7 @@ class TapeRewrite:
         if self._file.native:
             line = native_function.call_lines(self._module, rule, step.variables, limit)
             return native_function.torch_function(rule), line
-        name = f"unified_clip.torch.{suggest.CLASSES[rule]}"
+        name = f"unified_clip.torch.{suggested_code.CLASSES[rule]}"
         return name, f"{name}({limit}).clip_({step.variables})"
 
 
