@@ -68,9 +68,9 @@ def native_available(in_graphs_of: str | None = None) -> bool:
     CPU.
 
     Without compiled kernels, NumPy computes the same bits in eager calls, more slowly. In graphs without these kernels,
-    the framework's operations compute, and the last bit of a norm may differ. `docs/contract.md` lists the graphs.
-    Graphs of Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function returns
-    True.
+    the framework's operations compute the result, and the last bit of a norm may differ. `docs/contract.md` lists the
+    graphs. Graphs of Paddle's `to_static` use the kernels only with UNIFIED_CLIP_GRAPH=kernels, even if this function
+    returns True.
 
     Args:
         in_graphs_of: The framework whose graphs to check: "torch", "tensorflow", "paddle", "jax", "mlx" or "numpy". The

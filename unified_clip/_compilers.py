@@ -1,4 +1,7 @@
-"""Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them."""
+"""Register `entry.run` with compilers of Python code, such as `torch.compile`, when a program imports them.
+
+`entry.run` runs the body of every public function. A compiler with which it is registered can trace this body.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class CompilerImport:
 
 
 def watch() -> None:
-    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, do so after its import."""
+    """Register `entry.run` with each compiler. If the compiler's module is not imported yet, wait for its import."""
     for compiler in COMPILERS:
         if compiler in sys.modules:
             _register(compiler)

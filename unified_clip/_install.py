@@ -16,7 +16,8 @@ def command(extra: str) -> str:
     """Return the `pip install` command for an extra of the installed package.
 
     The command names the clone, repository or archive from which the package was installed (`direct_url.json`, PEP
-    610). If that is unknown or no longer exists, the command has a placeholder, and a note in parentheses explains it.
+    610). If this source is unknown or no longer exists, the command has a placeholder, and a note in parentheses
+    explains it.
 
     Example:
         >>> command("cli").startswith("pip install '") and "[cli]" in command("cli")
@@ -24,7 +25,7 @@ def command(extra: str) -> str:
     """
     if (PACKAGE_PARENT / "pyproject.toml").is_file():  # imported from a clone
         return _pip(f"{PACKAGE_PARENT}[{extra}]")
-    from importlib import metadata  # here, because every command would load these modules, which take 60 ms
+    from importlib import metadata  # here, to save other commands the 60 ms of these imports
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 Advance = Callable[[str, int], None]
-"""A function that moves a progress bar. The arguments: the name of the bar, and the number to add to its progress."""
+"""A function that moves a progress bar. Its arguments are the name of the bar, and the number to add to its progress.
+"""
 
 
 def unseen(name: str, count: int) -> None:

@@ -26,8 +26,8 @@ LOCK = ".lock"
 class Scratch:
     """A temporary directory, which `remove` or the end of a `with` block removes.
 
-    A process that SIGKILL ends leaves its directory behind. It is removed when the same user's
-    next process makes a temporary directory.
+    A process that SIGKILL ends leaves its directory behind. The directory is removed when the same user's next process
+    makes a temporary directory.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -61,7 +61,7 @@ def remove_abandoned(directory: str) -> None:
     with suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False):
-                with suppress(OSError):  # another process is faster, or another user's directory
+                with suppress(OSError):  # another process was faster, or the directory is another user's
                     if entry.stat(follow_symlinks=False).st_uid == os.getuid():
                         _remove_if_unlocked(Path(entry.path))
 

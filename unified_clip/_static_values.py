@@ -33,7 +33,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 """The operators that `evaluate` computes, on numbers only."""
 
 MAX_EXPONENT = MAX_DIGITS = 400
-"""Powers with larger exponents, and whole numbers with more digits, are unknown: computing them would take long."""
+"""Powers with larger exponents, and whole numbers with more digits, count as unknown, to save time."""
 
 Target = ast.Name | ast.Attribute
 

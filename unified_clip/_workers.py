@@ -1,6 +1,6 @@
 """Run worker processes, and report why they ended.
 
-Each framework runs in its own process: importing TensorFlow before Paddle in one process is a segmentation fault.
+Each framework runs in its own process: importing TensorFlow before Paddle in one process would crash it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MEANINGS = {
     "SIGILL": ": an instruction that this processor does not support",
     "SIGSEGV": ": an access to memory that the process does not own",
 }
-"""The usual cause of a signal, as the end of a message. An unlisted signal has no such end."""
+"""The usual cause of each signal, to add at the end of a message. For other signals, messages name no cause."""
 
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 """Matches a call in faulthandler's report."""
@@ -46,7 +46,7 @@ FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 CALLS_SHOWN = 3
 LINES_SHOWN = 6
 LINE_CHARACTERS = 300
-"""The number of characters that reports have of a line of stderr, or of an error's message."""
+"""Reports cut a line of stderr, or the message of an error, after this many characters."""
 
 REPORT_SECONDS = 1.0
 """Seconds that a hung worker gets to report its calls."""
@@ -72,7 +72,7 @@ class Exit:
     """After a timeout: the calls that the worker was in, if it reported them."""
 
     def __str__(self) -> str:
-        """Return the exit status and the last lines of stderr as text, or the calls after a timeout."""
+        """Return the exit status and the last lines of stderr as text. After a timeout, return the calls."""
         if self.code is None:
             return self.calls or self.last_lines
         status = f"exit status {self.code}"
@@ -83,7 +83,7 @@ class Exit:
 
     @property
     def last_lines(self) -> str:
-        """The last lines of stderr as text, or the fatal error that faulthandler reported, and its calls."""
+        """The last lines of stderr as text, or faulthandler's report of a fatal error: the error and its calls."""
         fatal = [number for number, line in enumerate(self.stderr) if line.startswith("Fatal Python error")]
         lines = self.stderr[fatal[-1] :][:LINES_SHOWN] if fatal else self.stderr[-LINES_SHOWN:]
         if fatal and (calls := _calls_of_fatal_error(self.stderr[fatal[-1] :])):
@@ -233,10 +233,10 @@ def _exit_when_orphaned(parent: int) -> None:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow in two thirds of the time: as if packages that it imports if it finds them were not installed.
+    """Import TensorFlow without its optional packages, which saves a third of the time.
 
-    They are JAX, for TensorFlow Lite, and Matplotlib and scikit-learn, for Keras' plots and wrappers. The worker may
-    import them afterwards.
+    The packages are JAX, for TensorFlow Lite, and Matplotlib and scikit-learn, for Keras' plots and wrappers. The
+    worker may import them afterwards.
 
     ModuleNotFoundError: TensorFlow is not installed.
     """
@@ -246,7 +246,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def hide_packages(*names: str) -> Iterator[None]:
-    """Let imports of these packages fail in this context, as if they were not installed.
+    """Make imports of these packages fail in this context, as if they were not installed.
 
     A package that has been imported before is not hidden.
     """
@@ -262,9 +262,11 @@ def hide_packages(*names: str) -> Iterator[None]:
 def _search_path(python: str, scratch: Scratch | None) -> list[str]:
     """Return the directories of `PYTHONPATH`, and a directory from which a worker imports this copy of this package.
 
-    The user's directories come first, so that no package that is installed beside this package hides the user's
-    packages. With `scratch`, another interpreter gets a copy of the package in a directory of its own, which comes
-    first. That interpreter must not find the other packages that are installed beside this package.
+    The directory of this package comes last, so that packages installed there do not hide the user's packages. But it
+    comes first if `PYTHONPATH` leads to another copy of this package.
+
+    With `scratch`, another interpreter gets a copy of this package in a directory of its own, which comes first. That
+    interpreter must not find the other packages that are installed beside this package.
     """
     directories = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     if scratch is None or python == sys.executable:

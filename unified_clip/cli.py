@@ -45,7 +45,7 @@ INACCESSIBLE = {
     errno.EPERM: "Pass another path, or change the permissions",
     errno.ENAMETOOLONG: "Pass a path with shorter names",
 }
-"""The remedy for each error number of a path that a command cannot read or write."""
+"""The remedies for a path that a command cannot read or write, by error number."""
 
 CLI = ("jinja2", "ml_dtypes", "packaging", "pydantic", "rich", "tomlkit", "yaml")
 EXTRAS = {

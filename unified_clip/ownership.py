@@ -1,4 +1,4 @@
-"""Functions for the argument `ownership` of `clip_grad_norm_`, which decide the rank that counts a gradient element.
+"""Functions for the argument `ownership` of `clip_grad_norm_`. They decide which rank counts a gradient element.
 
 Use these functions if the gradients' placements do not determine that rank. Each function here returns a function of a
 parameter, or of a gradient if you pass gradients only. A clip calls the returned function for each parameter, to learn
@@ -263,7 +263,7 @@ def _ranks_of(group: Any) -> set[int]:
 def _counted_of_handle(handle: Any, tensor_rank: int | None) -> Iterator[tuple[Any, bool]]:
     """Return the parameters of an FSDP1 handle, and whether this tensor-parallel rank counts them."""
     flat = handle.flat_param
-    specs = flat._param_extensions  # those of DTensors on the tensor-parallel mesh; None for other parameters
+    specs = flat._param_extensions  # None for a parameter that is not a DTensor on the tensor-parallel mesh
     if tensor_rank is None and any(spec is not None for spec in specs):
         raise ValueError(
             "The model has tensor-parallel parameters. Pass process_group=torch.distributed.group.WORLD and "

@@ -45,7 +45,7 @@ class Suggestion:
     """A suggested threshold, and the norms from which it was computed."""
 
     threshold: float
-    """The threshold in the unit of the gradients, with three significant digits. It is rounded up."""
+    """The threshold in the unit of the gradients, rounded up to three significant digits."""
 
     percentile: float
     clipped: float
@@ -67,8 +67,7 @@ class Suggestion:
     def replay(self, rule: Any) -> Replay:
         """Return the thresholds that an adaptive rule has for these norms, and the share of the norms that it clips.
 
-        In a training with this rule, the norms after the first clip would differ from these norms, and the later
-        thresholds, too.
+        A training with this rule would have other norms from the first clip on, and so other thresholds.
 
         Args:
             rule: A rule for the total norm, such as `adaptive.ZClip()`, or your own.

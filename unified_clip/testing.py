@@ -1,7 +1,7 @@
 """Assertions for tests: gradients are equal bit for bit, clipping is equal on every framework, and a suite passes.
 
-They need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options, and the
-fixture `clip_suite` is `assert_suite_passes`.
+The assertions need the extra `cli`. In pytest, the fixture `clip_parity` is `assert_clip_parity` with pytest's options,
+and the fixture `clip_suite` is `assert_suite_passes`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def assert_clip_parity(
     The call runs as one case of `unified-clip parity`.
 
     Args:
-        grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. They are copied.
+        grads: Gradients of one framework: a tensor, a list, a dict or (name, gradient) tuples. The gradients are
+        copied.
         rule: A public function or class, such as `unified_clip.clip_grad_norm_`, or its name, such as
             "clip_grad_norm_".
         frameworks: Names among "torch", "tensorflow", "paddle", "jax", "mlx" and "numpy". Default: all installed

@@ -404,7 +404,7 @@ def test_unified_clip_without_its_compiled_kernels_is_reported() -> None:
     slow = DATA | {"compiled_kernels": {"paddle": False, "torch": True, "jax": False}}
     assert report.problems(slow) == [
         "unified_clip ran without its compiled kernels on paddle, jax. Install unified_clip with a C++ compiler, unset "
-        "UNIFIED_CLIP_NATIVE, and run outside its source directory."
+        "UNIFIED_CLIP_NATIVE, and run outside unified_clip's source directory."
     ]
 
 

@@ -20,7 +20,7 @@ SHELLS = {
 """The file for the completion script, by shell."""
 
 FORMATS = ("--from", "--from-b", "--to")
-"""Options whose value is the name of a trainer's format. In a few commands, they have fixed choices instead."""
+"""Options whose value is the name of a trainer's format. In a few commands, the options have fixed choices."""
 
 
 def add_parser(

@@ -54,9 +54,9 @@ def run(root: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 def _page(topic: str, commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
     """Return the lines of the help about an error code, the list of codes, or the table of exit statuses.
 
-    commands: The parser of each command. Their names may be suggested in the error.
+    commands: The parser of each command, by name. For an unknown topic, the error may suggest one of these names.
 
-    UsageError: the topic is none of these.
+    UsageError: the topic is unknown.
     """
     width = min(shutil.get_terminal_size().columns, WIDEST)
     if topic == ERRORS:

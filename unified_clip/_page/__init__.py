@@ -1,1 +1,1 @@
-"""What the HTML pages share: templates, styles, and plots as SVG. A page loads nothing, and opens from the disk."""
+"""What the HTML pages share: templates, styles and SVG plots. A page loads no other file, so it opens from the disk."""

@@ -107,7 +107,7 @@ def limits(
     No clip can take less time. Return an entry of bench.json: the number of bytes, and the quartiles of the
     milliseconds.
 
-    views: Views of the memory. Those that are not writable are copied before the measurement.
+    views: Views of the memory. Read-only views are copied before the measurement.
     prepare: A function that is called before each repeat, as before a clip.
     seconds: The time for each of the two measurements. Each is repeated at least LEAST and at most MOST times.
     clock: A function that returns the time in seconds.

@@ -11,10 +11,10 @@ from .lists import DTYPES, Array
 from .measure import Call, Clock, Pair, on_host
 
 MOST_COMPILED = 1000
-"""XLA compiles no list with more tensors, because ten thousand tensors would take many minutes."""
+"""The benchmark lets XLA compile no list of more tensors than this: ten thousand tensors would take many minutes."""
 
 MOST_COMPILED_BY_TORCH = 200
-"""`torch.compile` compiles no list with more tensors, because a thousand tensors take five to ten minutes."""
+"""The benchmark lets `torch.compile` compile no list of more tensors than this: 1,000 tensors take 5 to 10 minutes."""
 
 
 class Pairs(NamedTuple):
@@ -27,7 +27,7 @@ class Pairs(NamedTuple):
     """The pair that only measures the norm."""
 
     memory: Callable[[], list[Array]]
-    """Return views of the gradients' memory. They do not keep the gradients alive."""
+    """Return views of the gradients' memory. These views do not keep the gradients alive."""
 
     in_graphs: Callable[[float], list[Pair]] = lambda threshold: []
     """Return the pairs that clip to a threshold, with each function compiled or in its own graph."""
@@ -128,7 +128,7 @@ def torch_pairs(arrays: Sequence[Array]) -> Pairs:
     def in_graphs(threshold: float) -> list[Pair]:
         if len(arrays) > MOST_COMPILED_BY_TORCH:
             return []
-        # drop earlier graphs: with a second threshold, it would no longer be compiled as a constant
+        # drop earlier graphs: a second threshold would no longer be compiled as a constant
         torch.compiler.reset()
         compiled = [torch.compile(clip_to(threshold, function), fullgraph=True) for function in functions]
         return [pair("torch.nn.utils.clip_grad_norm_ (torch.compile)", restore, compiled, in_place=True)]
@@ -258,7 +258,7 @@ def _static_program(arrays: Sequence[Array], clip: Any) -> Call:
         executor.run(startup, scope=scope)
         for attribute, array in zip(attributes, arrays, strict=True):
             tensor(attribute.name).set(array, paddle.CPUPlace())
-        executor.run(program, scope=scope)  # replaces what the scope has of its results' names
+        executor.run(program, scope=scope)  # replaces the program's earlier results in the scope
         results = [tensor(f"clipped{index}") for index in range(len(arrays))]
     finally:
         paddle.disable_static()

@@ -107,7 +107,8 @@ def problems(data: Mapping[str, Any]) -> list[str]:
     failed = [f"{name}: its process ended: {why}" for name, why in data["failed"].items()]
     slow = [name for name, compiled in data["compiled_kernels"].items() if not compiled]
     remedy = (
-        "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside its source directory."
+        "Install unified_clip with a C++ compiler, unset UNIFIED_CLIP_NATIVE, and run outside unified_clip's source "
+        "directory."
     )
     problem = f"unified_clip ran without its compiled kernels on {', '.join(slow)}. {remedy}"
     return missing + failed + ([problem] if slow else [])

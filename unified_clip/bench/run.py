@@ -30,7 +30,7 @@ DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {},
     "cuda": {"frameworks": ["torch"], "lists": list(cuda.LISTS), "growth": False},
 }
-"""The devices to measure, each with the defaults of options that differ from the defaults in `Options`."""
+"""The devices to measure, each with the defaults of options that replace the defaults in `Options`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _work(framework: str, options: Options, add: Callable[[dict[str, Any]], None
 
     def add_results() -> bool:
         for line in iter(lines.readline, b""):
-            if not line.endswith(b"\n"):  # the worker is still writing it, or died
+            if not line.endswith(b"\n"):  # the worker is still writing the line, or has died
                 lines.seek(-len(line), os.SEEK_CUR)
                 break
             add(json.loads(line))

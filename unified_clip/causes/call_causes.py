@@ -57,9 +57,9 @@ def shown_in_tensors(call: Observation) -> Cause | None:
 def _by_hypotheses(call: Observation) -> Cause | None:
     """Return the cause whose hypothesis explains the norm and the coefficients of a call.
 
-    Test `common_causes` first, and `fitted_causes` if no known cause fits. Return None if known causes of different
-    kinds fit, or if the fitting cause may be rounding. Return the result of `touched` or
-    `steps_in_16_bits` if no known cause fits, or if rounding hides whether a known cause or the correct call fits.
+    Test `common_causes` first, and `fitted_causes` only if no common cause fits. Return None if common causes of
+    different kinds fit, or if the fitting cause may be rounding. Return the result of `touched` or `steps_in_16_bits`
+    if no cause fits, or if rounding hides whether a common cause or the correct call fits.
     """
     for slack in call.slacks:
         if call.expected_fits(slack):
@@ -68,7 +68,7 @@ def _by_hypotheses(call: Observation) -> Cause | None:
         if fitting := call.fitting(possible, slack):
             return common_cause(fitting)
         if any(call.explains(each, slack) for each in possible if each.tolerance):
-            # rounding hides whether it is this one, or the correct call
+            # rounding hides whether this hypothesis or the correct call fits
             return touched(call) or steps_in_16_bits(call)
     if cause := steps_in_16_bits(call):
         return cause
@@ -259,7 +259,7 @@ def not_clipped(call: Observation) -> Cause | None:
 
 
 def touched(call: Observation) -> Cause | None:
-    """Return a cause if only gradients that should be unchanged differ, only by rounding, and the norm is correct.
+    """Return a cause if the norm is correct, and the only difference is rounding in gradients that should be unchanged.
 
     Else return None.
     """

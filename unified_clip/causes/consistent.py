@@ -1,9 +1,9 @@
 """Choose the causes of one function's differences over all its cases.
 
 In a degenerate case, such as one tensor or one element, several causes predict the same numbers. So a cause that fits
-one case is tested on the other cases of the function. Another case contradicts a cause if the cause predicts clearly
-other numbers for it than the correct call, and the function did not return these numbers. Of the causes that no case
-contradicts, the report names the one that explains the most differences.
+one case is tested on the other cases of the function. The cause predicts numbers for each other case. A case
+contradicts the cause if the predicted numbers clearly differ from the correct ones, and the function did not return the
+predicted numbers. Of the causes that no case contradicts, the report names the one that explains the most differences.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _Call:
         return self.call.explains(hypothesis, self.slack)
 
     def is_visible(self, hypothesis: Hypothesis) -> bool:
-        """Return whether a hypothesis predicts clearly other numbers than the correct call."""
+        """Return whether the numbers that a hypothesis predicts clearly differ from those of the correct call."""
         call = self.call
         pairs = zip(call.coefficients(hypothesis), call.expected_coefs, strict=False)
         if call.scalings and any(abs(coef - right) > 4 * self.slack * right for coef, right in pairs):
@@ -202,8 +202,8 @@ def _diagnose(this: _Call, everything: Sequence[_Call], failing: Sequence[_Call]
 def _opposing(contradicting: Sequence[_Call], explained: Sequence[_Call]) -> _Call | None:
     """Return one of the calls that contradict a hypothesis, if they show that the hypothesis is wrong, else None.
 
-    One correct call shows this. Calls with a difference may have another mistake instead. They show it only if they
-    have at least as many lists of gradients as the calls that the hypothesis explains.
+    One correct call is enough. Calls with a difference may have another mistake instead, so they need at least as many
+    lists of gradients as the calls that the hypothesis explains.
 
     explained: The calls whose difference the hypothesis explains.
     """
@@ -217,8 +217,9 @@ def _has_sparse(call: Observation) -> bool:
 
 
 def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
-    """Return, as a cause, the hypothesis that explains the most differences. Return None if hypotheses of several kinds
-    explain equally many.
+    """Return the hypothesis that explains the most differences, as a cause.
+
+    If several kinds of hypotheses explain this number of differences, return None.
 
     fitting: (number of differences that the hypothesis explains, hypothesis) tuples.
     """
@@ -228,7 +229,7 @@ def _best(fitting: Sequence[tuple[int, Hypothesis]]) -> Cause | None:
 
 
 def _fitting(this: _Call) -> Iterator[Sequence[Hypothesis]]:
-    """Yield lists of the hypotheses that explain the numbers of a call, the most exact ones first.
+    """Yield lists of the hypotheses that explain the numbers of a call, each for a larger allowed error.
 
     Stop at a relative error within which the correct call explains the numbers, too.
     """
@@ -260,11 +261,10 @@ def _transferred(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[H
 
 
 def _without_the_same(hypothesis: Hypothesis, source: _Call, target: _Call) -> list[Hypothesis]:
-    """Return the hypotheses that the norm of another call leaves out the same gradients as a hypothesis.
+    """Return hypotheses that another call leaves the gradients of a hypothesis out of its norm, too.
 
-    The first hypothesis is about the gradients with the same indices, names and shapes, and the second about those with
-    the same positions from the end. Return [] if the other call lacks one of these gradients: a mistake may leave
-    out gradients of certain shapes only.
+    The first result identifies these gradients by index, name and shape, and the second by position from the end.
+    Return [] if the other call lacks one of these gradients: a mistake may leave out gradients of certain shapes only.
     """
     here, there, left = source.call, target.call, hypothesis.about
     same = [number for number in there.counted if any(_is_same(here, each, there, number) for each in left)]

@@ -13,7 +13,7 @@ COMMON_EPS = (0.0, 1e-6, 1e-12, 1e-8, 1e-7, 1e-5)
 """Values of eps that libraries use."""
 
 LARGEST_EPS = 1e-2
-"""The largest eps that the sentence of another cause may add, if both explain the same numbers."""
+"""If another cause and an eps up to this size explain the same numbers, the cause's sentence also names the eps."""
 
 FEW_NORMS = 8
 """If a call has fewer norms than this, rounding can look like another eps by chance."""

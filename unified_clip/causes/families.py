@@ -86,7 +86,7 @@ def _conditions(common: Callable[[tuple[int, int]], Interval | None]) -> Iterato
     """Yield the conditions under which a function scales gradients to the threshold, in words.
 
     common: A function of the exponents of the norm and of the threshold. It returns an interval of quotients of these
-        two powers. All calls with a quotient above it are scaled.
+        two powers. All calls with a quotient above this interval are scaled.
     """
     for words, powers in CONDITIONS.items():
         if (quotients := common(powers)) and quotients[0] <= 1 < quotients[1]:
@@ -220,7 +220,7 @@ def _constant(call: Observation, norm: float, coefs: Interval) -> Interval:
 
 
 def _simple(ends: Interval, preferred: Sequence[float]) -> float | None:
-    """Return the simplest number in an interval: a preferred one, or one with few digits. None for an unbounded one."""
+    """Return the simplest number in an interval: a preferred number, or one with few digits. None if unbounded."""
     low, high = ends
     if not math.isfinite(low) or not math.isfinite(high):
         return None

@@ -105,7 +105,7 @@ def _float32_norm(values: Mapping[int, Float64s], way: int, numbers: Sequence[in
 def _in_16_bits(call: Observation) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm, the coefficient, or the sum of the squares is in bfloat16 or float16.
 
-    The last ones are about several roundings: the returned norm is a number of the dtype near the correct norm.
+    The last hypotheses allow several roundings: the returned norm is any number of the dtype near the correct norm.
     """
     for dtype in NARROW:
         norms = [nearest_float(n, dtype) for n in call.norms]
@@ -147,10 +147,9 @@ def _lost(call: Observation) -> Iterator[Hypothesis]:
 def _not_counted(call: Observation, slack: float) -> Iterator[Hypothesis]:
     """Yield hypotheses that the norm includes too few or too many gradients.
 
-    The norm may leave out one gradient, all gradients with one dtype or number of axes, or all gradients with another.
+    The norm may leave out one gradient, all gradients with the same dtype or number of axes, or all other gradients.
     It may be the norm of the first or of the last gradient alone. The norm may also include gradients that it should
-    exclude. A hypothesis has no kind if rounding could change the
-    norm as much as these gradients do.
+    exclude. A hypothesis has no kind if rounding could change the norm as much as these gradients do.
 
     slack: The relative error up to which numbers count as equal.
     """
@@ -299,7 +298,7 @@ def _other_threshold(call: Observation) -> Iterator[Hypothesis]:
 def _float32_error(call: Observation) -> Iterator[Hypothesis]:
     """Yield the hypothesis that the squares were added up in float32, if that can cause the error of the norm.
 
-    Yield nothing if the error is larger, if the call returns no norm, or if norm_type is not 2.
+    Yield nothing if the error is larger than float32 can cause, the call returns no norm, or norm_type is not 2.
     """
     norm, expected = call.norm, call.expected_norm
     if norm is None or expected is None or call.p != 2:

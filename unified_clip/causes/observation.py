@@ -111,7 +111,9 @@ class Hypothesis(NamedTuple):
     """The coefficient of each gradient. Empty: the coefficients follow from the norms."""
 
     about: Sequence[int] = ()
-    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: all, or none."""
+    """The indices of the gradients that the norm leaves out, or that are multiplied twice. Empty: the
+    hypothesis is about all gradients, or about none.
+    """
 
     is_mean: bool = False
     """Whether `norms` may be multiples of the correct norms, so that another threshold gives the same coefficients."""

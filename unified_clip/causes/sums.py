@@ -18,7 +18,7 @@ NARROW = ("bfloat16", "float16")
 """The 16-bit dtypes. bfloat16 is first: it has fewer digits, and most of its numbers are also float16 numbers."""
 
 NEAR_STEPS = 8
-"""A norm in a 16-bit dtype may be this many half ULPs off, because of several roundings, and squares in any order."""
+"""A norm computed in a 16-bit dtype may be this many half ULPs off, due to several roundings in any order."""
 
 
 MIN_ELEMENTS = 4
@@ -110,9 +110,10 @@ def _narrow_norms(call: Observation, dtype: str) -> Iterator[tuple[str, Callable
 
 
 def _sums(values: Float64s, dtype: str) -> list[float]:
-    """Return sums of squares, rounded to `dtype`: of the values, of the rounded values, and with rounded squares.
+    """Return several sums of the squares of some values, all rounded to `dtype`.
 
-    The last sum is rounded after each square. It is left out for many values.
+    The sums are of the squares of the values, of the squares of the rounded values, and of the rounded squares. One
+    more sum of the rounded squares is rounded after each square. It is left out for more than LONGEST_SEQUENCE values.
     """
     near = rounded(values, dtype)
     squares = rounded(near**2, dtype)

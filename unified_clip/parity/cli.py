@@ -276,8 +276,8 @@ def _suite(options: argparse.Namespace) -> Suite:
 def _recording(path: Path) -> Sequence[RecordedCall]:
     """Return the clip calls of the first process in a recording, for `--recorded`.
 
-    RunError: the file cannot be read or is not a recording, no call got a gradient without an error, or there is
-    neither a norm nor a threshold above 0 to plot.
+    RunError: the file cannot be read or is not a recording. Every call lacks gradients or raised an error, or no call
+    has a norm or a threshold above 0 to plot.
     """
     from ..recording import compare, runs
     from ..recording.report import curves, run_plots
@@ -309,7 +309,7 @@ def _accept(report: ParityReport, path: Path) -> int:
         remedy = "Correct the problems that parity.md in the report lists, and run the command with --accept again."
         message = f"{problem}. {remedy}"
         reject(UsageError(message, "UC303"))
-        # failures that the baseline has do not fail the run, but --accept needs none at all
+        # failures that the baseline has do not fail the run, but --accept needs a run without them
         return report.exit_code or DIFFERENT
     try:
         changes = update.write(path, report)

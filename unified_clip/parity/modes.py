@@ -23,8 +23,9 @@ GRAPHS = {
     "jax": (COMPILED,),
     "mlx": (COMPILED,),
 }
-"""The modes that `run_in_graph` of each framework's adapter supports. This table is not in the adapters, because they
-import their framework."""
+"""The modes that `run_in_graph` of each framework's adapter supports. This table is not in the adapters, because each
+adapter imports its framework.
+"""
 
 IN_GRAPHS = tuple(dict.fromkeys(mode for modes in GRAPHS.values() for mode in modes))
 
@@ -52,7 +53,7 @@ TITLES: Mapping[str, str] = {
 """The name of each mode in reports."""
 
 YOURS = "your function"
-"""The name of the mode NATIVE where a function of the user took the place of the framework's function."""
+"""The title of the mode NATIVE for a function of the user, which replaces the framework's function."""
 
 UNIFIED_CLIP_MODES = tuple(mode for mode in TITLES if mode != NATIVE)
 

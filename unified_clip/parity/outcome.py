@@ -76,7 +76,10 @@ class CallOutcome(ClipTensors):
     """A wrong side effect, such as "changed its input gradients". '' if there is none."""
 
     changed_inputs: bool = False
-    """For a function of the user: whether it changed gradients, although it is not in place, or raised an error."""
+    """Whether a function of the user changed gradients that it must not change.
+
+    A function that is not in place, or that raised an error, must change none.
+    """
 
     exact_norm: bool = False
     """Whether the compiled kernels computed the norm inside a graph, so that it has to be exact."""

@@ -186,7 +186,7 @@ def _not_called(suite: Suite, results: Mapping[str, WorkerResults]) -> list[str]
 def _untested(suite: Suite, expected: ExpectedResults) -> list[str]:
     """Return what no case of the suite can test, because each exact result equals its input.
 
-    The texts are one of the following. With `--case`, which is for single cases, return [].
+    Each text is one of the following. With `--case`, which is for single cases, return [].
 
     - "unified_clip", if no case tests anything.
     - Lists of gradients from a file or a function, if all their elements are 0.

@@ -24,7 +24,7 @@ from .workers.run_worker import WorkItem
 def processor() -> str:
     """Return the name of the processor and the number of its cores that this process may use.
 
-    Both can change the order in which a framework adds numbers up, and so the last bits of a norm.
+    Another processor, or another number of cores, can change the order of a sum, and so the last bits of a norm.
     """
     name = platform.processor() or platform.machine()
     with suppress(OSError):

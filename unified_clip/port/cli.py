@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PORTING = "a PATH to port"
 VERIFYING = "unified-clip verify"
 MODES = {PORTING: ("to", "native", "write", "mark", "check", "force", "report"), VERIFYING: verify_cli.OPTIONS}
-"""The options of only one mode of the command, by mode. `--verify` is a deprecated alias of `unified-clip verify`."""
+"""By mode: the options that only this mode has. `--verify` is a deprecated alias of `unified-clip verify`."""
 
 
 def add_parser(commands: Any) -> None:

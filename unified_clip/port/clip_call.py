@@ -23,8 +23,8 @@ KERAS_PACKAGES = {"keras", "tf_keras", "tensorflow"}
 class Arguments:
     """The arguments of a call: `passed` has each argument by the name of its parameter.
 
-    A keyword that matches no parameter is in `passed` under its own name, and also in `unknown`. Without a call, both
-    are empty.
+    A keyword that matches no parameter is in `passed` under its own name, and also in `unknown`. Without a call,
+    `passed` and `unknown` are empty.
 
     parameters: The names of the function's parameters, in order.
     renamed: Alternative names that calls may use for parameters, each with the name in `parameters`, as in
@@ -77,7 +77,7 @@ class FoundClip:
     """For a trainer's argument: its entry in `catalog.toml`."""
 
     limit: cst.BaseExpression | None = None
-    """For a trainer's argument: the expression of its value, or of its default. None if it is set elsewhere."""
+    """For a trainer's argument: the expression of its value, or of its default. None if the value is set elsewhere."""
 
     @property
     def kind(self) -> str:

@@ -35,7 +35,7 @@ def find(module: Module) -> list[FoundClip]:
 
 
 def _replaced(module: Module) -> Iterator[ClipFunction]:
-    """Yield the clip functions that the file replaces by its own: by an assignment, `setattr` or `mock.patch`."""
+    """Yield the clip functions that the file replaces by other functions: in an assignment, setattr or mock.patch."""
     for node in module.nodes:
         name = ""
         if isinstance(node, cst.Attribute) and node.attr.value in last_names() and module.is_target(node):
@@ -49,7 +49,7 @@ def _replaced(module: Module) -> Iterator[ClipFunction]:
 
 
 def _at(module: Module, imports: Imports, node: cst.CSTNode) -> Iterator[FoundClip]:
-    """Yield the clips at one node of the syntax tree, without those at the nodes inside it."""
+    """Yield the clips at one node of the syntax tree, but not the clips at the nodes inside this node."""
     if isinstance(node, cst.Name | cst.Attribute):
         yield from _named(module, imports, node)
     elif isinstance(node, cst.Call):

@@ -138,10 +138,10 @@ def got_by_name(module: Module, call: cst.Call) -> Iterator[FoundClip]:
 def _may_be_clip(module: Module, call: cst.Call, clips: Sequence[ClipFunction]) -> bool:
     """Return whether a call of getattr may return one of these clips.
 
-    It may if the code calls the result with a gradient, or with a keyword that contains "clip". Otherwise, two
-    conditions must hold. For every call of the result, `clips` has an entry that accepts the arguments of the call.
-    (Functions that return clipped tensors do not count.) And no name around the call of getattr, such as "layer" or
-    "loss", rules a clip out.
+    The call may return one if the code calls the result with a gradient, or with a keyword that contains "clip".
+    Otherwise, two conditions must hold. For every call of the result, `clips` has an entry that accepts the arguments
+    of the call. (Functions that return clipped tensors do not count.) And no name around the call of getattr, such as
+    "layer" or "loss", rules a clip out.
     """
     calls = calls_of(module, call)
     gradients = Gradients(module)

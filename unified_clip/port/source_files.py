@@ -71,7 +71,8 @@ def port_all(
     in parallel.
 
     advance: A function that is called when files are done, with the number of files since its last call.
-    read: A function that returns the Python source of a file. It has to be a function of a module.
+    read: A function that returns the Python source of a file. Other processes import it, so it has to be at the top
+    level of a module.
     """
     results = {path: _without_clip(path, read) for path in paths}
     candidates = [path for path, result in results.items() if result is None]

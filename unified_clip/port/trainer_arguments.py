@@ -54,8 +54,8 @@ def _with_unknown_value(node: cst.CSTNode, name: str, setting: Setting, call: cs
 def _from_factory(module: Module, imports: Imports, call: cst.Call, name: str) -> Setting | None:
     """Return the setting of a trainer that a factory creates, as in hydra.utils.instantiate(cfg.trainer).
 
-    Return None if the call is of no such factory, its first argument does not contain "trainer", or the file does not
-    import a trainer's package.
+    Return None if the call does not call such a factory, its first argument does not contain "trainer", or the file
+    does not import a trainer's package.
     """
     if not call.args or "trainer" not in module.code(call.args[0].value).lower():
         return None

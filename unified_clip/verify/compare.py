@@ -50,7 +50,8 @@ class Verification:
     """Whether each step of the new training step began with the weights of the old one."""
 
     not_gradients: Sequence[tuple[ScriptRun, str, int]] = ()
-    """The calls on tensors that are not gradients, as (run, function, number of calls). They are not compared."""
+    """The calls on tensors that are not gradients, as (run, function, number of calls). These calls are not compared.
+    """
 
     @property
     def without_clip(self) -> list[int]:

@@ -32,7 +32,7 @@ before the clip times the coefficient.
 Parameters = Mapping[str, Dense]
 
 RecordedWeights = tuple[Parameters, RecordedCall]
-"""The weights that a training step yields, and a call before which they had these values."""
+"""The weights that a training step yields, and a recorded call. Before this call, the weights had these values."""
 
 
 class NameMatch(NamedTuple):
@@ -175,8 +175,8 @@ def _matches(
 def _misfit(calls: Sequence[RecordedWeights], own: str, name: str) -> tuple[float, bool]:
     """Return (the largest relative difference of two weights, whether their names differ).
 
-    `own` is the name of the recorded weight, and `name` of the yielded one. They count as equal if `own` has more parts
-    in front, or other separators: "net/bn/beta" equals "bn.beta".
+    `own` is the name of the recorded weight, and `name` of the yielded one. The names count as equal if `own` has more
+    parts in front, or other separators: "net/bn/beta" equals "bn.beta".
     """
     differences = [0.0]
     for weights, line in calls:

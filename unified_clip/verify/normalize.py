@@ -160,8 +160,8 @@ def _with_optimizers(
 ) -> list[RecordedCall | OptimizerStep]:
     """Return the calls of a recording and, among them, the steps of optimizers.
 
-    If no recorded call of a training step precedes an optimizer's step, put this step before the calls, else after
-    them.
+    If no recorded call of a training step precedes an optimizer's step, put the optimizer's step before the calls. Else
+    put it after the calls.
 
     lines: The calls, after some were merged.
     recorded: The calls as they were recorded.
@@ -195,7 +195,7 @@ def _distribute_over_steps(lines: Sequence[Line], run: ScriptRun, steps: int) ->
 def _lines_of_own_clipping(run: ScriptRun, steps: int) -> Iterator[RecordedCall]:
     """Yield a recorded call for each step at which the script clips by its own code.
 
-    If the training step returns only once, at the end, this is the last step.
+    If the training step returns only once, at the end, yield one call, for the last step.
 
     The script yields the gradients before and after such a clip. If one coefficient explains all gradients at every
     step, the rule of all calls is the total norm. Else their rule is the norm of each tensor.
@@ -221,9 +221,9 @@ def _merge_calls(
 ) -> list[RecordedCall]:
     """Merge consecutive calls of a step that clip one gradient each with the same settings into one call.
 
-    A call with a gradient that the merged call already has begins a new merged call. So does a call whose gradient the
-    run `other` clips together with further gradients: `other` then clips several networks, and this run leaves out
-    parameters of them.
+    A new merged call begins if the merged call already has the gradient of the next call. It also begins if the run
+    `other` clips this gradient and a merged one in different calls, and one of those calls has several gradients. Then
+    `other` clips several networks, and this run leaves out some of their parameters.
     """
     groups: list[list[RecordedCall]] = []
     for line in lines:

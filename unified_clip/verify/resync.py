@@ -132,8 +132,8 @@ def _memory_of_models() -> set[int]:
 def takes_weights(function: Callable[..., Any]) -> bool:
     """Return whether a training step uses the weights that `--resync` sends it, as in `weights = yield parameters`.
 
-    If it assigns a sent value to variables, another statement has to read one of them. Return False if the source of
-    the function cannot be read.
+    If the training step assigns the sent value to variables, another statement has to read one of these variables.
+    Return False if the source of the function cannot be read.
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))

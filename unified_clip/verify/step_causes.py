@@ -76,9 +76,9 @@ def find_cause(
 def without_consequences(clips: RecordingComparison, finding: Cause) -> RecordingComparison:
     """Return the comparison without the causes that `finding` replaces.
 
-    These are causes of the same kind, and causes that `before_clips.by_elimination` found. Keep causes of different
-    optimizer steps, although they have the same kinds. There is one exception: weight decay before the clip explains
-    another weight decay of the optimizer.
+    The replaced causes are those of the same kind, and those that `before_clips.by_elimination` found. Keep causes of
+    different optimizer steps, although they have the same kinds. There is one exception: weight decay before the clip
+    explains another weight decay of the optimizer.
 
     finding: The cause that `verify` found.
     """
@@ -174,8 +174,8 @@ def _updated_before(
         return None
     names = names_text([each.parameter for each in updates if GROWTH * each.relative >= first.relative])
     sentence = (
-        f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively, and only then do the "
-        f"gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
+        f"at step {row.step}, the updates of {names} differ by up to {relative:.2g} relatively. After these updates, "
+        f"the gradients of the next clip differ. {advice_on_settings(recordings, row.step)}"
     )
     return Cause("another optimizer", sentence)
 
@@ -244,8 +244,8 @@ def _uncleared_gradients(
 ) -> Cause | None:
     """Return a cause if the gradients of a step still include the gradients of the step before. Else return None.
 
-    Examine one step only: the first whose difference in clips has no cause, except by elimination. If there is none,
-    examine step 1.
+    Examine one step only: the first step whose clips differ without a known cause. Causes that only elimination found
+    do not count as known. If there is no such step, examine step 1.
     """
     unexplained = (
         divergence.step

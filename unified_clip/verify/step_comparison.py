@@ -40,10 +40,10 @@ class TensorComparison(NamedTuple):
 class Sensitivity:
     """The relative differences of the clipped gradients up to a step, and the differences of updates that they explain.
 
-    The update of Adam or a similar optimizer is a mean of an element's gradients, divided by a mean of their sizes. So
-    if the gradients of an element differ by a part r of their size, the numerator and the denominator of the update
-    differ by up to r, in units of the largest update. For a tiny gradient, r is large: the rounding of the terms of its
-    sum is a large part of its size.
+    The update of Adam or a similar optimizer is a mean of an element's gradients, divided by a mean of their sizes.
+    Suppose that the gradients of an element differ by a fraction r of their size. Then the numerator and the
+    denominator of the update differ by up to r, in units of the largest update. For a tiny gradient, r is large: the
+    rounding of the terms of its sum is a large part of its size.
     """
 
     def __init__(self) -> None:

@@ -264,8 +264,8 @@ def _distance(pair: TensorPair) -> ParameterDistance:
 def without_noise(updates: Sequence[TensorPair], noise: Collection[str]) -> Iterator[TensorPair]:
     """Yield the updates, except those that follow from gradients that are only rounding noise.
 
-    Adam divides a gradient by its own size, so noise moves a weight as far as a gradient does. However, yield an update
-    of more than twice the largest update of the other parameters.
+    Adam divides a gradient by its own size, so noise moves a weight as far as a true gradient does. However, yield an
+    update of more than twice the largest update of the other parameters.
 
     noise: The parameters whose gradients are only rounding noise.
     """

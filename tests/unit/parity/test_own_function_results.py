@@ -146,7 +146,7 @@ def test_the_remedy_for_a_wrong_result_is_not_rejected_again(tmp_path: Path) -> 
             problem = f"returned (clipped gradients, norm), which {clip_case.call_name} cannot return"
             assert f"{problem}. Write a function that calls yours" in error
             assert advice in error
-            assert ("Or name yours for clip_by_global_norm" in error) == (clip_case is norm)
+            assert ("Or list your function under clip_by_global_norm" in error) == (clip_case is norm)
             assert ("To compare the norm, too, write the adapter of docs/own" in error) == (clip_case is norm)
     for clip_case in (global_, norm, value):
         error = call_function(tmp_path, without_norm, clip_case)["unreadable"]

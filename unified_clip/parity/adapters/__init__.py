@@ -1,1 +1,1 @@
-"""One adapter per framework. The parity worker of a framework uses it to make tensors and to call clip functions."""
+"""One adapter per framework. A parity worker makes tensors and calls clip functions with its framework's adapter."""

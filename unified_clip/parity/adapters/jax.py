@@ -81,8 +81,8 @@ class Framework(Converter, base.Adapter):
         return Returned(None, _by_value(invocation.gradients, high))
 
 
-# -- optax's functions under `jax.jit`, as in a training step. It compiles one function for all tensors of a case, not
-# one for each shape
+# -- optax's functions under `jax.jit`, as in a training step. `jax.jit` compiles one function for all tensors of a
+# case, not one for each shape
 
 
 def _clip(transformation: Any, tensors: Any) -> Any:

@@ -100,7 +100,7 @@ class Framework(Converter, base.OnParameters):
 
 
 def _like(template: Any, results: Iterator[Any]) -> Any:
-    """Return the next arrays of `results` as tensors, in lists that are nested like `template`. None uses no array."""
+    """Return the next arrays of `results` as tensors, in lists nested like `template`. A None there takes no array."""
     if isinstance(template, list):
         return [_like(each, results) for each in template]
     return None if template is None else paddle.to_tensor(next(results), place=paddle.CPUPlace())

@@ -40,7 +40,7 @@ class Sharded(Framework):
             (row, [Replicate()]),
         ]
         self._size = size
-        self._own = torch.distributed.new_group(timeout=WAIT)  # for all_gather_text: not the group of the cases
+        self._own = torch.distributed.new_group(timeout=WAIT)  # only for all_gather_text: the cases use another group
 
     def make_all(self, gradients: Sequence[Gradient]) -> list[Any]:
         """Return the gradients as DTensors in several layouts.

@@ -1,4 +1,4 @@
-"""Compare each result with the exact result as it arrives, and drop long tensors: all may not fit into memory."""
+"""Compare each result with the exact result as it arrives. Drop long tensors, which together may exceed the memory."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def worst_elements(
 ) -> dict[str, WorstElement]:
     """Return {mode: the element that is furthest from the exact result}. Leave out modes without a difference.
 
-    judged: The results of the case on one framework, by mode. Those without tensors are left out.
+    judged: The results of the case on one framework, by mode. Results without tensors are left out.
     """
     outcomes = {mode: each.outcome for mode, each in judged.items() if each.outcome}
     differing = [mode for mode in outcomes if judged[mode].differs]

@@ -23,7 +23,7 @@ from ..suite.public_calls import Arguments, Call
 from . import recursions
 
 MAX_KEPT = 1 << 20
-"""Results of a list of gradients with fewer elements are kept in memory.
+"""The results of a list of gradients are kept in memory if the list has fewer elements than this.
 
 Longer results are computed again at each use.
 """
@@ -147,8 +147,8 @@ def is_long(case: Case) -> bool:
 def _norm(gradients: Sequence[Dense], extreme: int, p: float = 2) -> float:
     """Return the norm of all gradients together, computed exactly and rounded once.
 
-    extreme: 0 for this norm, -1 for the smallest norm that the contract allows on the device path, 1 for the largest.
-        Ignored if the norm is infinite or NaN.
+    extreme: 0 for the exact norm, -1 for the smallest norm that the contract allows on the device path, 1 for the
+        largest. Ignored if the norm is infinite or NaN.
     p: The norm_type.
     """
     dtype = norm_dtype(gradients)

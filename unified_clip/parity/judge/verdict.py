@@ -241,9 +241,10 @@ def wrong_forms(noun: str, exact: Sequence[Dense | None], tensors: Sequence[Dens
 def _follows(case: Case, expected: Expected, outcome: CallOutcome) -> bool:
     """Return whether the clipped gradients follow from a norm that the contract allows on the device path.
 
-    If the call returned a norm, they must follow from that norm. Otherwise, each element must follow from the exact
-    norm, or from the smallest or largest norm that is allowed. `_explained` defines the allowed roundings. Updated
-    parameters must be exact for the clipped gradients. Return True without gradients, and False for a clip by value.
+    If the call returned a norm, the gradients must follow from that norm. Otherwise, each element must follow from the
+    exact norm, or from the smallest or largest norm that is allowed. `_explained` defines the allowed roundings.
+    Updated parameters must be exact for the clipped gradients. Return True without gradients, and False for a clip by
+    value.
     """
     if outcome.gradients is None or expected.gradients is None:
         return True
@@ -349,7 +350,8 @@ def _explained(gradient: Gradient, result: Dense | None, *candidates: Dense | No
 def relative_error(value: float, right: float) -> float:
     """Return |value - right| / |right|.
 
-    Return 0 if both are equal or both are NaN. Otherwise, return inf if `right` is 0, or either is infinite or NaN.
+    Return 0 if the numbers are equal, or both NaN. Otherwise, return inf if `right` is 0, or a number is infinite or
+    NaN.
     """
     if value == right or (math.isnan(value) and math.isnan(right)):
         return 0.0

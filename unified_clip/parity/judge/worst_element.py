@@ -2,7 +2,7 @@
 
 For a framework's function, this is the first stage that differs by more than rounding, if there is one.
 
-Tensors are compared one at a time, because all may not fit into memory.
+Tensors are compared one at a time, because all of them together may exceed the memory.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _number(exact: Dense, result: Dense | None, element: int, dtype: str) -> Num
     value, right = _value(result, element), _value(exact, element)
     one, other = (Dense(each.dtype, each.array.reshape(-1)[element : element + 1]) for each in (exact, result))
     ulps = ulp.ulps([one], [other])
-    if dtype != exact.dtype and 0 < ulps < math.inf:  # a float64, but measured on gradients of the dtype
+    if dtype != exact.dtype and 0 < ulps < math.inf:  # `exact` is float64, but measured on gradients of `dtype`
         spacing = 2.0 ** (math.frexp(right)[1] - FORMATS[dtype].precision)
         ulps = abs(value - right) / spacing if math.isfinite(value) else math.inf
     return Number(value=value, ulps=ulps)

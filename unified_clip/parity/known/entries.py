@@ -40,19 +40,19 @@ WITH_NUMBERS = (*SIZED, "form", "elements")
 """The kinds of differences whose numbers are compared. Their entries may have a size and `not_finite`."""
 
 ERRORS = ("raises", "error")
-"""The kinds of differences with an error. Its class is their cause."""
+"""The kinds of differences in which a function raises an error. The class of the error is the cause."""
 
 WITH_CAUSE = (*WITH_NUMBERS, *ERRORS)
 """The kinds of differences for which a cause is recorded."""
 
 ANY, UNKNOWN = "any", "unknown"
+"""Values of `cause` for any cause, and for a difference without a known cause."""
 
 UNEXPLAINED = ", and the cause is unknown"
 """The end of the `reason` that `--accept` writes for numbers that differ by an unknown cause."""
 
 NO_REASON = "the cause is unknown, and `reason` does not explain the difference"
-"""The start of the problem of an entry with such a `reason`, with --strict."""
-"""Values of `cause` for any cause, and for a difference without a known cause."""
+"""With --strict: the start of the problem of an entry whose `reason` ends with UNEXPLAINED."""
 
 WITHIN = 1.1
 LARGEST_WITHIN = 10.0

@@ -43,9 +43,9 @@ def match_deviations(
 
     known: The list. None if the suite has no list. Then no deviation is a problem, but it may be "different".
     deviations: The deviation of each result of a framework's function.
-    versions: The versions of each framework's packages, as its worker reported them. It must have every framework that
-        the list names.
-    accepting: Whether this run has `--accept`. Then no problem advises it.
+    versions: The versions of each framework's packages, as its worker reported them. `versions` must have every
+    framework that the list names.
+    accepting: Whether this run has `--accept`. Then no problem advises this option.
     """
     judgements: dict[Place, tuple[NativeVerdict, str]] = {}
     covered_by_entry: list[tuple[KnownDifference, dict[str, Deviation]]] = [
@@ -97,7 +97,7 @@ def _problem(
 ) -> tuple[str, str]:
     """Return (the reason why a deviation fails the run, the advice to run with `--accept`).
 
-    The advice is '' if `--accept` does not help. Both are '' if the deviation does not fail the run.
+    The advice is '' if `--accept` does not help. Both texts are '' if the deviation does not fail the run.
 
     entries: The known differences that cover the deviation.
     others: The known differences for the same function, case and kind of difference.
@@ -127,7 +127,8 @@ def _problem(
         reasons = " and ".join(repr(entry.reason) for entry in entries)
         several = f"{len(entries)} known differences cover it ({reasons})"
         remedy = (
-            "Change the `cases` of all but one so that they do not match this case. Remove entries without other cases"
+            "Keep one of these entries for this case. Change the `cases` of the others so that they do not match it. "
+            "Remove an entry that has no other cases"
         )
         return f"{text}: {several}. {remedy}", ""
     if not entries[0].bounds(deviation.finite_size):

@@ -68,10 +68,11 @@ def measure(
 
 
 def _error(case: Case, outcome: CallOutcome) -> NativeDeviation:
-    """Return the difference of a function that raised an error, from the case.
+    """Return how a function that raised an error differs from what its case expects.
 
     If an error is expected, a framework's function may raise an error of any class. A function of the user must raise
-    the expected class, because a wrong signature raises an error, too. It must not have changed its gradients.
+    the expected class, because a wrong signature raises an error, too. The user's function must also leave its
+    gradients unchanged.
     """
     expected, detail = case.options.raises, outcome.message
     kind: DifferenceKind | Literal[""] = ""

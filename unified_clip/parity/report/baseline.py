@@ -47,7 +47,7 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Entry:
-    """A result or known difference of a report, to compare with the entry of the other report with the same key."""
+    """A result or known difference of a report, to compare with the other report's entry that has the same key."""
 
     verdict: str
     text: str
@@ -131,7 +131,8 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
     If a framework or case is new or gone, its results are left out, except changes for the worse. If the new report is
     strict, cases, frameworks and results that it lacks fail the run.
 
-    strict_bits: Whether every result with other bits fails the run, except of functions that are not deterministic.
+    strict_bits: Whether every result with other bits fails the run, except results of functions that are not
+    deterministic.
     """
     changed = list(_changed_parts(old, new))
     with_digests = strict_bits or not _without_digests(old, new)
@@ -151,7 +152,7 @@ def changes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) 
 
 
 def notes(old: ParityReport, new: ParityReport, *, strict_bits: bool = False) -> list[str]:
-    """Return notes: the functions' bits were not compared, other bits fail no run, a function is not deterministic."""
+    """Return notes, for example that bits were not compared, or that a function is not deterministic."""
     whose = compared.whose(new)
     if (why := _without_digests(old, new)) and not strict_bits:
         return [f"Only the distances of {whose} were compared with the baseline, not their bits, because {why}."]

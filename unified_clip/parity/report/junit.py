@@ -83,7 +83,7 @@ def as_xml(report: ParityReport) -> bytes:
 def _title(mode: str, result: Result) -> str:
     """Return the title of the mode of a result. For a function of the user, add its name, such as "clip.py:clip".
 
-    In the XML, only the title names a function of the user whose tests all pass.
+    If all tests of a user's function pass, nothing else in the XML names the function.
     """
     title = compared.title(mode, result)
     return f"{title} {result.function}" if isinstance(result, NativeResult) and result.is_users else title
@@ -118,7 +118,7 @@ def _fill(
 
 
 def _is_excused(report: ParityReport, row: CaseResult, pair: OwnPair) -> bool:
-    """Return whether the baseline already had every failure of the two functions in this case, and there is one."""
+    """Return whether the baseline had every failure of the two functions in this case, and there is at least one."""
     natives = {name: native for name, native in row.natives.items() if name in (pair.left, pair.right)}
     places = [(name, compared.title(NATIVE, native), row.name) for name, native in natives.items() if native.problem]
     return bool(places) and all(baseline.excuses(report, place) for place in places)

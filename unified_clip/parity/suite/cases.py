@@ -96,7 +96,8 @@ class Case:
     def is_for_processes(self, left_out: Sequence[str]) -> bool:
         """Return whether several ranks can run the case.
 
-        They cannot if it has the argument `axes` or units, needs aliased memory, or is of a kind in `left_out`.
+        They cannot run a case that has the argument `axes` or units, needs aliased memory, or is of a kind in
+        `left_out`.
         """
         by_slice = "axes" in self.arguments or self.call.style == "units"
         return not (self._shares_memory or by_slice or self._is_any(left_out))

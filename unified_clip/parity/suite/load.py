@@ -62,7 +62,7 @@ class Suite:
     """The names of the lists of gradients that are read from a file, or made by a function."""
 
     accepting: bool = False
-    """Whether the run has `--accept`. Then no line of the report advises it."""
+    """Whether the run has `--accept`. Then no line of the report advises this option."""
 
     chosen_cases: bool = False
     """Whether `--case` reduced `cases`. Then no entry of `known` counts as stale."""
@@ -90,7 +90,8 @@ def add_known_list(file: Path) -> str:
 def read(path: Path, *, accepting: bool = False) -> Suite:
     """Read the suite in a directory, or in a `.toml` file.
 
-    accepting: Whether the run has `--accept`. It replaces entries of earlier versions of unified_clip: allow them.
+    accepting: Whether the run has `--accept`. The option replaces entries of earlier versions of unified_clip, so the
+    list may have such entries.
 
     SuiteError: the suite is invalid or has no cases, or a file that it names does not exist. The list of known
         differences may be missing: then the suite has a note.

@@ -31,7 +31,7 @@ def process_group(framework: str, adapter: Adapter, mode: str, rank: int, meetin
     if mode not in PROCESSES:
         yield adapter
         return
-    # This process again, as another rank. It exits when this one does: see `_workers.prepare`.
+    # The same command line, as another rank. The other rank exits with this process: see `_workers.prepare`.
     again = [sys.executable, *sys.orig_argv[1:], "--mode", mode, "--rank"]
     numbers = range(1, PROCESSES[mode]) if rank == 0 else ()
     others = [subprocess.Popen([*again, str(number)], stdin=subprocess.DEVNULL) for number in numbers]

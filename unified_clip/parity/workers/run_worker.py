@@ -108,9 +108,10 @@ def run_worker(
 ) -> WorkerResults:
     """Run all items on one framework, in order, and return their results. Start the worker again after a crash.
 
-    Each result is read and deleted while the worker continues: all files at once may not fit on the disk. If the worker
-    does not start, all items fail. If it ends or hangs, only the item that it was running fails. Other items fail as
-    "not run" if MAX_FAILURES is reached. If the worker crashes after the last result, the last item fails.
+    Each result is read and deleted while the worker continues: all files together may need more space than the disk
+    has. If the worker does not start, all items fail. If it ends or hangs, only the item that it was running fails.
+    Other items fail as "not run" if MAX_FAILURES is reached. If the worker crashes after the last result, the last item
+    fails.
 
     worker: The command line that `command` returns.
     timeout: If no new result arrives for this many seconds, the worker is ended, and its current item fails.
@@ -197,7 +198,7 @@ class _Run:
 
 
 class _WorkerFailures:
-    """The failures of a worker so far. They decide which of the other items run, and in which order."""
+    """The failures of a worker so far. They decide which further items run, and in which order."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()

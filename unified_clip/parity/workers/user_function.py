@@ -24,7 +24,7 @@ FORMS = {
     "measure": "the norm",
     "each": "the clipped gradient",
 }
-"""The result of a function of the user, by the style of the public name, or "gradients" if it returns no norm."""
+"""What a function of the user has to return, by the style of its public name. "gradients": for one without a norm."""
 
 
 class UserFunctionError(Exception):
@@ -135,11 +135,11 @@ class UserFunction(NamedTuple):
                 f"{self.text} returned a norm, too. Remove {name} from {table}, or return {FORMS['gradients']}"
             )
         remedy = (
-            "Write a function that calls yours and returns the clipped gradients only. Name it in place of yours, with "
-            f'{name} = "gradients" under {table}'
+            "Write a function that calls yours and returns the clipped gradients only. List the new function in place "
+            f'of yours, with {name} = "gradients" under {table}'
         )
         if name == "clip_grad_norm_":
-            remedy += ". Or name yours for clip_by_global_norm, whose rule has no eps"
+            remedy += ". Or list your function under clip_by_global_norm, whose rule has no eps"
             remedy += (
                 ". To compare the norm, too, write the adapter of docs/own-functions.md#functions-that-return-no-norm"
             )
@@ -167,7 +167,7 @@ class UserFunction(NamedTuple):
         return f"[frameworks.{self.place.partition('.')[0]}.returns]"
 
     def _items(self, gradients: Any, invocation: Invocation) -> list[Any]:
-        """Return the gradients in a list or dict that the function clips in place. It must not replace these tensors.
+        """Return the gradients in a list or dict whose tensors the function must change in place, and not replace.
 
         Return [] for a function that does not clip in place, and for other containers.
         """

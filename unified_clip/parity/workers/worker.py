@@ -327,7 +327,7 @@ class ResultsOut:
             file.write(f"{json.dumps(numbers)}\n")
 
     def write(self, number: int, result: Mapping[str, Any], tensors: Mapping[str, Sequence[Gradient]]) -> None:
-        """Write the result of a work item. Wait before while the parent has not read MOST_WAITING bytes of results."""
+        """Write the result of a work item. If MOST_WAITING bytes of results are unread, first wait for the parent."""
         while self._room <= 0:
             self._room = MOST_WAITING - sum(map(_size, os.scandir(self._directory)))
             if self._room <= 0:

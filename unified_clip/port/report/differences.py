@@ -58,7 +58,7 @@ def known_differences(function: str) -> list[KnownDifferenceSummary]:
 
 
 def rounding() -> float:
-    """Return the largest relative difference that counts as rounding. Such differences are not listed."""
+    """Return the largest relative difference that counts as rounding. Differences up to this size are not listed."""
     return _read()[0]
 
 

@@ -42,8 +42,8 @@ def is_function(clip: FoundClip) -> bool:
 def flag_if_unsupported(file: FileRewrite, clip: FoundClip) -> None:
     """Flag a function or class if unified_clip cannot replace it, or if its call has unknown arguments.
 
-    A starred argument is unknown only if the replacement has other parameters. Also flag paddle.clip with one bound,
-    and a function that the code only names if its replacement has other parameters.
+    A starred argument counts as unknown only if the replacement has other parameters. Also flag paddle.clip with one
+    bound. Flag a function that the code only names, and does not call, if the replacement has other parameters.
     """
     function, arguments = clip.function, clip.arguments
     unknown = [name for name in arguments.unknown if name.rstrip("=") not in function.renamed]

@@ -1,4 +1,6 @@
-"""Rules for `--native`: replace clips by PyTorch's own functions. They also apply to steps of Paddle and TensorFlow."""
+"""Rules for `--native`: replace clips by PyTorch's own functions. The rules also apply to steps of Paddle and
+TensorFlow.
+"""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def rename_drop_in(file: FileRewrite, clip: FoundClip) -> None:
 def _is_tested(module: Module, check: ClassCheck) -> bool:
     """Return whether the engine or optimizer of `check`, which the file uses, may test for Paddle's own clip classes.
 
-    If `check.argument` is empty, it always tests. Otherwise, it tests if a call passes this argument with an unknown
-    value, or with a value that is not in `check.harmless`.
+    If `check.argument` is empty, the engine always tests. Otherwise, it tests if a call passes this argument with an
+    unknown value, or with a value that is not in `check.harmless`.
     """
     values = (_passed(call, check) for call in module.calls)
     return not check.argument or any(value and _constant(value) not in check.harmless for value in values)
@@ -62,7 +62,7 @@ def _passed(call: cst.Call, check: ClassCheck) -> cst.BaseExpression | None:
 
 
 def _constant(node: cst.BaseExpression) -> str:
-    """Return the text of a string, of a name, or of a dict's value for "level" ("None" if it is missing).
+    """Return the text of a string, of a name, or of a dict's value for "level" ("None" without this key).
 
     Else return ''.
     """

@@ -78,7 +78,7 @@ class TapeRewrite:
     """The training steps of a file that contain clips, and the edits of the steps that can be rewritten."""
 
     def __init__(self, file: FileRewrite, clips: Sequence[FoundClip]) -> None:
-        """Find the training steps. `clips`: those of TensorFlow and of Keras optimizers in the file."""
+        """Find the training steps. `clips`: the file's clips of TensorFlow and of Keras optimizers."""
         self._file, self._module = file, file.module
         self._steps = TapeSteps(file.module, file.gradients)
         self._ranges: dict[FoundClip, Sequence[StepRange]] = {}

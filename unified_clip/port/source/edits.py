@@ -51,7 +51,7 @@ class Edits(cst.CSTTransformer):
         self._lines: defaultdict[cst.CSTNode, LineEdit] = defaultdict(LineEdit)
         self._imports: set[str] = set()
         self._changed: set[cst.CSTNode] = set()
-        """Statements with an edit. Their comments must not get lost."""
+        """Statements with an edit, whose comments must be kept."""
 
         self._gaps: set[cst.CSTNode] = set()
         """Placeholders of removed statements."""
@@ -146,7 +146,9 @@ class Edits(cst.CSTTransformer):
         return cst.FlattenSentinel([_with_comments(lines[0], _lost_comments(original, lines)), *lines[1:]])
 
     def _replacements(self, original: cst.SimpleStatementLine, updated: cst.SimpleStatementLine) -> list[Any]:
-        """Return the statements that replace a line with a single statement. They may lack a comment on the line."""
+        """Return the statements that replace a line with a single statement. The new statements may lack the line's
+        comment.
+        """
         edit = self._lines[original.body[0]]
         code = self._module.tree.code_for_node
         hoisted = [f"{name} = {code(self._updated[value])}" for value, name in edit.hoisted.items()]
@@ -166,7 +168,7 @@ class Edits(cst.CSTTransformer):
 
 
 def _as_last(argument: cst.Arg, removed: cst.Arg) -> cst.Arg:
-    """Return `argument` with the ending of a last argument. All arguments after it in the call are removed.
+    """Return `argument` with the ending of a last argument, because the arguments after it were removed from the call.
 
     removed: The former last argument. Its comma and white space move to `argument`, with the comments that
         `end_with_comments` keeps.

@@ -127,7 +127,7 @@ class Gradients:
         return any(self.contains_gradient(value, visited) for value in values if value is not None)
 
     def _arguments_of_parameter(self, name: cst.Name) -> list[cst.BaseExpression | None]:
-        """Return all arguments of the file's calls of the function around a parameter's name, also of other parameters.
+        """Return all arguments that the file passes to the function of a parameter, also those for other parameters.
 
         Calls of methods do not count. For a lambda, return the other arguments of the call that gets the lambda.
         """

@@ -43,7 +43,7 @@ SELECTING_ARGUMENTS = {
     "group_name": "is used in static programs only. Remove it.",
     "auto_skip_clip": "leaves out a multiplication by 1, and the clip of gradients whose norm is NaN. Remove it.",
 }
-"""Arguments of Paddle's clips that PyTorch's functions do not have, with the rest of their message."""
+"""Arguments of Paddle's clips that PyTorch's functions lack, each with the end of the message about it."""
 
 
 @dataclass(frozen=True)

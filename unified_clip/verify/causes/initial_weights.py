@@ -16,8 +16,8 @@ from ..normalize import NormalizedRecording
 from ..step_pairing import STORAGE_ULPS, TOLERANCE, StepPairing
 
 FAR = 10
-"""The updates that set the bounds miss them by some distance, too. A parameter began with other weights if its first
-update misses the bounds by this many times the largest such distance.
+"""Even the known updates, which set the bounds, are a small distance outside of them. A parameter began with other
+weights if its first update is more than this many times the largest such distance outside of the bounds.
 """
 
 
@@ -95,7 +95,7 @@ def _ranges(parameter: FirstMoves) -> tuple[Float64s, Float64s, Float64s]:
 
 
 class InitialWeights:
-    """The weights with which both training steps begin, as far as their first updates show them."""
+    """The weights with which both training steps begin, as far as the first updates show these weights."""
 
     def __init__(self, pairing: StepPairing, recordings: Sequence[NormalizedRecording]) -> None:
         self._pairing = pairing

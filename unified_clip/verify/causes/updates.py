@@ -34,8 +34,8 @@ def without_gradient(
         "tensors without a gradient",
         f"at step {row.step}, only tensors that have no gradient on either side differ: {names_text(names)}. The "
         f"updates of the {len(weights[0])} weights with a gradient agree {where}. No optimizer changes tensors without "
-        "a gradient. For BatchNorm, compare momentum (1 - momentum of Keras in PyTorch), eps, and the moving "
-        "variance: PyTorch divides the variance of a batch by n - 1, and Keras by n",
+        "a gradient. For BatchNorm, compare eps, momentum (in PyTorch, it is 1 - the momentum of Keras), and the "
+        "moving variance: PyTorch divides the variance of a batch by n - 1, and Keras by n",
     )
 
 
